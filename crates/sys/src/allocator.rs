@@ -2,11 +2,14 @@
 
 use crate::helper::thread;
 use crate::linux::Linux;
+use crate::observe::{profile, samples};
+use crate::system::{filter, space};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use core::ops::Deref;
 use neap_core::Allocator;
 use neap_core::helper::Leave;
+use neap_core::watch::Reason;
 use neap_samples::control::{Control, NOTE_TYPE};
 
 /// The allocator, so placed that all of it which a program's first block writes lies on two OS pages.
@@ -32,7 +35,7 @@ impl Deref for Placed {
 pub static NEAP: Placed = Placed {
     control: Control::new(offset_of!(Placed, allocator) + Allocator::<Linux>::REQUEST_AT),
     _before: [0; 1024 - size_of::<Control>()],
-    allocator: Allocator::new(Linux { helper, policy: || &NEAP.policy }),
+    allocator: Allocator::new(Linux { helper, policy: || &NEAP.policy, requested }),
 };
 
 // The note by which other processes find the control block, at the start of `NEAP`: its value is the distance.
@@ -49,6 +52,47 @@ global_asm!(
 );
 
 const _: () = assert!(offset_of!(Placed, control) == 0, "the note leads to the start of NEAP");
+
+impl Placed {
+    /// Keeps samples that are `interval` bytes apart on average (1: each block; 0: none) until a lease ends, as
+    /// [`profile::set`]. Heaps follow at their next slow path, or by `watch::apply`.
+    pub(crate) fn keep_samples(&self, interval: u64, until: u64) {
+        profile::set(&self.control, interval, until);
+        self.choose_samples();
+    }
+
+    /// Has blocks sampled as the hook and the profile need it. Heaps follow as above.
+    pub(crate) fn choose_samples(&self) {
+        let (hook, wanted) = (samples::interval() as u64, profile::interval());
+        // Both get samples at the shorter distance. Weights say what each stands for. A profile of each block needs
+        // none.
+        let interval = match (hook, wanted) {
+            (_, 0 | 1) => hook,
+            (0, _) => wanted,
+            _ => hook.min(wanted),
+        };
+        if interval != 0 {
+            // This reason stays for ever. A thread that frees a sample has synchronised with the one that made it, so
+            // it sees it.
+            self.set_reason(Reason::Marks, true);
+        }
+        self.set_sample_interval(usize::try_from(interval).unwrap_or(usize::MAX));
+        self.set_reason(Reason::Exact, wanted == 1);
+        self.set_reason(Reason::Samples, interval != 0);
+    }
+}
+
+/// See `Os::requested`.
+#[cold]
+fn requested() -> bool {
+    let kept = space::space().map(|space| &space.profile);
+    if profile::follow_request(&NEAP.control, kept, filter::known_process().unwrap_or(0)) {
+        NEAP.choose_samples();
+        profile::answer(&NEAP.control);
+    }
+    // Also for heaps that could not be reached before.
+    true
+}
 
 /// What the helper thread runs.
 #[cold]

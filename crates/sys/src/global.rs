@@ -3,10 +3,10 @@
 //! Each call tries the fast path of [`Heap`] on the thread's heap. A function of its own does the rest of each call.
 //! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
-use crate::observe::{profile, samples, sites};
+use crate::observe::{samples, sites};
 use crate::system::{errno, space};
 use crate::thread::{self, Turn};
-use crate::{arch, slot, watch};
+use crate::{arch, profile, slot, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::{MAX_SMALL, MAX_TABLE};

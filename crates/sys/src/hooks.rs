@@ -1,5 +1,6 @@
 //! Sets the hook for sampled blocks.
 
+use crate::allocator::NEAP;
 use crate::observe::samples::{self, Target};
 use crate::{global, watch};
 use core::ffi::c_void;
@@ -20,7 +21,7 @@ pub unsafe fn set(hook: Hook, context: *mut c_void, interval: usize) -> bool {
         target.write(Target { hook, context });
         samples::set(target);
     }
-    watch::set_hook_interval(interval.max(1));
+    choose(interval.max(1));
     true
 }
 
@@ -28,5 +29,12 @@ pub unsafe fn set(hook: Hook, context: *mut c_void, interval: usize) -> bool {
 pub fn clear() {
     // SAFETY: no target.
     unsafe { samples::set(core::ptr::null_mut()) };
-    watch::set_hook_interval(0);
+    choose(0);
+}
+
+/// Sets the mean bytes between two samples for the hook; 0: there is none from now on.
+fn choose(interval: usize) {
+    samples::set_interval(interval);
+    NEAP.choose_samples();
+    watch::apply();
 }

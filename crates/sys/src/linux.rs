@@ -2,8 +2,8 @@
 
 use crate::helper::rights;
 use crate::helper::thread::{self, Entry};
+use crate::observe::page;
 use crate::observe::prefault::Prefaulted;
-use crate::observe::{page, profile};
 use crate::system::call::READ_WRITE;
 use crate::system::filter::{self, Asking};
 use crate::system::map::{self, map};
@@ -29,6 +29,8 @@ use rustix::mm::{self, MprotectFlags, MremapFlags, ProtFlags};
 pub struct Linux {
     /// What the helper thread runs.
     pub(crate) helper: Entry,
+    /// Does what another process has asked for.
+    pub(crate) requested: fn() -> bool,
     /// The options, for the counters page.
     pub(crate) policy: fn() -> &'static Policy,
 }
@@ -332,7 +334,7 @@ unsafe impl Os for Linux {
     }
 
     fn requested(&self) -> bool {
-        profile::requested()
+        (self.requested)()
     }
 
     fn address_limit(&self) -> Option<usize> {

@@ -1,11 +1,11 @@
 //! Sends all calls to their slow paths, where blocks are counted, filled, sampled or recorded. See `neap_core::watch`.
 
 use crate::allocator::NEAP;
-use crate::observe::{profile, sites};
+use crate::observe::sites;
 use crate::system::space;
 use crate::thread;
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicU8, Ordering};
 use neap_core::watch::Reason;
 
 /// See [`fill`].
@@ -42,36 +42,6 @@ pub unsafe fn start_sites(directory: &CStr, interval: u64) -> bool {
         set(Reason::Sites, true);
     }
     started
-}
-
-/// Bytes between two samples for the hook; 0: there is no hook.
-static HOOK_INTERVAL: AtomicUsize = AtomicUsize::new(0);
-
-/// Sets the mean bytes between two samples for the hook; 0: there is none from now on.
-pub fn set_hook_interval(bytes: usize) {
-    HOOK_INTERVAL.store(bytes, Ordering::Relaxed);
-    choose_samples();
-    apply();
-}
-
-/// Has blocks sampled as the hook and the profile need it. Heaps follow at their next slow path, or by [`apply`].
-pub fn choose_samples() {
-    let hook = HOOK_INTERVAL.load(Ordering::Relaxed) as u64;
-    let wanted = profile::interval();
-    // Both get samples at the shorter distance. Weights say what each stands for. A profile of each block needs none.
-    let interval = match (hook, wanted) {
-        (_, 0 | 1) => hook,
-        (0, _) => wanted,
-        _ => hook.min(wanted),
-    };
-    if interval != 0 {
-        // This reason stays for ever. A thread that frees a sample has synchronised with the one that made it, so it
-        // sees it.
-        NEAP.set_reason(Reason::Marks, true);
-    }
-    NEAP.set_sample_interval(usize::try_from(interval).unwrap_or(usize::MAX));
-    NEAP.set_reason(Reason::Exact, wanted == 1);
-    NEAP.set_reason(Reason::Samples, interval != 0);
 }
 
 /// Has all heaps adopt the watch mode.

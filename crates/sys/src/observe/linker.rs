@@ -2,6 +2,7 @@
 //! symbols of the C library. Found without the C library's functions, which take locks.
 
 use crate::system::call;
+use crate::system::filter::Asking;
 use core::ffi::{CStr, c_void};
 use core::ops::Range;
 use neap_sites::unwind::Tables;
@@ -123,12 +124,17 @@ pub fn symbol_of_libc(name: &CStr) -> *const c_void {
     found.unwrap_or(core::ptr::null())
 }
 
+/// [`call::is_readable`]; false where a filter may end the process for the question.
+pub fn may_read(address: u64) -> bool {
+    Asking::if_allowed().is_some_and(|_asking| call::is_readable(address))
+}
+
 /// The front of the object that has the function at `code`: its first page lies before the code, and what lies between
 /// is mapped.
 fn front_before(code: *const u8) -> Option<*const u8> {
     let mut page = code.map_addr(|address| address & !(FRONT - 1));
     for _ in 0..FARTHEST / FRONT {
-        if !super::stack::may_read(page.expose_provenance() as u64) {
+        if !may_read(page.expose_provenance() as u64) {
             return None;
         }
         // SAFETY: the page is readable; a mapping of an object, as is what follows it up to the code.

@@ -11,4 +11,4 @@ pub mod samples;
 pub mod sites;
 mod stack;
 
-pub use stack::may_read;
+pub use linker::may_read;

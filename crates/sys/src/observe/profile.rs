@@ -13,16 +13,13 @@
 //! makes a file of its own at its first sample, and has none of its parent's. A sample of the parent's that the child
 //! frees is counted as a stranger.
 
-use crate::allocator::NEAP;
 use crate::observe::files::{Directory, map, memory_file};
 use crate::observe::once::Made;
 use crate::observe::stack::{self, callers, with_module};
-use crate::system::filter::Asking;
-use crate::system::space::{self, Space};
-use crate::system::{call, clock, filter};
-use crate::watch;
+use crate::system::{call, clock};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
+use neap_samples::control::Control;
 use neap_samples::{EXACT_SHIFT, FRAMES, HEADER_WORDS, LIVE_SHIFT, MODULE_SHIFT, PATH_BYTES, Table, Word, words};
 use rustix::fd::OwnedFd;
 use rustix::fs::{CWD, FallocateFlags};
@@ -68,120 +65,55 @@ pub fn directory() -> &'static [u8] {
     DIRECTORY.bytes()
 }
 
-/// Begins to keep samples, as [`start`], in files that are made in `directory`. False if there can be no file.
+/// Has the files made in `directory`. False if its path is too long.
 ///
 /// # Safety
 /// To be called once, while the process has one thread.
-pub unsafe fn start_in(directory: &CStr, interval: u64) -> bool {
+pub unsafe fn set_directory(directory: &CStr) -> bool {
     // SAFETY: as the caller promises.
-    if !unsafe { DIRECTORY.set(directory) } {
-        return false;
-    }
-    INTERVAL.store(interval, Ordering::Relaxed);
-    let made = make_file();
-    if made {
-        start(interval)
-    } else {
-        INTERVAL.store(0, Ordering::Relaxed)
-    }
-    made
+    unsafe { DIRECTORY.set(directory) }
 }
 
-/// Begins to keep samples that are `interval` bytes apart on average, or each block (1). Not in a call.
-pub fn start(interval: u64) {
-    NEAP.control.lease.store(0, Ordering::Relaxed);
-    choose(interval, 0);
-    watch::apply();
-}
-
-/// Ends that. The file stays, and frees of samples are noted in it.
-pub fn stop() {
-    choose(0, 0);
-    watch::apply();
-}
-
-fn choose(interval: u64, until: u64) {
+/// Sets the mean bytes between two samples, and when the lease for them ends (in nanoseconds; 0: never).
+pub fn set(control: &Control, interval: u64, until: u64) {
     UNTIL.store(until, Ordering::Relaxed);
     INTERVAL.store(interval, Ordering::Relaxed);
-    NEAP.control.state.store(interval, Ordering::Relaxed);
-    watch::choose_samples();
+    control.state.store(interval, Ordering::Relaxed);
 }
 
 fn now() -> u64 {
     clock::read(libc::CLOCK_MONOTONIC).map_or(0, |now| now.as_nanos() as u64)
 }
 
-/// Does what another process has asked for. See `Os::requested`.
+/// Sets what another process has asked for in `control`, and answers; false if that is done already. `process`: the
+/// number of this process, or 0.
 #[cold]
-pub fn requested() -> bool {
-    let control = &NEAP.control;
+pub fn follow_request(control: &Control, kept: Option<&Kept>, process: u32) -> bool {
     let number = control.request.load(Ordering::Acquire);
     if number == 0 || number == control.answer.load(Ordering::Relaxed) {
-        return true;
+        return false;
     }
     let lease = control.lease.load(Ordering::Relaxed);
     let until = if lease == 0 { 0 } else { now().saturating_add(lease.saturating_mul(1_000_000)) };
-    choose(control.interval.load(Ordering::Relaxed), until);
-    control.process.store(u64::from(filter::known_process().unwrap_or(0)), Ordering::Relaxed);
-    if let Some(kept) = space::space().map(|space| &space.profile)
-        && kept.length.load(Ordering::Relaxed) == 0
-    {
+    set(control, control.interval.load(Ordering::Relaxed), until);
+    control.process.store(process.into(), Ordering::Relaxed);
+    if kept.is_some_and(|kept| kept.length.load(Ordering::Relaxed) == 0) {
         // The copy of a parent's.
         control.file.store(0, Ordering::Relaxed);
     }
-    // Release: an asker that sees the answer sees the rest.
-    control.answer.store(number, Ordering::Release);
     true
 }
 
-/// Keeps a new block of `size` requested bytes that stands for `weight` bytes. Called in slow paths, in no call.
-#[cold]
-#[inline(never)]
-pub fn allocated(p: *mut u8, size: usize, weight: u64) {
-    let Some(space) = space::space() else { return };
-    let Some(table) = space.profile.table(space) else {
-        space.profile.lost.fetch_add(1, Ordering::Relaxed);
-        return;
-    };
-    if space.profile.lost.load(Ordering::Relaxed) != 0 {
-        let lost = space.profile.lost.swap(0, Ordering::Relaxed);
-        table.header(Word::Lost).fetch_add(lost, Ordering::Relaxed);
-    }
-    let time = now();
-    let until = UNTIL.load(Ordering::Relaxed);
-    if until != 0 && time > until {
-        // The asker has gone away. Heaps follow at their next slow path, which is their next call.
-        choose(0, 0);
-    }
-    let (mut frames, mut count) = ([0; FRAMES], 0);
-    callers(&mut |frame| {
-        frames[count] = frame;
-        count += 1;
-        count < FRAMES
-    });
-    // The last object: neighbouring frames are often of the same.
-    let mut last = (0, 0, 0);
-    for frame in &mut frames[..count] {
-        let at = frame.wrapping_sub(1);
-        if !(last.0..last.1).contains(&at) {
-            last = with_module(at, |module| (module.start, module.end, table.frame(0, module))).unwrap_or((0, 0, 0));
-        }
-        *frame = *frame & ((1 << MODULE_SHIFT) - 1) | last.2;
-    }
-    let stack = table.stack(&frames[..count]);
-    table.allocated(p.addr() as u64, size as u64, weight, stack, time);
+/// Answers the request, which was followed.
+pub fn answer(control: &Control) {
+    // Release: an asker that sees the answer sees the rest.
+    control.answer.store(control.request.load(Ordering::Relaxed), Ordering::Release);
 }
 
-/// Notes that the sampled block at `p` is about to be freed. The block must be the caller's.
-#[cold]
-#[inline(never)]
-pub fn freed(p: *mut u8) {
-    let Some(space) = space::space() else { return };
-    // No file is made for this.
-    let Some(table) = space.profile.existing() else { return };
-    if !table.freed(p.addr() as u64) {
-        table.stranger_freed();
-    }
+/// Whether the lease has ended: the asker has gone away.
+pub fn is_over() -> bool {
+    let until = UNTIL.load(Ordering::Relaxed);
+    until != 0 && now() > until
 }
 
 impl Kept {
@@ -190,12 +122,61 @@ impl Kept {
         Kept { file: Made::new(), length: AtomicU64::new(0), lost: AtomicU64::new(0) }
     }
 
+    /// Keeps a new block of `size` requested bytes that stands for `weight` bytes. In no call. `is_guest`: whether the
+    /// calling process is a guest of the owner of this file.
+    #[cold]
+    #[inline(never)]
+    pub fn allocated(&self, control: &Control, is_guest: impl Fn() -> bool, p: *mut u8, size: usize, weight: u64) {
+        let Some(table) = self.table(control, is_guest) else {
+            self.lost.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if self.lost.load(Ordering::Relaxed) != 0 {
+            table.header(Word::Lost).fetch_add(self.lost.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+        }
+        let time = now();
+        let (mut frames, mut count) = ([0; FRAMES], 0);
+        callers(&mut |frame| {
+            frames[count] = frame;
+            count += 1;
+            count < FRAMES
+        });
+        // The last object: neighbouring frames are often of the same.
+        let mut last = (0, 0, 0);
+        for frame in &mut frames[..count] {
+            let at = frame.wrapping_sub(1);
+            if !(last.0..last.1).contains(&at) {
+                let found = with_module(at, |module| (module.start, module.end, table.frame(0, module)));
+                last = found.unwrap_or((0, 0, 0));
+            }
+            *frame = *frame & ((1 << MODULE_SHIFT) - 1) | last.2;
+        }
+        let stack = table.stack(&frames[..count]);
+        table.allocated(p.addr() as u64, size as u64, weight, stack, time);
+    }
+
+    /// Notes that the sampled block at `p` is about to be freed. The block must be the caller's. No file is made for
+    /// this.
+    #[cold]
+    #[inline(never)]
+    pub fn freed(&self, p: *mut u8) {
+        let Some(table) = self.existing() else { return };
+        if !table.freed(p.addr() as u64) {
+            table.stranger_freed();
+        }
+    }
+
+    /// Makes the file, so that it is there also in a process without a sample.
+    pub fn make(&self, control: &Control) -> bool {
+        self.table(control, || false).is_some()
+    }
+
     /// The file, which is made where there is none yet.
-    fn table(&self, space: &Space) -> Option<Table<'static>> {
+    fn table(&self, control: &Control, is_guest: impl Fn() -> bool) -> Option<Table<'static>> {
         if interval() == 0 {
             return self.existing();
         }
-        let header = self.file.get_or_make(|| !space.is_guest(), |filtered| self.new_file(filtered))?;
+        let header = self.file.get_or_make(|| !is_guest(), |filtered| self.new_file(control, filtered))?;
         self.of(header)
     }
 
@@ -210,7 +191,7 @@ impl Kept {
         Table::of(unsafe { core::slice::from_raw_parts((&raw const header.0).cast::<AtomicU64>(), length) })
     }
 
-    fn new_file(&self, filtered: bool) -> Option<&'static Header> {
+    fn new_file(&self, control: &Control, filtered: bool) -> Option<&'static Header> {
         let shift = if interval() == 1 { EXACT_SHIFT } else { LIVE_SHIFT };
         let bytes = (words(shift) * 8).next_multiple_of(call::page_size());
         let p = if directory().is_empty() {
@@ -240,7 +221,6 @@ impl Kept {
         ];
         Table::set_up(all, &values, program)?;
         self.length.store(words(shift) as u64, Ordering::Relaxed);
-        let control = &NEAP.control;
         control.process.store(process, Ordering::Relaxed);
         // Release: an asker that sees the address sees the rest.
         control.file.store(p.expose_provenance() as u64, Ordering::Release);
@@ -253,10 +233,4 @@ impl Kept {
 fn in_file(file: &OwnedFd, bytes: usize) -> Option<*mut u8> {
     call::without_signals(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes as u64)).ok()?;
     map(Some(file), bytes, true)
-}
-
-/// Makes the file, so that it is there also in a process without a sample.
-fn make_file() -> bool {
-    let _asking = Asking::begin();
-    space::space().is_some_and(|space| space.profile.table(space).is_some())
 }

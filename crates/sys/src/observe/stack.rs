@@ -6,11 +6,10 @@
 //! elsewhere OS pages that a system call has just read.
 
 use crate::arch;
-use crate::observe::linker;
+use crate::observe::linker::{self, may_read};
 use crate::observe::once::Lazily;
 use crate::system::call;
 use crate::system::call::READ_WRITE;
-use crate::system::filter::Asking;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -209,9 +208,4 @@ impl Stack {
         // SAFETY: the address is aligned, and its page is readable: the thread's own stack, which is not unmapped.
         Some(unsafe { core::ptr::with_exposed_provenance::<u64>(address as usize).read_volatile() })
     }
-}
-
-/// [`call::is_readable`]; false where a filter may end the process for the question.
-pub fn may_read(address: u64) -> bool {
-    Asking::if_allowed().is_some_and(|_asking| call::is_readable(address))
 }
