@@ -4,7 +4,7 @@
 //! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::observe::{samples, sites};
-use crate::system::{errno, space};
+use crate::system::{errno, random, space};
 use crate::thread::{self, Turn};
 use crate::{arch, profile, slot, watch};
 use core::sync::atomic::Ordering;
@@ -13,7 +13,7 @@ use neap_core::class::{MAX_SMALL, MAX_TABLE};
 use neap_core::heap::{FORKED, Mine};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
-use neap_core::sample::weight;
+use neap_core::sample::{by_chance, weight};
 use neap_core::watch::Reason;
 use neap_core::{CHUNK, Heap, Os};
 
@@ -149,6 +149,7 @@ fn malloc_watched_slow(size: usize, heap: Mine<'static>) -> *mut u8 {
 #[inline]
 fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
     let mut sample = core::ptr::null_mut();
+    let mut chosen = false;
     let p = match Turn::to_allocate() {
         Turn::Heap(lent) => {
             if NEAP.is_watched() {
@@ -156,10 +157,14 @@ fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
             }
             if sample.is_null() { NEAP.malloc_aligned(lent.heap(), size, align, zero) } else { sample }
         }
-        Turn::Reentrant => NEAP.malloc_reentrant(size, align, zero),
+        Turn::Reentrant => {
+            let (p, sampled) = take_reentrant(size, align, zero);
+            chosen = sampled;
+            p
+        }
         Turn::NoMemory => core::ptr::null_mut(),
     };
-    finish(p, size, !sample.is_null(), zero)
+    finish(p, size, chosen || !sample.is_null(), zero)
 }
 
 /// A block that is a sample, if the next block is to be one; else null.
@@ -173,7 +178,19 @@ fn malloc_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut 
 #[cold]
 #[inline(never)]
 fn malloc_reentrant(size: usize, zero: bool) -> *mut u8 {
-    finish(NEAP.malloc_reentrant(size, 1, zero), size, false, zero)
+    let (p, sampled) = take_reentrant(size, 1, zero);
+    finish(p, size, sampled, zero)
+}
+
+/// A new block of a reentrant call, and whether it is a sample. It is chosen by chance, as there is no heap that counts
+/// bytes; only for a profile, as the hook may be what was interrupted.
+fn take_reentrant(size: usize, align: usize, zero: bool) -> (*mut u8, bool) {
+    let interval = NEAP.sample_interval();
+    let chosen = interval != 0 && samples::interval() == 0 && by_chance(size, interval as u64, random::RANDOM.next());
+    let p = NEAP.malloc_reentrant(size, if chosen { align.max(CHUNK) } else { align }, zero);
+    // SAFETY: the block is new.
+    let sampled = chosen && !p.is_null() && unsafe { NEAP.mark(p) };
+    (p, sampled)
 }
 
 /// `calloc`: a zeroed block of `count * size` bytes.
