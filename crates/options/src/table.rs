@@ -120,7 +120,7 @@ macro_rules! options {
         }
 
         /// Every option of neap.
-        pub const TABLE: &[Opt] = &[$(Opt { id: Id::$id, name: $name, env: $env, $($field: $value,)* ..$like }),*];
+        pub static TABLE: &[Opt] = &[$(Opt { id: Id::$id, name: $name, env: $env, $($field: $value,)* ..$like }),*];
     };
 }
 

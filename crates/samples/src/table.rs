@@ -61,9 +61,11 @@ impl<'a> Table<'a> {
         (given.len() >= words(live_shift)).then_some(Table { words: given, live_shift })
     }
 
-    /// The word at a place, which lies in the file.
+    /// The word at a place, which lies in the file. (In place of a panic, whose text each start would relocate, there is
+    /// a spare word.)
     fn word(&self, at: usize) -> &'a AtomicU64 {
-        &self.words[at]
+        static SPARE: AtomicU64 = AtomicU64::new(0);
+        self.words.get(at).unwrap_or(&SPARE)
     }
 
     /// A word of the header.
@@ -78,9 +80,7 @@ impl<'a> Table<'a> {
     /// Writes bytes from a word on.
     fn bytes(&self, at: usize, bytes: &[u8]) {
         for (i, part) in bytes.chunks(8).enumerate() {
-            let mut word = [0; 8];
-            word[..part.len()].copy_from_slice(part);
-            self.word(at + i).store(u64::from_ne_bytes(word), Ordering::Relaxed);
+            self.word(at + i).store(as_word(part), Ordering::Relaxed);
         }
     }
 
@@ -107,12 +107,8 @@ impl<'a> Table<'a> {
     pub fn frame(&self, address: u64, from: &Module<'_>) -> u64 {
         let address = address & ((1 << MODULE_SHIFT) - 1);
         let build = from.build.get(..BUILD_BYTES).unwrap_or(from.build);
-        let mut known = [from.start, from.end, from.bias, 0, 0];
-        for (word, part) in known[3..].iter_mut().zip(build.chunks(8)) {
-            let mut bytes = [0; 8];
-            bytes[..part.len()].copy_from_slice(part);
-            *word = u64::from_ne_bytes(bytes);
-        }
+        let mut parts = build.chunks(8).map(as_word);
+        let known = [from.start, from.end, from.bias, parts.next().unwrap_or(0), parts.next().unwrap_or(0)];
         // Without a build id the path tells objects apart.
         let seed = if build.is_empty() {
             from.path.iter().fold(0, |sum: u64, &b| sum.rotate_left(7) ^ u64::from(b))
@@ -165,11 +161,11 @@ impl<'a> Table<'a> {
         place as u32
     }
 
-    fn add(&self, stack: u32, words: [usize; 3], size: u64, weight: u64) {
+    fn add(&self, stack: u32, [objects_at, bytes_at, samples_at]: [usize; 3], size: u64, weight: u64) {
         let at = STACKS_AT + stack as usize % STACKS * STACK_WORDS;
-        self.word(at + words[0]).fetch_add(objects(size, weight), Ordering::Relaxed);
-        self.word(at + words[1]).fetch_add(weight, Ordering::Relaxed);
-        self.word(at + words[2]).fetch_add(1, Ordering::Relaxed);
+        self.word(at + objects_at).fetch_add(objects(size, weight), Ordering::Relaxed);
+        self.word(at + bytes_at).fetch_add(weight, Ordering::Relaxed);
+        self.word(at + samples_at).fetch_add(1, Ordering::Relaxed);
     }
 
     fn add_allocated(&self, stack: u32, size: u64, weight: u64) {
@@ -231,6 +227,15 @@ impl<'a> Table<'a> {
     pub fn stranger_freed(&self) {
         self.count(Word::Strangers);
     }
+}
+
+/// Up to eight bytes as a word; what is missing is 0.
+fn as_word(bytes: &[u8]) -> u64 {
+    let mut word = [0; 8];
+    for (place, &byte) in word.iter_mut().zip(bytes) {
+        *place = byte;
+    }
+    u64::from_ne_bytes(word)
 }
 
 const _: () = assert!(PROGRAM + 1 + PATH_BYTES / 8 <= HEADER_WORDS, "the program's path lies in the header");

@@ -137,13 +137,14 @@ impl Kept {
         let time = now();
         let (mut frames, mut count) = ([0; FRAMES], 0);
         callers(&mut |frame| {
-            frames[count] = frame;
+            let Some(place) = frames.get_mut(count) else { return false };
+            *place = frame;
             count += 1;
             count < FRAMES
         });
         // The last object: neighbouring frames are often of the same.
         let mut last = (0, 0, 0);
-        for frame in &mut frames[..count] {
+        for frame in frames.iter_mut().take(count) {
             let at = frame.wrapping_sub(1);
             if !(last.0..last.1).contains(&at) {
                 let found = with_module(at, |module| (module.start, module.end, table.frame(0, module)));
@@ -151,7 +152,7 @@ impl Kept {
             }
             *frame = *frame & ((1 << MODULE_SHIFT) - 1) | last.2;
         }
-        let stack = table.stack(&frames[..count]);
+        let stack = table.stack(frames.get(..count).unwrap_or(&[]));
         table.allocated(p.addr() as u64, size as u64, weight, stack, time);
     }
 
