@@ -14,6 +14,7 @@ use neap_profile::{Profile, View};
 use serde::Serialize;
 
 use super::args::{DiffArgs, DiffFormat, ShowArgs};
+use super::written;
 
 /// Shows a profile, or writes it in another format.
 pub fn show(args: &ShowArgs) -> Result<u8, Error> {
@@ -31,7 +32,7 @@ pub fn show(args: &ShowArgs) -> Result<u8, Error> {
         None if args.written.format.name == "text" => Output::standard()?,
         path => Output::create(path, &format!("profile.{}{}", profile.pid, args.written.format.ending))?,
     };
-    super::write(&profile, column, &args.written, Some(output))?;
+    written::write(&profile, column, &args.written, Some(output))?;
     Ok(0)
 }
 

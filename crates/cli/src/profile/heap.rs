@@ -13,6 +13,7 @@ use neap_profile::{Profile, View};
 use neap_survey::{Asked, Request, Scope, Snapshot, in_directory, profile};
 
 use super::args::ProfileArgs;
+use super::written;
 
 /// How long a process is watched unless the user says.
 const DURATION: Duration = Duration::from_secs(10);
@@ -21,7 +22,7 @@ const DURATION: Duration = Duration::from_secs(10);
 pub fn run(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     match args.pid {
         Some(pid) => {
-            let output = super::output(&args.written, pid)?;
+            let output = written::output(&args.written, pid)?;
             let made = of_process(pid, args).map_err(|e| Error::failed(format!("process {pid}: {e}")))?;
             write(made, view, args, output)?;
             Ok(0)
@@ -69,7 +70,7 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     let written = in_directory(directory.path()).map_err(|e| Error::failed(format!("samples: {e}"))).and_then(|all| {
         let made = of_ended(&all, ended.pid, args)?;
         // Named by the process, which is known only now.
-        let output = super::output(&args.written, ended.pid)?;
+        let output = written::output(&args.written, ended.pid)?;
         write(made, view, args, output)
     });
     drop(directory);
@@ -114,5 +115,5 @@ fn write(
     output: Option<neap_launch::output::Output>,
 ) -> Result<(), Error> {
     made.shown = made.column(&view.main().name).unwrap_or(made.shown);
-    super::write(&made, made.shown, &args.written, output)
+    written::write(&made, made.shown, &args.written, output)
 }

@@ -10,28 +10,29 @@ use neap_profile::time::{Clock, Details, allocator, profile};
 use neap_profile::{Profile, Unit};
 
 use super::args::ProfileArgs;
+use super::written;
 
 /// Profiles a program or a process.
 pub fn run(args: &ProfileArgs) -> Result<u8, Error> {
     let period = u64::try_from(args.period.as_nanos()).unwrap_or(u64::MAX);
     match args.pid {
         Some(pid) => {
-            let output = super::output(&args.written, pid)?;
+            let output = written::output(&args.written, pid)?;
             let clocked = clock::attach(pid, args.duration, period)?;
             let made = made(args, &clocked, Vec::new())?;
-            super::write(&made, made.shown, &args.written, output)?;
+            written::write(&made, made.shown, &args.written, output)?;
             Ok(0)
         }
         None => {
             // Opened before the program runs, so that no run is in vain.
             let mut output = None;
             let clocked = clock::run(&args.command, std::env::vars_os().collect(), period, |pid| {
-                output = super::output(&args.written, pid)?;
+                output = written::output(&args.written, pid)?;
                 Ok(())
             })?;
             let command = args.command.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
             let written =
-                made(args, &clocked, command).and_then(|made| super::write(&made, made.shown, &args.written, output));
+                made(args, &clocked, command).and_then(|made| written::write(&made, made.shown, &args.written, output));
             let Some(status) = clocked.status else { return written.map(|()| 0) };
             if let Err(error) = written {
                 error.report();
