@@ -22,7 +22,7 @@ pub fn run(args: ProfileArgs) -> Result<u8, Error> {
         None => {}
     }
     if args.pid.is_none() && args.command.is_empty() {
-        return Err(Error::failed("neither a program nor a process is given").remedy("neap profile --heap -- PROGRAM"));
+        return Err(Error::failed("neither a program nor a process is given").remedy("neap profile --time -- PROGRAM"));
     }
     match args.views.chosen() {
         Some(View::Time) => time::run(&args),
