@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use neap_tests::browser::{self, found_number};
+use neap_tests::browser::{self, found, found_number, look};
 use neap_tests::command::{neap, need_events};
 use neap_tests::profiler::Profile;
 use neap_tests::sys::TempDir;
@@ -41,6 +41,11 @@ fn main() -> ExitCode {
         Case::new("html::many", "a page that is slow with 100,000 faults", many_in_a_browser),
         Case::new("html::drawn", "charts in which nothing is drawn", drawn),
         Case::new("html::pictures", "a page that is wider than a narrow screen", pictures),
+        Case::new(
+            "order::picture",
+            "a picture of a binary that is wider than the window, or not beside another",
+            picture,
+        ),
         Case::new("diff::text", "two runs whose difference is not found", diff_text),
         Case::new("diff::json", "a comparison that is no JSON", diff_json),
         Case::new("diff::refused", "a file that is no trace, and is compared", diff_refused),
@@ -293,6 +298,33 @@ fn pictures() -> Outcome {
 }
 
 /// Traces of a program that touches little, and of the same program when it touches much.
+fn picture() -> Outcome {
+    let dir = TempDir::new("neap-formats-")?;
+    let folder = dir.path().join("a_folder_with_a_name_of_some_length/x86_64_unknown_linux_gnu");
+    std::fs::create_dir_all(&folder)?;
+    let [before, after] =
+        ["the_program_that_was_there_before", "the_program_that_was_there_after"].map(|name| folder.join(name));
+    let [trace, page] = ["trace", "picture.html"].map(|name| dir.path().join(name));
+    for program in [&before, &after] {
+        neap_tests::install(&ODD.build()?, program)?;
+    }
+    let order = |action: &str| Ok::<_, Stop>(Run::new(neap()?).args(["order", action, "-o"]).plain());
+    order("trace")?.arg(&trace).arg("--").arg(&before).run()?;
+    let drawn = order("picture")?.arg(&page).arg("--after").arg(&trace).arg(&after).arg(&trace).arg(&before);
+    drawn.run()?.success()?;
+    let script = "const tops = [...page.querySelectorAll('section')].map(section => section.offsetTop);
+        return { wide: page.documentElement.scrollWidth, beside: tops.length == 2 && tops[0] == tops[1],
+                 phone: page.querySelectorAll('meta[name=viewport]').length };";
+    for (width, beside) in [(390, "false"), (1200, "true")] {
+        let done = look(&dir, &page, width, &[], script)?;
+        let wide = found(&done, "wide")?;
+        expect(wide == width.to_string(), &done, &format!("the picture is {wide} pixels wide in {width}"))?;
+        expect(found(&done, "beside")? == beside, &done, &format!("beside each other in {width}: not {beside}"))?;
+        expect(found(&done, "phone")? == "1", &done, "phones show it small")?;
+    }
+    Ok(())
+}
+
 fn two_traces() -> Result<(TempDir, [PathBuf; 2]), Stop> {
     let (_, _, dir, before) = odd("json", "kinds")?;
     let after = dir.path().join("after.csv");

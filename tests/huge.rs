@@ -13,6 +13,8 @@ const CASES: &[(&str, &str, &str)] = &[
     ("always", "always", "memory that is not advised, or does not go back"),
     ("advised", "advised", "a process, or its child, that gets huge pages unasked, or none at all"),
     ("adaptive", "promoted", "dense memory that stays in small pages, bytes that change, sparse memory that grows"),
+    ("adaptive", "grown", "growth in small pages, or huge pages that stay"),
+    ("adaptive", "sparse", "blocks that become resident although they are hardly touched"),
     ("advised", "without", "a process that gets huge pages although it was started without"),
     ("thp", "without", "a process that asks for huge pages although it was started without"),
     ("always", "without", "a process that asks for huge pages although it was started without"),

@@ -145,13 +145,19 @@ fn main() -> ExitCode {
         let refused: Vec<String> = REFUSED.iter().flat_map(|c| TIMES.iter().map(move |t| format!("{c}_{t}"))).collect();
         let mut named: Vec<_> = CASES.iter().map(|(source, case, _, _)| (source.stem(), *case)).collect();
         named.extend(refused.iter().map(|case| ("filters", case.as_str())));
-        named.extend([("container", "relay"), ("idle", "loaded_late"), ("idle", "loaded_late_under_filter")]);
+        named.extend([
+            ("container", "relay"),
+            ("container", "charged"),
+            ("idle", "loaded_late"),
+            ("idle", "loaded_late_under_filter"),
+        ]);
         neap_tests::all_cases_named(&[IDLE, PROCESS, FILTERS, CONTAINER, MAPPINGS], &named)
     }));
     cases.push(Case::new("traced::small_programs", "a helper thread in a program that holds little memory", traced));
-    cases.push(
+    cases.extend([
         Case::new("container::relay", "a process that is killed for what another one has freed", relay).exclusive(),
-    );
+        Case::new("container::charged", "parts of huge pages that went back and stay charged", charged),
+    ]);
     let late = [
         ("loaded_late", "a helper that goes on in a library that is closed"),
         ("loaded_late_under_filter", "a filter that was there before the library, and ends the process for its calls"),
@@ -303,12 +309,25 @@ const PEAK_MIB: u64 = LIMIT_MIB * 9 / 10;
 
 /// Processes in a cgroup of which each reaches 90 % of the limit, and starts as soon as the one before has freed.
 fn relay() -> Outcome {
-    library::require_neap()?;
-    let built = CONTAINER.build()?;
     let group = Group::new(LIMIT_MIB << 20)?;
-    let enter = "echo $$ > \"$1\"/cgroup.procs || exit 77; exec \"$2\" relay";
-    let run = Run::new("/bin/sh").args(["-c", enter, "sh"]).arg(&group.0).arg(built);
-    let done = run.env("PEAK_MIB", PEAK_MIB.to_string()).run()?;
+    in_group(&group, "relay", |run| run.env("PEAK_MIB", PEAK_MIB.to_string()))
+}
+
+/// Huge pages of which a part went back, and whose memory is still charged to the cgroup.
+fn charged() -> Outcome {
+    let group = Group::new(LIMIT_MIB << 20)?;
+    let usage = ["memory.usage_in_bytes", "memory.current"].map(|name| group.0.join(name));
+    let usage = usage.into_iter().find(|file| file.exists());
+    let usage = usage.ok_or_else(|| Stop::Skip("the cgroup does not say how much memory it has".into()))?;
+    in_group(&group, "charged", |run| run.env("NEAP_HUGE", "always").env("CHARGED", &usage))
+}
+
+/// Runs a case of [`CONTAINER`] in a cgroup.
+fn in_group(group: &Group, case: &str, with: impl FnOnce(Run) -> Run) -> Outcome {
+    library::require_neap()?;
+    let enter = "echo $$ > \"$1\"/cgroup.procs || exit 77; exec \"$2\" \"$3\"";
+    let run = Run::new("/bin/sh").args(["-c", enter, "sh"]).arg(&group.0).arg(CONTAINER.build()?).arg(case);
+    let done = with(run).run()?;
     if done.status.code() == Some(SKIP_STATUS) {
         return Err(Stop::Skip("the process cannot be moved into the cgroup".into()));
     }

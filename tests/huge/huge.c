@@ -178,12 +178,18 @@ static void filtered(void) {
     free(p);
 }
 
-/* Dense memory in use is put into huge pages while the program goes on; sparse memory is not. */
-static void promoted(void) {
+/* Whether huge pages are given only where programs ask for them. */
+static int is_madvise(void) {
     char text[64] = "";
     int fd = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY);
-    if (fd < 0 || read(fd, text, sizeof text - 1) < 0 || !strstr(text, "[madvise]")) SKIP("THP is not [madvise]");
+    if (fd < 0 || read(fd, text, sizeof text - 1) < 0) return 0;
     close(fd);
+    return strstr(text, "[madvise]") != NULL;
+}
+
+/* Dense memory in use is put into huge pages while the program goes on; sparse memory is not. */
+static void promoted(void) {
+    if (!is_madvise()) SKIP("THP is not [madvise]");
     enum { DENSE = 48 * 1024 * 1024 };
     unsigned char *dense = malloc(DENSE), *sparse = malloc(DENSE);
     for (size_t i = 0; i < DENSE; i++) dense[i] = (unsigned char)(i * 7 + i / 4096);
@@ -201,6 +207,35 @@ static void promoted(void) {
     free(dense), free(sparse);
     malloc_trim(0);
     CHECK(resident() < before - 32 * MIB);
+}
+
+/* A program that grows and uses all that it takes gets huge pages; and what it frees goes back. */
+static void grown(void) {
+    if (!is_madvise()) SKIP("THP is not [madvise]");
+    enum { BLOCKS = 64000, KEEP = 100 };
+    static char *block[BLOCKS];
+    size_t before = resident();
+    for (int i = 0; i < BLOCKS; i++) memset(block[i] = malloc(1000), i, 1000);
+    int advised;
+    /* Where huge pages are slow, there are few. */
+    CHECK(huge_bytes(block[0], (size_t)1 << 40, &advised) >= HUGE);
+    CHECK(!advised);
+    CHECK(resident() < before + 70 * MIB);
+    for (int i = 0; i < BLOCKS; i++)
+        if (i % KEEP) free(block[i]);
+    for (int tenths = 0; tenths < 30 && resident() > before + 8 * MIB; tenths++) usleep(100000);
+    CHECK_AT(resident() < before + 8 * MIB, resident() - before);
+    for (int i = 0; i < BLOCKS; i += KEEP) CHECK_AT(block[i][0] == (char)i && block[i][999] == (char)i, i);
+}
+
+/* Blocks that the program hardly touches must not become resident, however many it takes. */
+static void sparse(void) {
+    enum { BLOCKS = 2000 };
+    static char *block[BLOCKS];
+    size_t before = resident();
+    for (int i = 0; i < BLOCKS; i++) (block[i] = malloc(60000))[0] = 1;
+    CHECK_AT(resident() < before + 12 * MIB, resident() - before);
+    for (int i = 0; i < BLOCKS; i++) free(block[i]);
 }
 
 /* Starts this program again without huge pages. */
@@ -436,8 +471,8 @@ static void pool_exec(void) {
 
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {CASE(thp), CASE(thp_reused), CASE(always), CASE(advised), CASE(disabled), CASE(without),
-                                             CASE(filtered), CASE(promoted), CASE(pool_blocks), CASE(pool_all), CASE(pool_strict),
-                                             CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork),
+                                             CASE(filtered), CASE(promoted), CASE(grown), CASE(sparse), CASE(pool_blocks), CASE(pool_all),
+                                             CASE(pool_strict), CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork),
                                              CASE(pool_changed), CASE(pool_exec)};
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -115,7 +115,34 @@ static void no_limit(void) {
     wait_for_rss(16 << 10);
 }
 
-static const struct test_case CASES[] = {CASE(relay), CASE(own_limit), CASE(no_limit)};
+/* Bytes that the system charges to the group of this process. */
+static size_t charged_bytes(void) {
+    const char *name = getenv("CHARGED");
+    CHECK(name);
+    FILE *f = fopen(name, "r");
+    size_t bytes = 0;
+    CHECK(f && fscanf(f, "%zu", &bytes) == 1);
+    fclose(f);
+    return bytes;
+}
+
+/* NEAP_HUGE is "always". Blocks in huge pages, of which few are left: what the system charges must go as well. */
+static void charged(void) {
+    enum { BLOCKS = 500000, KEEP = 500 };
+    static char *block[BLOCKS];
+    for (int i = 0; i < BLOCKS; i++) memset(block[i] = malloc(250), 1, 250);
+    size_t full = charged_bytes();
+    CHECK_AT(full > (size_t)100 << 20, full);
+    for (int i = 0; i < BLOCKS; i++)
+        if (i % KEEP) free(block[i]);
+    wait_for_rss(24 << 10);
+    size_t left = charged_bytes();
+    for (int tenths = 0; tenths < 20 && left > (size_t)24 << 20; tenths++) nap(100), left = charged_bytes();
+    CHECK_AT(left <= (size_t)24 << 20, left);
+    for (int i = 0; i < BLOCKS; i += KEEP) CHECK_AT(block[i][0] == 1 && block[i][249] == 1, i);
+}
+
+static const struct test_case CASES[] = {CASE(relay), CASE(charged), CASE(own_limit), CASE(no_limit)};
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "peak") == 0) {
         peak(atol(argv[2]));

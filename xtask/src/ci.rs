@@ -114,6 +114,7 @@ const LONG: &[(&str, Option<&str>, &str)] = &[
     ("tests/programs", None, "databases, browsers and compilers: minutes, and a GiB of packages"),
     ("crates/ranges/pool", Some("one_gibibyte"), "the kernel may take ten seconds to find 1 GiB that hangs together"),
     ("xtask/install", None, "installs the product, with the command's release build"),
+    ("xtask/release", None, "links the command's release build three times: minutes"),
     ("tests/report", None, "looks at pages in Chromium, which has to be installed"),
     ("tests/formats", None, "fetches the Firefox Profiler's tool from registries, and wants Chromium"),
 ];
@@ -124,6 +125,7 @@ const ALONE: &[(&str, &str)] = &[
     ("crates/ranges/pool", "sets in which pages all processes get memory: those beside it would count other faults"),
     ("crates/cli/huge_show", "as crates/ranges/pool"),
     ("tests/huge_pool", "as crates/ranges/pool"),
+    ("xtask/release", "puts another command in the place of target/release/neap, which others run"),
 ];
 
 /// What `--long` runs behind the test programs.

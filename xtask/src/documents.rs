@@ -144,7 +144,8 @@ fn without_suite(run: &Run) -> Option<Run> {
 fn with_later(mut run: Run, later: Run) -> Run {
     let names: Vec<&str> = later.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
     let quiet = if later.noise.quiet == Some(true) { "on a quiet machine" } else { "on a machine that was not quiet" };
-    run.notes.push(format!("{} come from `{}`, {}, {quiet}.", names.join(", "), later.command, later.started));
+    let come = if names.len() == 1 { "comes" } else { "come" };
+    run.notes.push(format!("{} {come} from `{}`, {}, {quiet}.", names.join(", "), later.command, later.started));
     run.rows.retain(|row| !names.contains(&row.experiment.as_str()));
     run.rows.extend(later.rows);
     for experiment in later.experiments {

@@ -434,6 +434,18 @@ unsafe impl Os for Fake {
         true
     }
 
+    /// Three quarters are nearly all.
+    unsafe fn is_dense(&self, p: *mut u8, len: usize) -> bool {
+        assert!(len == HUGE_PAGE);
+        self.model().require("is_dense", p.addr(), len, &[Access::Committed]);
+        let mut held = 0;
+        self.pagemap.held(p.addr(), p.addr() + len, |from, to| {
+            held += to - from;
+            true
+        });
+        self.has_huge_pages(true) && held >= len - len / 4
+    }
+
     /// Takes a millisecond.
     unsafe fn promote(&self, p: *mut u8, len: usize) -> Option<u32> {
         self.whole_pages(Call::Promote, p.addr(), len);

@@ -36,6 +36,7 @@ const EXPERIMENTS: &[File] = files![
     "experiments/first-run.c",
     "experiments/huge.c",
     "experiments/latency.c",
+    "experiments/many.c",
     "experiments/order.c",
     "experiments/prefault.c",
     "experiments/recycled.c",

@@ -20,8 +20,22 @@ pub struct Binary {
     pub sections: Vec<Section>,
     /// By address; one for each address.
     pub symbols: Vec<Symbol>,
+    /// Where their names are from.
+    pub named_by: NamedBy,
     /// In hexadecimal digits.
     pub build_id: Option<String>,
+}
+
+/// Which table the names of functions are from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NamedBy {
+    /// `.symtab`, with the functions that are not exported.
+    #[default]
+    All,
+    /// `.dynsym`: exported functions only.
+    Exported,
+    /// There is no function with a name.
+    None,
 }
 
 /// What the system does with the OS pages of a section.
@@ -48,6 +62,8 @@ pub struct Section {
     pub address: u64,
     /// In bytes.
     pub size: u64,
+    /// Of its first byte in the file; none for one that begins as zero.
+    pub offset: Option<u64>,
     /// In bytes, a power of two.
     pub align: u64,
     /// What it holds.
@@ -65,7 +81,7 @@ pub struct Symbol {
     pub section: usize,
     /// Of its first byte.
     pub address: u64,
-    /// In bytes.
+    /// In bytes; 0 in `.init` and `.fini`.
     pub size: u64,
     /// The source file of a local symbol.
     pub file: Option<String>,
@@ -142,18 +158,44 @@ impl Binary {
             if size > LARGEST || address.checked_add(size).is_none() {
                 return Err(NotElf(format!("the section {name} has {size} bytes at {address:#x}")));
             }
-            found.push((section.index(), Section { name, address, size, align, kind }));
+            let offset = section.file_range().map(|(offset, _)| offset);
+            found.push((section.index(), Section { name, address, size, offset, align, kind }));
         }
         found.sort_by_key(|(_, section)| section.address);
         let places: HashMap<_, _> = found.iter().enumerate().map(|(place, found)| (found.0, place)).collect();
         let sections: Vec<Section> = found.into_iter().map(|(_, section)| section).collect();
-        let mut symbols = read(file.symbols(), &sections, &places);
-        if symbols.is_empty() {
-            symbols = read(file.dynamic_symbols(), &sections, &places);
+        let has_functions =
+            |symbols: &[Symbol]| symbols.iter().any(|symbol| sections[symbol.section].kind == Kind::Text);
+        let (mut symbols, mut named_by) = (read(file.symbols(), &sections, &places), NamedBy::All);
+        if !has_functions(&symbols) {
+            (symbols, named_by) = (read(file.dynamic_symbols(), &sections, &places), NamedBy::Exported);
+        }
+        if !has_functions(&symbols) {
+            named_by = NamedBy::None;
         }
         let build_id = file.build_id().ok().flatten();
         let build_id = build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect());
-        Ok(Self { sections, symbols, build_id })
+        Ok(Self { sections, symbols, named_by, build_id })
+    }
+
+    /// Takes the names of the file with the debug information of this one, if it is that and has more.
+    pub fn take_names(&mut self, debug: Binary) {
+        if debug.build_id.is_none() || debug.build_id != self.build_id || debug.named_by != NamedBy::All {
+            return;
+        }
+        // Its sections may have other places.
+        let place =
+            |of: &Section| self.sections.iter().position(|own| own.name == of.name && own.address == of.address);
+        let places: Vec<Option<usize>> = debug.sections.iter().map(place).collect();
+        let own = |symbol: Symbol| Some(Symbol { section: places[symbol.section]?, ..symbol });
+        self.symbols = debug.symbols.into_iter().filter_map(own).collect();
+        self.named_by = NamedBy::All;
+    }
+
+    /// The name of the file with the debug information of this build, below `/usr/lib/debug`.
+    pub fn debug_name(&self) -> Option<String> {
+        let (first, rest) = self.build_id.as_ref()?.split_at_checked(2)?;
+        Some(format!(".build-id/{first}/{rest}.debug"))
     }
 
     /// The section at an address.
@@ -175,20 +217,24 @@ fn read<'d>(
 ) -> Vec<Symbol> {
     let (mut found, mut source) = (Vec::new(), None);
     for symbol in symbols {
-        let Ok(name) = symbol.name() else { continue };
+        let Ok(name) = symbol.name_bytes().map(String::from_utf8_lossy) else { continue };
         if symbol.kind() == SymbolKind::File {
-            source = (!name.is_empty()).then(|| name.to_owned());
+            source = (!name.is_empty()).then(|| name.to_string());
         }
         let Some(&place) = symbol.section_index().and_then(|index| places.get(&index)) else { continue };
-        let fits = match sections[place].kind {
+        let section = &sections[place];
+        let fits = match section.kind {
             Kind::Text => symbol.kind() == SymbolKind::Text,
             _ => symbol.kind() == SymbolKind::Data,
         };
-        if !fits || symbol.size() == 0 || name.is_empty() {
+        // Assembler code may call a table of constants in .text a function, but states no size then.
+        let sized = symbol.size() > 0 || matches!(section.name.as_str(), ".init" | ".fini");
+        let inside = symbol.address().wrapping_sub(section.address) < section.size;
+        if !fits || !sized || !inside || name.is_empty() {
             continue;
         }
         // Versions are no part of the name.
-        let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(name).to_owned();
+        let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(&name).to_owned();
         let rank = if symbol.is_local() { 2 } else { u8::from(symbol.is_weak()) };
         let file = if symbol.is_local() { source.clone() } else { None };
         let (address, size) = (symbol.address(), symbol.size());

@@ -15,10 +15,10 @@ const STYLE: &str = "\
 :root{color-scheme:light dark;--touched:#1f6feb;--other:#d0d7de;--text:#1f2328;--back:#fff}
 @media (prefers-color-scheme:dark){:root{--touched:#58a6ff;--other:#30363d;--text:#e6edf3;--back:#0d1117}}
 body{font:14px/1.5 system-ui,sans-serif;color:var(--text);background:var(--back);max-width:76rem;margin:2rem auto;padding:0 1rem}
-table{border-collapse:collapse}td,th{padding:.1rem .8rem;text-align:right}th:first-child{text-align:left}
+h1,h2,th{overflow-wrap:anywhere}.wide{overflow-x:auto}table{border-collapse:collapse}td,th{padding:.1rem .8rem;text-align:right}th:first-child{text-align:left}
 .map{display:flex;flex-wrap:wrap;gap:1px;max-width:calc(64*11px)}
 i{width:10px;height:10px;background:var(--other)}i.touched{background:var(--touched)}
-.pair{display:flex;flex-wrap:wrap;gap:2rem}";
+.pair{display:flex;flex-wrap:wrap;gap:2rem}section{flex:1 1 24rem;min-width:0;max-width:calc(64*11px)}";
 
 /// A binary, and what was traced of it.
 pub struct Subject<'s> {
@@ -46,7 +46,8 @@ pub fn page(subjects: &[Subject<'_>]) -> String {
     let names: Vec<String> = subjects.iter().map(|subject| escaped(subject.name)).collect();
     let title = format!("OS pages of {}", names.join(" and "));
     let mut html = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n<title>{title}</title>\n\
+        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+         <meta name=\"viewport\" content=\"width=device-width\"/>\n<title>{title}</title>\n\
          <style>\n{STYLE}\n</style>\n</head>\n<body>\n<h1>{title}</h1>\n\
          <p>Each square is an OS page of 4 KiB, in the order of addresses; <i class=\"touched\" style=\"display:inline-block\"></i> \
          is touched by the traced runs. Rest the pointer on one for the functions and data on it.</p>\n"
@@ -69,7 +70,7 @@ pub fn page(subjects: &[Subject<'_>]) -> String {
 
 /// The table of what the runs touch.
 fn totals(html: &mut String, subjects: &[Subject<'_>], names: &[String]) {
-    html.push_str("<table>\n<tr><th></th>");
+    html.push_str("<div class=\"wide\">\n<table>\n<tr><th></th>");
     for name in names {
         let _ = write!(html, "<th>{name}</th><th>packed</th><th>faults</th>");
     }
@@ -86,7 +87,7 @@ fn totals(html: &mut String, subjects: &[Subject<'_>], names: &[String]) {
         html.push_str("</tr>\n");
     }
     html.push_str(
-        "</table>\n<p>OS pages that are touched, the fewest that would do, and faults with fault-around.</p>\n",
+        "</table>\n</div>\n<p>OS pages that are touched, the fewest that would do, and faults with fault-around.</p>\n",
     );
 }
 
@@ -173,8 +174,14 @@ mod tests {
     use crate::trace::{TracedBinary, TracedData, TracedFunction};
 
     fn binary() -> Binary {
-        let section =
-            |name: &str, address, size, kind| Section { name: name.to_owned(), address, size, align: 16, kind };
+        let section = |name: &str, address, size, kind| Section {
+            name: name.to_owned(),
+            address,
+            size,
+            offset: None,
+            align: 16,
+            kind,
+        };
         let symbol = |name: &str, address| {
             let (section, aliases) = (usize::from(address >= 0x9000), Vec::new());
             Symbol { name: name.to_owned(), aliases, section, address, size: 100, file: None }
@@ -182,7 +189,7 @@ mod tests {
         Binary {
             sections: vec![section(".text", 0x1000, 0x3000, Kind::Text), section(".data", 0x9010, 16, Kind::Data)],
             symbols: vec![symbol("f<\"a&b\u{7}\">", 0x1fff), symbol("other", 0x1100), symbol("datum", 0x9010)],
-            build_id: None,
+            ..Binary::default()
         }
     }
 

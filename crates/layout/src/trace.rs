@@ -55,13 +55,13 @@ pub struct Run {
     pub functions: u64,
 }
 
-/// The source of a run that sees data only.
+/// The source of a run that was seen by its faults. Such a run may be for data only, and then sees no function.
 pub const FAULTS: &str = "faults";
 
 impl Run {
     /// Whether it could see functions, however few it entered.
     pub fn sees_functions(&self) -> bool {
-        self.source != FAULTS
+        self.source != FAULTS || self.functions > 0
     }
 }
 

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use neap_layout::binary::NamedBy;
 use neap_layout::names::Counts;
 use neap_layout::{Binary, Kind, Order, Trace, TracedBinary, TracedData, TracedFunction};
 
@@ -28,6 +29,43 @@ fn link(folder: &Path, files: [(&str, &str); 2]) -> Binary {
     }
     assert!(gcc.status().expect("gcc").success());
     Binary::parse(&fs::read(folder.join("program")).expect("linked")).expect("an ELF file")
+}
+
+/// Catches names of a debug file of another build, and symbols that lie in a section of another place.
+#[test]
+fn names_are_of_the_same_build() {
+    let file = fs::read(std::env::current_exe().expect("this program")).expect("readable");
+    let own = || Binary::parse(&file).expect("an ELF file");
+    let id = |first: u8| Some(format!("{first:02x}02ff"));
+    let mut sections = own().sections;
+    sections.reverse();
+    let stripped = |first| Binary {
+        build_id: id(first),
+        named_by: NamedBy::None,
+        sections: sections.clone(),
+        ..Binary::default()
+    };
+    let debug = || Binary { build_id: id(1), ..own() };
+    let (mut same, mut other) = (stripped(1), stripped(7));
+    same.take_names(debug());
+    other.take_names(debug());
+    let main = same.symbols.iter().find(|symbol| symbol.name == "main").expect("main");
+    assert!(same.sections[main.section].name == ".text" && same.named_by == NamedBy::All);
+    assert!(other.symbols.is_empty() && other.named_by == NamedBy::None);
+    assert_eq!(same.debug_name().as_deref(), Some(".build-id/01/02ff.debug"));
+    assert_eq!(Binary { build_id: Some("f".to_owned()), ..Binary::default() }.debug_name(), None);
+}
+
+/// Catches a panic on damaged files.
+#[test]
+fn damaged_files_are_refused() {
+    let file = fs::read("/bin/sh").expect("every Linux has /bin/sh");
+    let binary = Binary::parse(&file).expect("an ELF file");
+    let has_functions = binary.symbols.iter().any(|symbol| binary.kind(symbol) == Kind::Text);
+    assert_eq!(has_functions, binary.named_by != NamedBy::None);
+    for length in [0, 4, 40, 64] {
+        assert!(Binary::parse(&file[..length]).is_err(), "{length} bytes");
+    }
 }
 
 /// Catches a damaged file whose OS pages are counted for ever.

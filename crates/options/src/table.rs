@@ -216,7 +216,7 @@ options! {
         kind: Kind::Choice(&["off", "adaptive", "advised", "thp", "always", "hugetlb"]),
         default: "off",
         kept: Some((Setting::Huge, "huge")),
-        doc: "Huge pages: none (off); for small blocks of a program that keeps growing, or grows again (adaptive); the same, and none that the kernel gives without being asked (advised); for large blocks, from 2 MiB on (thp); for all blocks (always); or from the kernel's pool of huge pages, for all blocks, as long as it has some (hugetlb).",
+        doc: "Huge pages: none (off); where a program grows and uses nearly all of the memory that it takes (adaptive); the same, and none that the kernel gives without being asked (advised); for large blocks, from 2 MiB on (thp); for all blocks (always); or from the kernel's pool of huge pages, for all blocks, as long as it has some (hugetlb).",
     }
     Sites("sites", "NEAP_SITES") = START {
         kind: Kind::Directory,

@@ -76,7 +76,7 @@ Both programs get the same arguments; their input and output are /dev/null. A
 measure is less if the median of the ratios is below 0.99 and nine of ten pairs
 are below 1.
 
-Exit status: 0 if a measure is less; 1 if none is, or if B has fewer than nine
+Exit status: 0 if a measure other than time is less; 1 if none is, or if B has fewer than nine
 tenths of the functions of --trace; 125 when neap itself fails.";
 
 /// Arguments of `neap order`.
@@ -131,9 +131,24 @@ pub struct TraceArgs {
     #[arg(long)]
     pub follow: bool,
 
+    /// How functions are seen
+    #[arg(long, value_name = "SOURCE", default_value = "auto")]
+    pub source: Wanted,
+
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "CMD")]
     pub command: Vec<OsString>,
+}
+
+/// How functions are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Wanted {
+    /// By its own calls if it is instrumented, else by breakpoints
+    Auto,
+    /// By a breakpoint on each function
+    Breakpoints,
+    /// By the first fault of each OS page of code: one function for each, without a breakpoint in the program
+    Faults,
 }
 
 /// Arguments of `neap order merge`.

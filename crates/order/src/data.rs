@@ -5,9 +5,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use neap_layout::binary::Symbol;
 use neap_layout::{Trace, TracedData};
 
-use crate::binary::{Binary, Symbol};
+use crate::binary::Binary;
 use crate::pages::Datum;
 
 const PAGE: u64 = 4096;
@@ -23,7 +24,7 @@ pub fn touched(trace: &Trace, binary: &Binary, bytes: &[u8], faults: &[Datum]) -
             *pages.entry(address / PAGE).or_default() |= write;
         }
         let datum = match (address.and_then(|at| binary.datum(at)), section) {
-            (Some(symbol), _) => named(symbol, write),
+            (Some(symbol), _) => named(binary, symbol, write),
             (None, Some((section, address))) => {
                 let (section, address) = (section.name.clone(), address & !(PAGE - 1));
                 TracedData { name: None, section, address, size: PAGE, runs: 1, write }
@@ -37,14 +38,14 @@ pub fn touched(trace: &Trace, binary: &Binary, bytes: &[u8], faults: &[Datum]) -
         let mut on = pages.range(symbol.address / PAGE..=last / PAGE).peekable();
         if on.peek().is_some() {
             let write = on.any(|(_, write)| *write);
-            data.entry(symbol.address).or_insert_with(|| named(symbol, write));
+            data.entry(symbol.address).or_insert_with(|| named(binary, symbol, write));
         }
     }
     data.into_values().collect()
 }
 
-fn named(symbol: &Symbol, write: bool) -> TracedData {
-    let (name, section) = (Some(symbol.name.clone()), symbol.section.clone());
+fn named(binary: &Binary, symbol: &Symbol, write: bool) -> TracedData {
+    let (name, section) = (Some(symbol.name.clone()), binary.section_of(symbol).to_owned());
     TracedData { name, section, address: symbol.address, size: symbol.size, runs: 1, write }
 }
 
@@ -101,8 +102,7 @@ mod tests {
     use super::*;
 
     fn symbol(name: &str, address: u64, size: u64) -> Symbol {
-        let (name, section) = (name.to_owned(), ".data".to_owned());
-        Symbol { name, section, address, size, file: None }
+        Symbol { name: name.to_owned(), aliases: Vec::new(), section: 0, address, size, file: None }
     }
 
     /// Catches operands that are taken for distances, and an object beside the one that is meant.

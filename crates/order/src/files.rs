@@ -1,4 +1,4 @@
-//! Files with traces.
+//! Files with traces, and binaries with their debug information.
 
 use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
@@ -7,7 +7,8 @@ use std::path::{Path, PathBuf};
 
 use neap_launch::error::{Error, cannot_print, system_message};
 use neap_launch::sys;
-use neap_layout::{Trace, TraceError};
+use neap_layout::binary::{NamedBy, NotElf};
+use neap_layout::{Binary, Trace, TraceError};
 
 use crate::args::MergeArgs;
 
@@ -63,6 +64,22 @@ fn beside(metadata: &Metadata, path: &Path) -> Option<(PathBuf, File)> {
         return None;
     }
     Some((part.into(), fresh))
+}
+
+/// Where distributions put debug files.
+const DEBUG_ROOT: &str = "/usr/lib/debug";
+
+/// What a binary has, of which these are the bytes; a stripped one with the names of its debug information.
+pub fn parse(bytes: &[u8]) -> Result<Binary, NotElf> {
+    let mut binary = Binary::parse(bytes)?;
+    if binary.named_by != NamedBy::All
+        && let Some(name) = binary.debug_name()
+        && let Ok(debug) = fs::read(Path::new(DEBUG_ROOT).join(name))
+        && let Ok(debug) = Binary::parse(&debug)
+    {
+        binary.take_names(debug);
+    }
+    Ok(binary)
 }
 
 /// Reads a trace.

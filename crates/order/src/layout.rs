@@ -1,5 +1,6 @@
 //! `neap order estimate`, `emit`, `picture` and `closure`: what a trace says of a layout, and the files that linkers take.
 
+use std::collections::HashSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -76,8 +77,16 @@ pub fn picture_of(args: &PictureArgs) -> Result<u8, Error> {
     let paths = [Some((&args.trace, &args.binary)), after];
     let mut read = Vec::new();
     for (trace, path) in paths.into_iter().flatten() {
-        read.push((path.display().to_string(), read_traced(trace, path)?));
+        read.push((path, read_traced(trace, path)?));
     }
+    // The names of the files do, unless both have the same.
+    let names = read.iter().map(|(path, _)| path.file_name());
+    let differ = names.collect::<HashSet<_>>().len() == read.len();
+    let named = |path: &Path| match path.file_name().filter(|_| differ) {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => path.display().to_string(),
+    };
+    let read: Vec<_> = read.into_iter().map(|(path, read)| (named(path), read)).collect();
     let subjects = read.iter().map(|(name, (trace, binary))| Subject { name, trace, binary });
     let page = picture::page(&subjects.collect::<Vec<_>>());
     let output = files::create(&args.output)?;
@@ -143,7 +152,7 @@ fn read_traced(trace: &Path, path: &Path) -> Result<(Trace, Binary), Error> {
 
 pub(crate) fn read_binary(path: &Path) -> Result<Binary, Error> {
     let data = fs::read(path).map_err(|e| cannot_read(path, &e))?;
-    Binary::parse(&data).map_err(|e| {
+    files::parse(&data).map_err(|e| {
         Error::failed(format!("cannot use {}: {e}", path.display())).remedy("name an ELF program or library")
     })
 }

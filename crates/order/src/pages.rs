@@ -8,6 +8,7 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitStatus, Stdio};
 
+use neap_launch::child::{self, Program};
 use neap_launch::error::Error;
 use neap_launch::private_dir::{PrivateDir, temporary_bases};
 use neap_launch::sys;
@@ -25,8 +26,21 @@ pub struct Touched {
     pub pages: BTreeMap<u64, bool>,
     /// Accesses to data of the binary that were faults: in the order in which they happened.
     pub data: Vec<Datum>,
+    /// Its instructions that were faults, in the same order.
+    pub instructions: Vec<Instruction>,
     /// How the program ended.
     pub status: ExitStatus,
+}
+
+/// An instruction of the binary that was a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Instruction {
+    /// In the file.
+    pub offset: u64,
+    /// Whose it was.
+    pub process: u32,
+    /// Nanoseconds since the first fault of all.
+    pub at: u64,
 }
 
 /// An access to data of the binary.
@@ -57,8 +71,8 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     let failed = |what: &str| Error::failed(format!("cannot count pages: {what}"));
     let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;
     let path = folder.path().join("faults.json");
-    let mut neap = Command::new("/proc/self/exe");
-    neap.args(["pagein", "--exact", "--format", "json", "-o"]).arg(&path).arg("--").args(command);
+    let mut neap = Command::new(NEAP);
+    neap.args(arguments(&path, command));
     // Else what is traced would run on when neap is ended.
     let die_with_parent = || {
         sys::die_with_parent();
@@ -68,16 +82,50 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     unsafe { neap.pre_exec(die_with_parent) };
     let output = neap.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let output = output.map_err(|e| failed(&e.to_string()))?;
-    let file = File::open(&path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.len() > 0));
-    let Some(file) = file else {
+    let Some(file) = written(&path) else {
         let said = String::from_utf8_lossy(&output.stderr);
         let why = said.lines().find_map(|line| line.strip_prefix("neap: ")).unwrap_or("neap pagein left no trace");
         return Err(failed(why));
     };
+    read(file, binary, output.status).map_err(|e| failed(&e))
+}
+
+/// Runs a program as it is started here, and sees what it touches of a binary. Where that fails after it has run, how it
+/// ended is there all the same.
+pub fn touched_in_place(binary: &Path, command: &[OsString]) -> Result<(ExitStatus, Result<Touched, Error>), Error> {
+    let failed = |what: &str| Error::failed(format!("cannot trace faults: {what}"));
+    let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;
+    let path = folder.path().join("faults.json");
+    let words: Vec<OsString> = [OsString::from("neap")].into_iter().chain(arguments(&path, command)).collect();
+    let program = Program::new(Path::new(NEAP), &words, std::env::vars_os().collect())?;
+    let (ended, (), signals) = child::supervise_watched(&program, |_| Ok(()))?;
+    signals.release();
+    let touched = match written(&path) {
+        Some(file) => read(file, binary, ended.status).map_err(|e| failed(&e)),
+        None => Err(failed("neap pagein left no trace")),
+    };
+    Ok((ended.status, touched))
+}
+
+/// This program, in a process of this one.
+const NEAP: &str = "/proc/self/exe";
+
+fn arguments(path: &Path, command: &[OsString]) -> Vec<OsString> {
+    let words = ["pagein", "--exact", "--format", "json", "-o"].map(OsString::from);
+    words.into_iter().chain([path.into(), "--".into()]).chain(command.iter().cloned()).collect()
+}
+
+/// A file in which something was written.
+fn written(path: &Path) -> Option<File> {
+    File::open(path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.len() > 0))
+}
+
+/// What a trace of faults says of a binary.
+fn read(file: File, binary: &Path, status: ExitStatus) -> Result<Touched, String> {
     let mut faults = Vec::new();
     let tables = json::read(BufReader::new(file), &mut |_, fault: &Fault| faults.push(*fault))
-        .map_err(|e| failed(&e.to_string()))?;
-    let mut touched = Touched { faults: faults.len() as u64, status: output.status, ..Touched::default() };
+        .map_err(|error| error.to_string())?;
+    let mut touched = Touched { faults: faults.len() as u64, status, ..Touched::default() };
     for fault in faults {
         let Some(mapping) = fault.mapping.map(|id| &tables.mappings[id]) else { continue };
         let object = mapping.object.map(|id| &tables.objects[id]);
@@ -86,10 +134,16 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
         }
         let page = (fault.page() - mapping.start.min(fault.page()) + mapping.offset) / PAGE;
         *touched.pages.entry(page).or_default() |= fault.subject == Subject::Code;
-        if fault.subject == Subject::Data {
-            let address = fault.data.map(|id| tables.places[id].address);
-            let offset = fault.address.saturating_sub(mapping.start) + mapping.offset;
-            touched.data.push(Datum { address, offset, write: fault.access == Access::Write });
+        let offset = fault.address.saturating_sub(mapping.start) + mapping.offset;
+        match fault.subject {
+            Subject::Data => {
+                let address = fault.data.map(|id| tables.places[id].address);
+                touched.data.push(Datum { address, offset, write: fault.access == Access::Write });
+            }
+            Subject::Code => {
+                let process = tables.processes[tables.threads[fault.thread].process].pid;
+                touched.instructions.push(Instruction { offset, process, at: fault.time });
+            }
         }
     }
     Ok(touched)

@@ -5,10 +5,33 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 use libc::pid_t;
+use neap_layout::FAULTS;
 use neap_trace::track::{MapsLine, parse_maps};
 
 use crate::binary::Binary;
 use crate::plan::Plan;
+
+/// How functions are seen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// A breakpoint on each.
+    Breakpoints,
+    /// Their own calls of a library.
+    Instrumented,
+    /// Faults of OS pages of code.
+    Faults,
+}
+
+impl Source {
+    /// Its name in traces.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Breakpoints => "breakpoints",
+            Self::Instrumented => "instrumented",
+            Self::Faults => FAULTS,
+        }
+    }
+}
 
 /// What is traced.
 pub struct Target {
@@ -20,6 +43,8 @@ pub struct Target {
     pub size: u64,
     /// Its functions.
     pub binary: Binary,
+    /// How they are seen.
+    pub source: Source,
     /// Their sites, in the same order.
     pub plan: Plan,
     /// It may be a library.

@@ -3,26 +3,24 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitStatus;
 
 use neap_launch::child::{self, Program};
 use neap_launch::error::{Error, FAILED, system_message, tell};
 use neap_launch::target;
+use neap_layout::binary::NamedBy;
 use neap_layout::{FAULTS, Run, Trace, TracedBinary, TracedFunction};
 
-use crate::args::TraceArgs;
-use crate::binary::{Binary, Names, debug_name};
+use crate::args::{TraceArgs, Wanted};
+use crate::binary::Binary;
 use crate::breakpoints::Tracer;
 use crate::data;
 use crate::files;
 use crate::instrumented::{self, Entered, Traced};
-use crate::pages::{number, touched};
-use crate::plan::Plan;
-use crate::target::Target;
-
-/// Where distributions put debug files.
-const DEBUG_ROOT: &str = "/usr/lib/debug";
+use crate::pages::{number, touched, touched_in_place};
+use crate::plan::{Hits, Plan};
+use crate::target::{Source, Target};
 
 /// Runs the command; the result is the program's exit status.
 pub fn run(args: &TraceArgs) -> Result<u8, Error> {
@@ -39,10 +37,10 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
     let output = files::create(&args.output)?;
     let (mut traces, mut last) = (Vec::new(), ExitStatus::default());
     for _ in 0..args.runs {
-        let (status, entered) = if target.binary.instrumented {
-            instrumented::run(&path, &args.command, &target)?
-        } else {
-            by_breakpoints(&path, args, &target)?
+        let (status, entered) = match target.source {
+            Source::Instrumented => instrumented::run(&path, &args.command, &target)?,
+            Source::Breakpoints => by_breakpoints(&path, args, &target)?,
+            Source::Faults => by_faults(args, &target)?,
         };
         last = status;
         match entered {
@@ -68,7 +66,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
     if let Err(error) = files::write(output, &args.output, &trace) {
         return after(last, error);
     }
-    let (entered, all, source) = (trace.functions.len(), target.plan.len(), source(&target));
+    let (entered, all, source) = (trace.functions.len(), target.plan.len(), target.source.name());
     tell(format_args!("neap: {entered} of {all} functions were entered (source: {source})"));
     Ok(child::end_like(last))
 }
@@ -82,11 +80,28 @@ fn by_breakpoints(path: &Path, args: &TraceArgs, target: &Target) -> Result<Trac
     let entered = hits.map(|hits| hits.map(Entered::from)).map_err(|error| {
         let remedy = match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => "allow neap more open files, one for each process: ulimit -n",
-            _ => "allow ptrace and writing /proc/PID/mem",
+            _ => "allow ptrace and writing /proc/PID/mem, or trace by --source faults",
         };
         Error::failed(format!("cannot plant breakpoints: {}", system_message(&error))).remedy(remedy)
     });
     Ok((ended.status, entered))
+}
+
+/// What the faults of a run say that it entered: of each OS page of code, the function that was executed first.
+fn by_faults(args: &TraceArgs, target: &Target) -> Result<Traced, Error> {
+    let (status, touched) = touched_in_place(&target.path, &args.command)?;
+    let entered = touched.map(|touched| {
+        let first = touched.instructions.first()?;
+        let mut hits = Hits::new(target.plan.len());
+        for fault in touched.instructions.iter().filter(|fault| target.follow || fault.process == first.process) {
+            let address = target.binary.code_address(fault.offset);
+            if let Some(function) = address.and_then(|address| target.binary.function(address)) {
+                hits.add(function, fault.at.saturating_sub(first.at));
+            }
+        }
+        Some(Entered::from(hits))
+    });
+    Ok((status, entered))
 }
 
 /// neap failed after the program had ended: the program's own failure is worth more to the caller than ours.
@@ -111,30 +126,31 @@ fn open(args: &TraceArgs, program: &Path) -> Result<Target, Error> {
     let path = fs::canonicalize(named).map_err(failed)?;
     let bytes = fs::read(&path).map_err(failed)?;
     let metadata = fs::metadata(&path).map_err(failed)?;
-    let Some(mut binary) = Binary::parse(&bytes) else {
+    let Some(mut binary) = files::parse(&bytes).ok().and_then(|layout| Binary::of(layout, &bytes)) else {
         let error = Error::failed(format!("{} is not an ELF file of 64 bits", named.display()));
         return Err(match bytes.starts_with(b"#!") {
             true => error.remedy("it is a script: name the program that it runs with --binary"),
             false => error,
         });
     };
-    if !binary.native && !binary.instrumented {
-        return Err(Error::failed(format!("cannot trace {}: breakpoints are for x86-64 only", named.display())));
-    }
-    if binary.named_by != Names::All
-        && let Some(debug) = debug_file(&binary)
-    {
-        binary.take_names(debug);
+    let source = match args.source {
+        Wanted::Auto if binary.instrumented => Source::Instrumented,
+        Wanted::Auto | Wanted::Breakpoints => Source::Breakpoints,
+        Wanted::Faults => Source::Faults,
+    };
+    if !binary.native && source != Source::Instrumented {
+        let what = source.name();
+        return Err(Error::failed(format!("cannot trace {} by {what}: that is for x86-64 only", named.display())));
     }
     binary.keep_mapped();
     match binary.named_by {
-        Names::All => {}
-        Names::Exported => tell(format_args!(
+        NamedBy::All => {}
+        NamedBy::Exported => tell(format_args!(
             "neap: {} is stripped: only its {} exported functions are traced; do not strip it, or install its -dbgsym package",
             named.display(),
             binary.functions.len()
         )),
-        Names::None => {
+        NamedBy::None => {
             return Err(Error::failed(format!("{} has no names of functions", named.display()))
                 .remedy("do not strip it (strip = false in Cargo.toml, no -s), or install its -dbgsym package"));
         }
@@ -145,21 +161,11 @@ fn open(args: &TraceArgs, program: &Path) -> Result<Target, Error> {
         identity: (metadata.dev(), metadata.ino()),
         size: metadata.len(),
         binary,
+        source,
         plan,
         may_be_library: args.binary.is_some(),
         follow: args.follow,
     })
-}
-
-/// The file with the debug information of a binary.
-fn debug_file(binary: &Binary) -> Option<Binary> {
-    let name = debug_name(binary.build_id.as_deref()?)?;
-    Binary::parse(&fs::read(PathBuf::from(DEBUG_ROOT).join(name)).ok()?)
-}
-
-/// How the functions of a binary are seen.
-fn source(target: &Target) -> &'static str {
-    if target.binary.instrumented { "instrumented" } else { "breakpoints" }
 }
 
 /// The trace of a run.
@@ -172,7 +178,7 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, entered: Entered
         let function = &target.binary.functions[hit.site];
         TracedFunction {
             name: function.name.clone(),
-            section: function.section.clone(),
+            section: target.binary.section_of(function).to_owned(),
             address: function.address,
             size: function.size,
             file: function.file.clone(),
@@ -182,16 +188,15 @@ fn trace(args: &TraceArgs, target: &Target, status: ExitStatus, entered: Entered
             first_ns: Some(hit.at),
         }
     });
-    let build_id = target.binary.build_id.as_ref();
     let binary = TracedBinary {
         path: target.path.to_string_lossy().into_owned(),
-        build_id: build_id.map(|id| id.iter().map(|byte| format!("{byte:02x}")).collect()),
+        build_id: target.binary.build_id.clone(),
         size: target.size,
     };
     Trace {
         runs: vec![Run {
             command: args.command.iter().map(|word| word.to_string_lossy().into_owned()).collect(),
-            source: source(target).to_owned(),
+            source: target.source.name().to_owned(),
             status: number(status),
             functions: order.len() as u64,
         }],

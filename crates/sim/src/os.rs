@@ -304,6 +304,12 @@ unsafe impl Os for System {
         !self.lacks(lacks::POPULATE)
     }
 
+    unsafe fn is_dense(&self, p: *mut u8, len: usize) -> bool {
+        self.late();
+        self.require("is_dense", p, len, &[Access::Committed]);
+        self.below(4) != 0
+    }
+
     unsafe fn populate_huge(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as the caller promises.
         unsafe { self.populate(p, len) && self.below(8) != 0 }

@@ -217,13 +217,12 @@ unsafe impl Os for Linux {
         !pool::has(p, len) && unsafe { huge::populate(p, len) }
     }
 
+    unsafe fn is_dense(&self, p: *mut u8, len: usize) -> bool {
+        !pool::has(p, len) && huge::is_dense(p, len, in_small_pages)
+    }
+
     unsafe fn promote(&self, p: *mut u8, len: usize) -> Option<u32> {
-        let space = space::space()?;
-        let ask = |runs: &mut [Run]| {
-            count(Syscall::Other);
-            let question = Question::InSmallPages;
-            touched::ask(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs, question)
-        };
+        let ask = |runs: &mut [Run]| in_small_pages(p, len, runs);
         // SAFETY: as the caller promises.
         if pool::has(p, len) { Some(0) } else { unsafe { huge::promote(p, len, ask) } }
     }
@@ -374,4 +373,12 @@ unsafe impl Os for Linux {
         // SAFETY: ends the process with SIGABRT, also where the signal is blocked or handled.
         unsafe { libc::abort() }
     }
+}
+
+/// Finds the OS pages of a range that are resident, and not in huge pages.
+fn in_small_pages(p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched> {
+    let space = space::space()?;
+    count(Syscall::Other);
+    let question = Question::InSmallPages;
+    touched::ask(&space.pagemap, || space.is_guest(), p, len, call::page_size(), runs, question)
 }

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -93,6 +94,16 @@ int main(int argc, char **argv) {
         for (int i = 0; i < 8; i++) pthread_create(&all[i], NULL, thread, NULL);
         for (int i = 0; i < 8; i++) pthread_join(all[i], NULL);
         puts("threads");
+        return 0;
+    }
+    if (!strcmp(how, "undumpable")) {
+        prctl(PR_SET_DUMPABLE, 0);
+        for (int i = 0; i < 3; i++) {
+            pid_t pid = fork();
+            if (!pid) { first(); only_child(); _exit(prctl(PR_GET_DUMPABLE) + 5); }
+            ended(pid, "undumpable");
+        }
+        only_after();
         return 0;
     }
     if (!strcmp(how, "fork")) {

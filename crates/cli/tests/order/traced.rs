@@ -1,4 +1,5 @@
 //! Programs whose functions are known, and traces of them.
+#![allow(dead_code, reason = "each test file uses a part")]
 
 use std::ffi::OsStr;
 use std::fs;

@@ -16,7 +16,7 @@
 use crate::back::Back;
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
-use crate::pages::huge_area::{AREA, BYTES};
+use crate::pages::growth::{AREA, BYTES};
 use crate::pages::range::Ranges;
 use crate::system::policy::{HugePages, Purge};
 use crate::system::sync::Ordering;

@@ -17,7 +17,7 @@ use crate::blocks::heap;
 use crate::blocks::heap::Mine;
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
-use crate::pages::huge_area::AREA;
+use crate::pages::growth::AREA;
 use crate::pages::notes::Came;
 use crate::pages::range::Ranges;
 use crate::pages::{FREED, tables};

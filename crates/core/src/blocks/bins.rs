@@ -104,10 +104,7 @@ impl Mine<'_> {
 
     /// Makes a new slab in the bin, or returns `None` if there is no memory.
     fn new_slab<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<OwnSlab> {
-        if self.is_proven(class) {
-            a.make_area();
-        }
-        let taken = a.take_chunks(1, CHUNK, Use::Slab)?;
+        let taken = a.take_chunks(1, CHUNK, Use::Slab { of_many: self.holds_many() })?;
         let (c, clean) = (taken.first, taken.is_clean());
         // Its bits are zero: `OwnSlab::wipe` left them so, or they were never used.
         let slab = OwnSlab::set_up(&a.arenas, c, class, self.id().cast(), clean);
@@ -439,10 +436,10 @@ impl<O: Os> Blocks<O> {
         self.map.set(c, 0);
         if !whole {
             let _ = self.release(bytes.part(0, CHUNK - self.page_size()));
-            return self.lose_chunks(c, 1, Use::Slab);
+            return self.lose_chunks(c, 1, Use::A_SLAB);
         }
         let since = if slab.is_clean(self.page_size()) { age::NONE } else { self.age_of_freed(bytes) };
-        self.give_chunks(Use::Slab, |lock| {
+        self.give_chunks(Use::A_SLAB, |lock| {
             c.set_kind(Kind::NONE);
             slab.disown();
             // Otherwise a clean chunk would keep the age of the slab (invariant 15).

@@ -18,6 +18,8 @@ use crate::blocks::Blocks;
 use crate::blocks::class::{self, FIRST_PAGED};
 use crate::blocks::heap::Mine;
 use crate::blocks::slab_record::{self, OwnSlab};
+use crate::pages::growth::AREA;
+use crate::pages::huge_area::LEAST;
 use crate::pages::notes::FRESH_CHUNKS;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
@@ -37,16 +39,22 @@ pub(crate) fn is_left_behind(slab: OwnSlab) -> bool {
 /// Uncounts a slab of the heap that is about to be released.
 #[inline]
 pub(crate) fn uncount_slab(heap: Mine<'_>, slab: OwnSlab) {
-    if let Some(count) = heap.slabs.get(slab.class()) {
-        count.set(count.get() - 1);
-    }
+    let count = &heap.slabs[slab.class()];
+    count.set(count.get() - 1);
 }
 
 impl Mine<'_> {
-    /// Whether the heap, all of whose slabs of the class are full, is about to have more than [`PROVEN`] of them.
+    /// Whether the heap, all of whose slabs of the class are full, is about to have more than [`PROVEN`] of them, and
+    /// each OS page of a slab has the start of a block.
     #[inline]
-    pub(crate) fn is_proven(self, class: usize) -> bool {
-        self.slabs.get(class).is_some_and(|count| count.get() >= PROVEN)
+    fn is_proven(self, class: usize) -> bool {
+        class < FIRST_PAGED && self.slabs[class].get() >= PROVEN
+    }
+
+    /// Whether the heap holds so many slabs that it may get a huge area for one more. Threads that hold little each, in
+    /// slabs of many classes, get none.
+    pub(crate) fn holds_many(self) -> bool {
+        self.slabs.iter().map(|count| count.get() as usize).sum::<usize>() >= LEAST * AREA
     }
 }
 
@@ -58,9 +66,8 @@ impl<O: Os> Blocks<O> {
         if clean && heap.is_proven(slab.class()) {
             self.populate_slab(heap, slab);
         }
-        if let Some(count) = heap.slabs.get(slab.class()) {
-            count.set(count.get() + 1);
-        }
+        let count = &heap.slabs[slab.class()];
+        count.set(count.get() + 1);
     }
 
     #[cold]

@@ -61,8 +61,8 @@ pub struct Heap {
     cap: [Cell<u16>; CLASSES],
     /// The slabs of each class that this heap owns and that have free blocks.
     bins: [List; CLASSES],
-    /// Number of slabs that this heap owns, for each class with several blocks in an OS page, see `grow.rs`.
-    pub(crate) slabs: [Cell<u32>; class::FIRST_PAGED],
+    /// Number of slabs that this heap owns, for each class, see `grow.rs`.
+    pub(crate) slabs: [Cell<u32>; CLASSES],
     /// Slabs with remote frees that this heap has not collected.
     pub(crate) pending: Pending<Chunk>,
     /// Large blocks kept for the next request.
@@ -204,7 +204,7 @@ impl Heap {
             small_class: class::SMALL_CLASS,
             cap: [const { Cell::new(0) }; CLASSES],
             bins: [const { List::new() }; CLASSES],
-            slabs: [const { Cell::new(0) }; class::FIRST_PAGED],
+            slabs: [const { Cell::new(0) }; CLASSES],
             pending: Pending::new(),
             large: LargeCache::new(),
             state: AtomicU32::new(0),

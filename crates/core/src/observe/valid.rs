@@ -282,7 +282,7 @@ impl<O: Os> Observed<O> {
                     let slab = slab_at_rest(c);
                     used += (slab.used() - slab.withheld()) as usize;
                     seen.in_bins += usize::from(slab.is_listed());
-                    seen.counted += usize::from(slab.class() < class::FIRST_PAGED);
+                    seen.counted += 1;
                     seen.pending += usize::from(c.remote().counted() != 0);
                 }
             }

@@ -29,7 +29,10 @@ pub(crate) enum News {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Use {
     /// A slab.
-    Slab,
+    Slab {
+        /// Whether its heap holds many.
+        of_many: bool,
+    },
     /// A large block.
     Large {
         /// Usable bytes.
@@ -42,10 +45,13 @@ pub(crate) enum Use {
 }
 
 impl Use {
+    /// A slab that is given back.
+    pub(crate) const A_SLAB: Use = Use::Slab { of_many: false };
+
     /// The kind that the first chunk gets; the caller may change it.
     pub(crate) fn kind(self) -> Kind {
         match self {
-            Use::Slab => Kind::NONE,
+            Use::Slab { .. } => Kind::NONE,
             Use::Large { .. } => Kind::LARGE,
             Use::Heaps => Kind::HEAPS,
         }
@@ -80,7 +86,7 @@ impl Held {
     #[inline]
     pub(crate) fn take(&mut self, what: Use, dirty: usize) {
         match what {
-            Use::Slab => self.slabs += 1,
+            Use::Slab { .. } => self.slabs += 1,
             Use::Large { bytes, zero } => {
                 self.large_blocks += 1;
                 self.large_bytes = self.large_bytes.wrapping_add(bytes);
@@ -94,7 +100,7 @@ impl Held {
     #[inline]
     pub(crate) fn give(&mut self, what: Use) {
         match what {
-            Use::Slab => self.slabs -= 1,
+            Use::Slab { .. } => self.slabs -= 1,
             Use::Large { bytes, .. } => {
                 self.large_blocks -= 1;
                 self.large_bytes = self.large_bytes.wrapping_sub(bytes);

@@ -1,80 +1,107 @@
-//! Huge areas: where growth is proven, slabs get their memory 2 MiB at a time, as one huge page.
+//! Huge areas: where growth is proven, chunks get their memory 2 MiB at a time, as one huge page.
 //!
 //! The faults of a huge page's OS pages cost some ten times as much as the huge page itself, and walks of its memory
 //! miss the TLB less. But its first byte makes all of it resident. So an area is filled only if the program will
 //! probably use all of it soon:
-//! - the program *grows again*: it held that much more at some time before (`peak_chunks`);
-//! - or it *grows on*: it holds [`PROVEN`] times as much, and no free memory.
+//! - the program holds, or held before, as much as [`LEAST`] areas, and so does the heap that needs a slab;
+//! - it took as much as an area in small pages lately, within the time that free memory waits, and the system says that
+//!   nearly all of that memory is in use ([`Os::is_dense`]).
 //!
-//! Only slabs have areas: they are filled with blocks. What a program leaves untouched of a large block would become
-//! resident. And only a heap that holds many full slabs of the class gets one (`blocks/grow.rs`): slabs of many threads
-//! that hold little each are sparse.
+//! Such a proof is good for a few areas, one for each [`SHARE`] that the program holds or held. Then as much as an area is
+//! taken in small pages again, as a sample for the next proof.
 //!
-//! An area becomes a dirty free range, from which slabs are made. So what turns out not to be needed goes back like all
-//! free memory. Bound: areas add one part in `PROVEN` to what the program held at its peak, for the time that free
-//! memory waits.
+//! An area becomes a dirty free range, from which slabs and large blocks up to half an area are made. What turns out not
+//! to be needed goes back like all free memory. Bound: at most one area is free at a time, and areas are at most one part
+//! in `SHARE` of what the program holds or held since the last proof.
 //!
 //! Elsewhere in the arena huge pages are forbidden from then on ([`Os::set_huge`]): the system would put them where
 //! holes were given back.
 
 use crate::pages::Pages;
 use crate::pages::chunk::Record;
-use crate::pages::layout::HUGE_PAGE;
-use crate::pages::notes::FRESH_CHUNKS;
+use crate::pages::growth::{AREA, BYTES};
+use crate::pages::held::Use;
+use crate::pages::layout;
+use crate::pages::notes::{FRESH_CHUNKS, LIMIT};
 use crate::pages::owned::Owned;
 use crate::pages::range::Ranges;
 use crate::system::policy::{HugePages, Purge};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// Length of an area in bytes, and in chunks.
-pub(crate) const BYTES: usize = if cfg!(neap_sim) { 4 * CHUNK } else { HUGE_PAGE };
-pub(crate) const AREA: usize = BYTES / CHUNK;
-/// Number of areas that the process must hold before it gets one more than it ever had.
-pub(crate) const PROVEN: usize = if cfg!(neap_sim) { 2 } else { 32 };
-/// Number of slabs that are made without an area after the system had no huge page.
-const PAUSE: u32 = 64;
+/// A program must hold, or have held, as much memory as so many areas before it gets one, and a heap that needs a slab
+/// must hold as much in slabs.
+pub(crate) const LEAST: usize = if cfg!(neap_sim) { 2 } else { 4 };
+/// A proof is good for one area for each so many that the program holds, or held.
+const SHARE: usize = if cfg!(neap_sim) { 2 } else { 4 };
+/// Limit on the areas after a proof.
+const MOST: usize = 16;
+/// After the system had no huge page, so many times as much memory is taken before the next question.
+const PAUSE: usize = 8;
+
+/// What has to be done before chunks are taken from the clean ranges.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// Find out whether this memory is in use; so many areas may be filled then.
+    Ask(Sample, usize),
+    /// Fill this area.
+    Fill(Area),
+}
+
+/// As many chunks as an area has, which the program has taken in small pages, as far as is known. All of them lie in an
+/// arena and are committed. Other threads may use them.
+#[derive(Debug)]
+pub(crate) struct Sample(Record);
 
 /// Chunks of one area, taken from the clean ranges, which are the holder's alone, and read as zero.
 #[derive(Debug)]
 pub(crate) struct Area(Record);
 
 impl<O: Os> Pages<O> {
-    /// Fills an area if the next slab shall come from one. The caller has shown that it fills slabs (`grow.rs`).
+    /// Returns what has to be done before `len` chunks, aligned to `align` bytes, are taken for the use `what`.
     #[inline]
-    pub(crate) fn make_area(&self) {
-        if matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised)
-            && let Some(area) = self.ranges.with(&self.os, |r| self.take_area(r))
-        {
-            self.fill_area(area);
-        }
+    pub(crate) fn next_step(&self, r: &mut Ranges, len: usize, align: usize, what: Use) -> Option<Step> {
+        let asked_for = matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised);
+        // A block that shall be zero may be left untouched.
+        let fills = matches!(what, Use::Slab { of_many: true } | Use::Large { zero: false, .. });
+        (asked_for && fills && r.growth.is_due() && len <= AREA / 2)
+            .then(|| self.step_of_growth(r, len, align))
+            .flatten()
     }
 
-    /// Takes an area out of the clean ranges, where growth is proven and no dirty memory is free.
-    fn take_area(&self, r: &mut Ranges) -> Option<Area> {
-        // As in `take_chunks`.
-        if self.is_stranded() || r.has_dirty() {
+    #[cold]
+    fn step_of_growth(&self, r: &mut Ranges, len: usize, align: usize) -> Option<Step> {
+        let size = r.footprint().max(r.peak_chunks) / AREA;
+        if r.has_dirty_for(len, align) || size < LEAST || !self.may_fill(r) {
             return None;
         }
-        let again = r.footprint() + AREA <= r.peak_chunks;
-        let grows_on = r.footprint() >= PROVEN * AREA;
-        if !(again || grows_on) || !self.may_fill(r) {
-            return None;
+        if r.growth.areas > 0 {
+            r.growth.areas -= 1;
+            let first = r.take_clean(self, AREA, AREA)?.first;
+            self.arenas.set_huge(&self.os, r.lock(), first, false);
+            return Some(Step::Fill(Area(first)));
         }
-        if r.area_pause > 0 {
-            r.area_pause -= 1;
-            return None;
-        }
-        let taken = r.take_clean(self, AREA, AREA)?;
-        self.arenas.set_huge(&self.os, r.lock(), taken.first, false);
-        Some(Area(taken.first))
+        let (now, asked) = (self.os.clock(), r.growth.asked);
+        (r.growth.wait, r.growth.asked) = (AREA, now);
+        let soon = self.policy.purge() == Purge::Never || now - asked <= u64::from(self.policy.delay());
+        soon.then(|| self.sample(r)).flatten().map(|sample| Step::Ask(sample, (size / SHARE).min(MOST)))
+    }
+
+    /// The chunks up to the one that was taken last in small pages.
+    fn sample(&self, r: &Ranges) -> Option<Sample> {
+        let last = r.growth.last?;
+        let (_, index, chunks) = self.arenas.place(last);
+        (index >= layout::first_chunk(chunks) + AREA).then(|| Sample(last.before(AREA - 1)))
     }
 
     /// Whether areas may be filled now.
     fn may_fill(&self, r: &Ranges) -> bool {
-        // `room`: as for slabs that are populated (`blocks/grow.rs`). Relaxed: approximate.
-        self.os.has_huge_pages(true)
-            && self.notes.room.load(Ordering::Relaxed) / CHUNK >= FRESH_CHUNKS
+        // What may be taken before the limit is read again; 0: it was not read yet. Relaxed: approximate.
+        let room = self.notes.room.load(Ordering::Relaxed);
+        if room == 0 {
+            self.notes.leave(LIMIT);
+        }
+        room / CHUNK >= FRESH_CHUNKS
             && self.policy.purge() != Purge::Eager
             && self.page_size() == 4096
             && !self.policy.harden()
@@ -82,9 +109,23 @@ impl<O: Os> Pages<O> {
             && self.is_allowed(r, AREA, true)
     }
 
-    /// Fills an area, and frees it.
+    /// Makes a step.
     #[cold]
-    fn fill_area(&self, area: Area) {
+    pub(crate) fn make(&self, step: Step) {
+        match step {
+            Step::Ask(sample, areas) => self.ask(&sample, areas),
+            Step::Fill(area) => self.fill(&area),
+        }
+    }
+
+    fn ask(&self, sample: &Sample, areas: usize) {
+        // SAFETY: `Sample` proves that the range lies in an arena.
+        let dense = unsafe { self.os.is_dense(sample.0.start(), BYTES) };
+        self.ranges.with(&self.os, |r| r.growth.areas = if dense { areas } else { 0 });
+    }
+
+    /// Fills an area, and frees it.
+    fn fill(&self, area: &Area) {
         let c = area.0;
         // SAFETY: the chunks are committed (invariant 16), and `Area` proves that only the holder uses them.
         let memory = unsafe { Owned::of(c.start(), BYTES) };
@@ -93,7 +134,9 @@ impl<O: Os> Pages<O> {
         let done = unsafe { self.os.populate_huge(memory.start(), memory.len()) };
         self.ranges.with(&self.os, |r| {
             if !self.is_stranded() {
-                r.area_pause = if done { 0 } else { PAUSE };
+                if !done {
+                    (r.growth.areas, r.growth.wait) = (0, PAUSE * AREA);
+                }
                 // Also where the system had no huge page: a part may be resident.
                 r.give(&self.arenas, c, AREA, self.epoch());
                 self.note_waiting(r.waiting());

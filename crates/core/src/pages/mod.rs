@@ -10,6 +10,7 @@ pub mod chunk;
 pub mod commit;
 pub mod demand;
 pub mod dense;
+pub(crate) mod growth;
 pub mod held;
 pub(crate) mod huge_area;
 pub mod layout;
@@ -24,12 +25,13 @@ pub mod release;
 pub mod reserve;
 pub mod space;
 pub mod tables;
+mod take;
 
 use crate::pages::arena::UnderLock;
 use crate::pages::chunk::{Kind, Record};
 use crate::pages::held::{News, Use};
 use crate::pages::notes::{DEFERRED, GROWN, Notes, SHRUNK, TABLES, WANTED};
-use crate::pages::range::{Ranges, Taken};
+use crate::pages::range::Ranges;
 use crate::pages::space::Space;
 use crate::system::helper::Who;
 use crate::system::lock::Locked;
@@ -121,26 +123,6 @@ impl<O: Os> Pages<O> {
         self.stranded.load(Ordering::Relaxed)
     }
 
-    /// Takes `len` chunks, aligned to `align` bytes, for the use `what`, and sets the kind of the first.
-    pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
-        self.ranges.with(&self.os, |r| {
-            // In a stranded process the ranges may be half changed. This is the call that a handler interrupted with
-            // its fork: it gets a block of the reentrant reserve instead (`malloc_stranded`).
-            if self.is_stranded() || !self.is_allowed(r, len, false) {
-                return None;
-            }
-            let taken = r.take(&self.space, len, align)?;
-            taken.first.set_kind(what.kind());
-            r.held.take(what, (taken.dirty.1 - taken.dirty.0) * CHUNK);
-            self.note_news(r);
-            if self.notes.note_fresh(r.fresh_chunks, r.waiting()) {
-                r.fresh_chunks = 0;
-                self.note_growth();
-            }
-            Some(taken)
-        })
-    }
-
     /// Frees chunks of the caller that were used for `what`. `parts` runs under the lock and returns the chunks to
     /// free, or `None`. Returns whether there were any.
     pub(crate) fn give_chunks<const N: usize>(
@@ -189,7 +171,7 @@ impl<O: Os> Pages<O> {
     }
 
     /// Notes that the program took much clean memory: a helper may put it into huge pages (`back/promote.rs`).
-    fn note_growth(&self) {
+    pub(crate) fn note_growth(&self) {
         if matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised) && self.os.has_huge_pages(true) {
             self.notes.note_growth();
             if !self.has_helper() {

@@ -15,6 +15,7 @@ use crate::pages::age;
 use crate::pages::arena::{Arenas, UnderLock};
 use crate::pages::chunk::{Gap, Kind, LINKS, List, RECORD_BYTES, Record, State, View};
 use crate::pages::demand::Demand;
+use crate::pages::growth::Growth;
 use crate::pages::held::Held;
 use crate::pages::space::Space;
 use crate::system::policy::HugePages;
@@ -101,8 +102,8 @@ pub struct Ranges {
     taken_chunks: usize,
     /// Peak of the footprint.
     pub(crate) peak_chunks: usize,
-    /// Number of requests for a huge area to refuse, see `huge_area.rs`.
-    pub(crate) area_pause: u32,
+    /// What was taken in small pages, for `huge_area.rs`.
+    pub(crate) growth: Growth,
     /// Ranges of the kind [`Kind::DROPPED`].
     dropped: List,
     /// Number of chunks in dropped ranges.
@@ -164,7 +165,7 @@ impl Ranges {
             freed_chunks: 0,
             taken_chunks: 0,
             peak_chunks: 0,
-            area_pause: 0,
+            growth: Growth::new(),
             dropped: List::new(),
             dropped_chunks: 0,
             held: Held::new(),
@@ -264,6 +265,7 @@ impl Ranges {
         if space.policy.huge() == HugePages::Always && space.os.has_huge_pages(false) {
             space.arenas.set_huge(&space.os, &self.lock, first, true);
         }
+        self.growth.note_small(first, len);
         self.note_fresh(len);
         self.taken_chunks += len;
         Some(Taken { first, dirty: (0, 0) })
@@ -539,10 +541,9 @@ impl Ranges {
         c
     }
 
-    /// Whether there is a dirty range.
-    #[inline]
-    pub(crate) fn has_dirty(&self) -> bool {
-        self.filled[State::Dirty as usize] != 0
+    /// Whether a dirty range has room for `len` chunks, aligned to `align` bytes.
+    pub(crate) fn has_dirty_for(&self, len: usize, align: usize) -> bool {
+        self.find(len, (align / CHUNK).max(1), State::Dirty).is_some()
     }
 
     /// Length and state of the free range that starts with `c`, or length of the dropped range; `c` must start one.

@@ -188,6 +188,15 @@ pub unsafe trait Os: Threads {
         false
     }
 
+    /// Whether the system gives huge pages where they are asked for, and nearly all OS pages of a range, as long as a huge
+    /// page, hold memory and are not part of one. Other threads may use the range meanwhile.
+    ///
+    /// # Safety
+    /// The range must lie in a reservation of this `Os`.
+    unsafe fn is_dense(&self, _p: *mut u8, _len: usize) -> bool {
+        false
+    }
+
     /// Gives a committed range, as long as a huge page and aligned to that, its memory as one. False if the system has
     /// none for it, or would take too long; a part of the range may be populated then. The range reads as zero.
     ///

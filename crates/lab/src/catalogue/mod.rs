@@ -71,6 +71,11 @@ pub enum Work {
         /// Runs of each layout.
         pairs: u32,
     },
+    /// The program `many` alone and under `neap order trace`.
+    OrderTrace {
+        /// Runs of each.
+        pairs: u32,
+    },
     /// The program `huge` on memory of one kind, the system set for it.
     Huge {
         /// As in `--kind`.

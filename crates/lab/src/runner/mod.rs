@@ -75,6 +75,7 @@ impl<'a> Runner<'a> {
             Work::Workers(_) => sources::experiment(self.place, "workers").map(drop),
             Work::Huge { .. } => sources::experiment(self.place, "huge").map(drop),
             Work::Order { .. } => sources::experiment(self.place, "order").map(drop),
+            Work::OrderTrace { .. } => sources::experiment(self.place, "many").map(drop),
             Work::Workload { name, .. } => sources::workload(self.place, name).map(drop),
             Work::Python(name, _) => sources::script(self.place, name).map(drop),
             Work::Real { name, count } => self.reals.prepare(self.place, name, *count),
@@ -124,6 +125,7 @@ impl<'a> Runner<'a> {
             }
             Work::Pagein(program) => pagein::run(self.place, program, allocator),
             Work::Order { data, pairs } => order::run(self.place, *data, *pairs, timeout),
+            Work::OrderTrace { pairs } => order::trace(self.place, &self.launcher, *pairs, timeout),
             Work::Huge { kind, bits, settle_ms } => {
                 huge::run(self.place, &self.launcher, kind, (*bits, *settle_ms), &variables, timeout)
             }
@@ -216,6 +218,7 @@ pub fn command_text(case: &Case) -> String {
         Work::Order { pairs, .. } => {
             add(&format!("neap order verify --pairs {pairs} --before order --after order.new"), &[])
         }
+        Work::OrderTrace { .. } => add("neap order trace -o T -- many", &[]),
         Work::Huge { kind, bits: (low, high, step), settle_ms } => {
             add(&format!("huge --kind {kind} --low {low} --high {high} --step {step} --settle {settle_ms}"), &[]);
         }

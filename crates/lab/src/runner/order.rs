@@ -1,6 +1,8 @@
-//! `neap order` on a program that needs little of what it has: traced, linked again, compared.
+//! `neap order` on a program that needs little of what it has: traced, linked again, compared. And what a trace of many
+//! functions costs.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -8,9 +10,11 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
-use super::launch::end_text;
+use neap_results::stats::median;
+
+use super::launch::{Launcher, end_text};
 use crate::interrupt;
-use crate::outcome::{Metric, Outcome};
+use crate::outcome::{Launched, Metric, Outcome};
 use crate::place::Place;
 use crate::scratch::Scratch;
 use crate::sources;
@@ -70,6 +74,49 @@ pub fn run(place: &Place, data: bool, pairs: u32, limit: Duration) -> Result<Out
     Ok(Outcome::good(metrics(&report)))
 }
 
+/// Runs the program of many functions `pairs` times alone and traced, in turn; the first pair does not count.
+pub fn trace(place: &Place, launcher: &Launcher, pairs: u32, limit: Duration) -> Result<Outcome> {
+    let program = sources::experiment(place, "many")?;
+    let scratch = Scratch::new("order")?;
+    let (trace, neap) = (scratch.join("trace"), &place.command);
+    let alone = [program.as_os_str()];
+    let traced = [neap.as_os_str(), "order".as_ref(), "trace".as_ref(), "-o".as_ref(), trace.as_ref(), "--".as_ref()];
+    let traced = [&traced, &alone[..]].concat();
+    let mut times = [Vec::new(), Vec::new()];
+    for pair in 0..=pairs {
+        // The other way round in the next pair.
+        for side in if pair % 2 == 0 { [0, 1] } else { [1, 0] } {
+            let command = if side == 0 { &alone[..] } else { &traced };
+            let words: Vec<OsString> = command.iter().map(OsString::from).collect();
+            let (text, stderr) = launcher.launch(&[], &words, limit)?;
+            let launched = Launched::parse(&text)?;
+            match launched.status {
+                "ok" => {}
+                "exit:125" => return Ok(Outcome::skipped(stderr.lines().next().unwrap_or("neap order failed"))),
+                status => return Ok(Outcome::failed(status)),
+            }
+            let wall = launched.costs.iter().find(|cost| cost.name == "run-wall").context("a time")?;
+            times[side].push(wall.value);
+        }
+    }
+    Ok(Outcome::good(trace_metrics(&times.map(|times| times[1..].to_vec()))))
+}
+
+/// The figures of pairs of times, in ms: alone, traced.
+fn trace_metrics([alone, traced]: &[Vec<f64>; 2]) -> Vec<Metric> {
+    let over: Vec<f64> = alone.iter().zip(traced).map(|(alone, traced)| traced - alone).collect();
+    let least = over.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = over.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let figures = [
+        ("alone-ms", median(alone)),
+        ("traced-ms", median(traced)),
+        ("over-ms", median(&over)),
+        ("over-least-ms", least),
+        ("over-most-ms", most),
+    ];
+    figures.map(|(name, value)| Metric::new(name, "ms", value)).into()
+}
+
 /// The figures of the catalogue.
 fn metrics(report: &Report) -> Vec<Metric> {
     let all: BTreeMap<&str, &Measure> = report.measures.iter().map(|one| (one.name.as_str(), one)).collect();
@@ -97,6 +144,14 @@ fn metrics(report: &Report) -> Vec<Metric> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Would catch a difference of medians rather than of pairs, or of the wrong sign.
+    #[test]
+    fn a_trace_costs_what_its_pairs_differ_by() {
+        let outcome = Outcome::good(trace_metrics(&[vec![1.0, 9.0, 2.0], vec![11.0, 12.0, 20.0]]));
+        let names = ["alone-ms", "traced-ms", "over-ms", "over-least-ms", "over-most-ms"];
+        assert_eq!(names.map(|name| outcome.value(name)), [2.0, 12.0, 10.0, 3.0, 18.0].map(Some));
+    }
 
     // Would catch a figure that is that of the other side, or a time that is no ratio of pairs.
     #[test]

@@ -7,7 +7,9 @@
 //! A process that begins as a copy has all its bytes put back before it goes on. One that shares memory (vfork) stays
 //! traced until it executes a program. What is not traced is let go: it runs as without neap.
 
+mod copies;
 mod space;
+mod undumpable;
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -162,7 +164,10 @@ impl<'t> Tracer<'t> {
             return registers.about_to(back, stack + 8).restore(tid).ok();
         }
         let space = space.borrow();
-        let site = space.site(&self.target.plan, address)?;
+        let Some(site) = space.site(&self.target.plan, address) else {
+            copies::restore(&space, self.target, tid, address)?;
+            return registers.about_to(address, registers.stack()).restore(tid).ok();
+        };
         let at = self.began.map_or(0, |(_, began)| began.elapsed().as_nanos() as u64);
         self.hits.add(site, at);
         space.restore(tid, site, address);

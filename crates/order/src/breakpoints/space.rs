@@ -11,6 +11,7 @@ use neap_trace::track::parse_maps;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
 
+use super::undumpable;
 use crate::plan::{BREAKPOINT, Hits, Plan};
 
 /// The memory of one process, or of several that share it.
@@ -42,9 +43,15 @@ impl Space {
         Ok(Self { memory, planted: None, loader: None })
     }
 
-    /// Of a stopped process that began as a copy of one with this.
+    /// Of a stopped process that began as a copy of one with this, and has done nothing yet.
     pub fn copy(&self, pid: pid_t) -> io::Result<Self> {
-        Ok(Self { planted: self.planted.clone(), loader: self.loader, ..Self::of(pid)? })
+        let of = match Self::of(pid) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+                undumpable::with_access(|address| self.word(address), pid, || Self::of(pid)).unwrap_or(Err(error))
+            }
+            of => of,
+        };
+        Ok(Self { planted: self.planted.clone(), loader: self.loader, ..of? })
     }
 
     /// Where the sites were planted.
@@ -112,8 +119,13 @@ impl Space {
 
     /// Puts the byte of a site back, which a stopped thread has hit.
     pub fn restore(&self, tid: pid_t, site: usize, address: u64) {
-        let Some(planted) = &self.planted else { return };
-        let byte = planted.originals[site];
+        if let Some(planted) = &self.planted {
+            self.write_byte(tid, address, planted.originals[site]);
+        }
+    }
+
+    /// Puts a byte in the place of a breakpoint.
+    pub fn write_byte(&self, tid: pid_t, address: u64, byte: u8) {
         if self.memory.write_all_at(&[byte], address).is_err() {
             // Some kernels let a tracer write code in this way only.
             let _ = ptrace::replace_byte(tid, address, BREAKPOINT, byte);
@@ -133,6 +145,11 @@ impl Space {
     /// Whether an address is where the dynamic linker is stopped.
     pub fn is_loader_stop(&self, address: u64) -> bool {
         self.loader.is_some_and(|stop| stop.address == address)
+    }
+
+    /// Memory from an address on; none where it cannot be read.
+    pub fn read(&self, address: u64, bytes: &mut [u8]) -> Option<()> {
+        self.memory.read_exact_at(bytes, address).ok()
     }
 
     /// A word of memory.

@@ -1,9 +1,8 @@
 //! One run of a program: faults, memory and time.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
+use std::fs;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::path::Path;
 
 use neap_launch::child::{self, Attendant, Program, Status};
@@ -11,6 +10,7 @@ use neap_launch::error::{Error, system_message};
 use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened};
 use neap_launch::target;
 
+use super::conditions::{cached, evict};
 use crate::pages::number;
 
 /// What a run cost.
@@ -26,6 +26,8 @@ pub struct Sample {
     pub seconds: f64,
     /// The exit status; 128 and the signal, where one ended it.
     pub status: i32,
+    /// The share of its file that was in the page cache before, where the system says it.
+    pub cached: Option<f64>,
 }
 
 /// Runs a program whose output is thrown away; `cold` without its file in the page cache, as far as the kernel agrees.
@@ -36,6 +38,7 @@ pub fn measure(path: &Path, arguments: &[OsString], cold: bool) -> Result<Sample
     if cold {
         evict(path).map_err(|e| Error::failed(format!("cannot read {}: {}", path.display(), system_message(&e))))?;
     }
+    let cached = cached(path);
     let command: Vec<OsString> = [path.as_os_str().to_owned()].into_iter().chain(arguments.iter().cloned()).collect();
     let mut program = Program::new(path, &command, std::env::vars_os().collect())?;
     program.before_exec(silence);
@@ -48,18 +51,8 @@ pub fn measure(path: &Path, arguments: &[OsString], cold: bool) -> Result<Sample
         rss: watched.rss,
         seconds: ended.wall.as_secs_f64(),
         status: number(ended.status),
+        cached,
     })
-}
-
-/// Asks the kernel to drop a file from the page cache: it keeps what others have mapped, and what is not yet on the disk.
-fn evict(path: &Path) -> io::Result<()> {
-    let file = File::open(path)?;
-    file.sync_all()?;
-    // SAFETY: posix_fadvise takes numbers.
-    match unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
-        0 => Ok(()),
-        error => Err(io::Error::from_raw_os_error(error)),
-    }
 }
 
 /// Standard input and output become `/dev/null`. In system calls only, as it runs between fork and exec.

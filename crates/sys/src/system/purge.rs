@@ -1,13 +1,17 @@
 //! Gives memory back to the system (MADV_DONTNEED), and populates it before it is touched (MADV_POPULATE_WRITE, else
 //! not).
 //!
+//! Where a part of a huge page goes back, the kernel keeps its memory until all of it goes back or until memory is short,
+//! although it no longer counts as resident. So such a huge page is split first ([`huge::split`]).
+//!
 //! The core relies on memory that went back to read as zero. Some systems report success and do nothing: qemu before
 //! version 9, when it runs a program of another processor. So the first range that goes back is looked at. Where the
 //! program has a filter of its own, each range is looked at, as such a filter may start to do the same at any time, to
 //! one thread.
 
-use crate::system::call;
+use crate::system::call::{self, page_size};
 use crate::system::filter::{self, Asking};
+use crate::system::huge;
 use crate::system::probe::{DISCARD, Feature, POPULATE};
 use crate::system::space::count;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -80,8 +84,27 @@ unsafe fn purge_by(p: *mut u8, len: usize, call: impl FnOnce(*mut u8, usize) -> 
 /// # Safety
 /// As that.
 pub unsafe fn purge_runs(runs: &[Run]) -> usize {
-    // SAFETY: as the caller promises.
-    runs.iter().take_while(|run| unsafe { purge(run.start, run.len) }).count()
+    let mut last = usize::MAX;
+    let purge = |run: &&Run| {
+        for page in cut_pages(run).into_iter().flatten() {
+            let whole = page.addr() / huge::BYTES;
+            if whole != last {
+                last = whole;
+                // SAFETY: the OS page is one of the run, whose contents are not needed.
+                unsafe { huge::split(page) };
+            }
+        }
+        // SAFETY: as the caller promises.
+        unsafe { purge(run.start, run.len) }
+    };
+    runs.iter().take_while(purge).count()
+}
+
+/// An OS page of the run in each huge page of which only a part is in the run.
+fn cut_pages(run: &Run) -> [Option<*mut u8>; 2] {
+    let end = run.start.wrapping_add(run.len);
+    let cut = |at: *mut u8| !at.addr().is_multiple_of(huge::BYTES);
+    [(cut(run.start), run.start), (cut(end), end.wrapping_sub(page_size()))].map(|(cut, page)| cut.then_some(page))
 }
 
 /// See `Os::populate`.

@@ -84,7 +84,8 @@ pub fn scan(
         max_pages: 0,
         category_inverted: wanted.without,
         category_mask: wanted.without,
-        category_anyof_mask: PRESENT | SWAPPED,
+        // A category of `without` is inverted here as well: an OS page that was never touched is not swapped out.
+        category_anyof_mask: (PRESENT | SWAPPED) & !wanted.without,
         return_mask: wanted.returned,
     };
     let arguments = [pagemap.as_raw_fd() as usize, PAGEMAP_SCAN, (&raw mut arg).expose_provenance(), 0, 0, 0];

@@ -1,0 +1,43 @@
+//! Growth in small pages: what the memory that the program took last says about the next, for `huge_area.rs`.
+
+use crate::CHUNK;
+use crate::pages::chunk::Record;
+use crate::pages::layout::HUGE_PAGE;
+
+/// Length of an area in bytes, and in chunks.
+pub(crate) const BYTES: usize = if cfg!(neap_sim) { 4 * CHUNK } else { HUGE_PAGE };
+pub(crate) const AREA: usize = BYTES / CHUNK;
+
+/// What the memory that the program took last says about the next. Used under the lock of the ranges.
+#[derive(Debug)]
+pub(crate) struct Growth {
+    /// Number of chunks to be taken in small pages before the next question.
+    pub(crate) wait: usize,
+    /// The last chunk that was taken in small pages.
+    pub(crate) last: Option<Record>,
+    /// When the last question was asked.
+    pub(crate) asked: u64,
+    /// Number of areas that may be filled before the next question.
+    pub(crate) areas: usize,
+}
+
+impl Growth {
+    pub(crate) const fn new() -> Self {
+        Growth { wait: AREA, last: None, asked: 0, areas: 0 }
+    }
+
+    /// Notes that `len` chunks from `first` on were taken in small pages.
+    #[inline]
+    pub(crate) fn note_small(&mut self, first: Record, len: usize) {
+        if len <= AREA / 2 {
+            self.wait = self.wait.saturating_sub(len);
+            self.last = Some(first);
+        }
+    }
+
+    /// Whether an area may be filled, or a question is due.
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.areas > 0 || self.wait == 0
+    }
+}

@@ -1,0 +1,62 @@
+//! Copies that a program makes of its own code, breakpoints included: compilers at run time do so, to have all code close
+//! together. Where a thread stops at a breakpoint in memory that is not the binary's, the bytes around it say which
+//! function it is a copy of; all breakpoints of that copy are taken away at once. What is executed in a copy does not count as
+//! entered: it touches no OS page of the binary.
+
+use std::fs;
+use std::ops::Range;
+
+use libc::pid_t;
+use neap_trace::track::{MapsLine, parse_maps};
+
+use super::space::Space;
+use crate::plan::BREAKPOINT;
+use crate::target::Target;
+
+/// So many bytes behind a breakpoint have to be those of the function: at the one that was hit, and at others of its copy.
+const LIKE: u64 = 16;
+const LIKE_OTHERS: u64 = 8;
+/// A longer mapping is no copy of code.
+const LONGEST: u64 = 1 << 30;
+
+/// Takes the breakpoints out of the copy that a thread has stopped in; none if there is none at `address`.
+pub fn restore(space: &Space, target: &Target, tid: pid_t, address: u64) -> Option<()> {
+    let mapping = mapping_at(target, tid, address)?;
+    let mut memory = vec![0; usize::try_from(mapping.end - mapping.start).ok()?];
+    space.read(mapping.start, &mut memory)?;
+    let file = fs::read(&target.path).ok()?;
+    let plan = &target.plan;
+    // Whether a copy of a site is at a place of the mapping. Behind it there may be breakpoints of other functions.
+    let is_copy = |site: usize, at: usize, length: u64| {
+        let start = plan.address(site);
+        let code = target.binary.code_at(&file, start, length + 1)?;
+        let found = memory.get(at..at.checked_add(code.len())?)?;
+        let like = |(place, (found, own)): (u64, (&u8, &u8))| {
+            found == own || (*found == BREAKPOINT && plan.site(start + place).is_some())
+        };
+        let mut both = (0_u64..).zip(found.iter().zip(code)).skip(1);
+        (found[0] == BREAKPOINT && code[0] != BREAKPOINT && both.all(like)).then_some(code[0])
+    };
+    let hit = usize::try_from(address - mapping.start).ok()?;
+    let site = (0..plan.len()).find(|&site| is_copy(site, hit, LIKE).is_some())?;
+    let distance = address.wrapping_sub(plan.address(site));
+    for other in 0..plan.len() {
+        let at = plan.address(other).wrapping_add(distance);
+        if !mapping.contains(&at) {
+            continue;
+        }
+        let length = if other == site { LIKE } else { LIKE_OTHERS };
+        if let Some(byte) = is_copy(other, (at - mapping.start) as usize, length) {
+            space.write_byte(tid, at, byte);
+        }
+    }
+    Some(())
+}
+
+/// The mapping at an address, if it is not one of the binary.
+fn mapping_at(target: &Target, tid: pid_t, address: u64) -> Option<Range<u64>> {
+    let maps = fs::read(format!("/proc/{tid}/maps")).ok()?;
+    let is_own = |line: &MapsLine<'_>| line.inode == target.identity.1 && line.inode != 0;
+    let line = parse_maps(&maps).find(|line| (line.start..line.end).contains(&address))?;
+    (!is_own(&line) && line.end - line.start <= LONGEST).then_some(line.start..line.end)
+}
