@@ -123,10 +123,7 @@ fn ranked(profile: &Profile, name: &str) -> Vec<(i64, String)> {
         .samples
         .iter()
         .map(|sample| {
-            let names = profile.locations_of(sample.stack).map(|id| {
-                let frame = profile.locations[id].frames.first();
-                frame.map_or("?".to_owned(), |frame| profile.functions[frame.function].name.clone())
-            });
+            let names = profile.frames(sample).map(|frame| frame.name.into_owned());
             (sample.values[column], names.collect::<Vec<_>>().join(" < "))
         })
         .collect();

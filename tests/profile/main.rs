@@ -12,9 +12,12 @@ use neap_tests::sys::TempDir;
 use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, program};
 use serde_json::Value;
 
+/// The program that most cases profile.
 pub const WORK: Source = Source::new("profile/work.cc");
 const CALLOC: Source = Source::new("../lab/experiments/calloc.c");
 const RETAIN_LARGE: Source = Source::new("../lab/experiments/retain-large.c");
+
+const EXAMPLE: Source = Source::with_flags("../docs/examples/cache.cc", &["-O2"]);
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
@@ -39,6 +42,11 @@ fn main() -> ExitCode {
         Case::new("time::retain_large_neap", "a culprit of retain-large that is not named, on neap", || {
             experiment(&RETAIN_LARGE, &RETAIN, true, &[("page faults on fresh memory", "touch")])
         }),
+        Case::new(
+            "heap::example",
+            "the leak of README.md's example that is not first, or is called a header's",
+            example,
+        ),
         Case::new("time::attach", "a process that runs already and is not seen, or is disturbed", attach),
         Case::new("time::status", "an exit status that is not the program's, and programs that are not found", status),
         Case::new("format::pprof", "a file that go tool pprof refuses, or shows otherwise", go_pprof),
@@ -186,6 +194,19 @@ fn experiment(source: &Source, arguments: &[&str], on_neap: bool, expected: &[(&
     let allocator = json["allocator"].as_str().unwrap_or_default();
     // Where all time is that of faults in the program, no allocator is on any stack.
     expect(!on_neap || allocator.is_empty() || allocator.starts_with("libneap"), &shown, "another allocator")
+}
+
+/// The program of README.md, whose memory is held by code that is inlined.
+fn example() -> Outcome {
+    let options = ["profile", "--heap", "--interval", "16K", "--"];
+    let done = Run::new(neap()?).args(options).arg(EXAMPLE.build()?).plain().run()?.success()?;
+    let first = done.stderr.lines().find(|line| line.contains(" ← ") || line.contains("cache.cc:")).unwrap_or_default();
+    let is_right = first.contains("Cache::keep(") && first.contains("(cache.cc:") && first.ends_with("← main");
+    expect(is_right, &done, "another site is first")?;
+    for part in ["live: ", "load_settings() (cache.cc:", "12.0 MiB"] {
+        expect(done.stderr.contains(part), &done, part)?;
+    }
+    Ok(())
 }
 
 fn attach() -> Outcome {

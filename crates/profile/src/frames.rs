@@ -68,15 +68,26 @@ impl Profile {
         own.or_else(|| self.frames(sample).next())
     }
 
-    /// The frames from the call site outwards.
+    /// The frames from the call site outwards, up to the program's main or the function of the thread.
     pub fn callers(&self, sample: &Sample) -> impl Iterator<Item = Shown<'_>> {
         let skipped = match self.frames(sample).any(|frame| !is_foreign(&frame)) {
             true => self.frames(sample).take_while(is_foreign).count(),
             false => 0,
         };
-        self.frames(sample).skip(skipped)
+        self.frames(sample).skip(skipped).take_while(|frame| !STARTS.contains(&&*frame.name))
     }
 }
+
+/// Functions by which programs and threads are started.
+const STARTS: [&str; 7] = [
+    "__libc_start_call_main",
+    "__libc_start_main",
+    "__libc_start_main@@GLIBC_2.34",
+    "_start",
+    "start_thread",
+    "__clone",
+    "clone3",
+];
 
 /// Whether a frame is not the program's own.
 fn is_foreign(frame: &Shown<'_>) -> bool {

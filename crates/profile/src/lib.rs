@@ -28,6 +28,7 @@ mod frames;
 mod html;
 mod json;
 mod model;
+mod options;
 pub mod pprof;
 mod reading;
 pub mod sites;
@@ -45,5 +46,6 @@ pub use model::{
     Frame, Function, FunctionId, Label, LabelValue, Location, LocationId, Mapping, MappingId, Period, Profile, Sample,
     StackId, StackNode, Unit, ValueType,
 };
+pub use options::Options;
 pub use reading::read;
 pub use view::{View, types};

@@ -165,16 +165,16 @@ impl<'s> Places<'s> {
         let address = (frame & ((1 << MODULE_SHIFT) - 1)).saturating_sub(1);
         let number = (frame >> MODULE_SHIFT).checked_sub(1).and_then(|number| u16::try_from(number).ok());
         let module = number.and_then(|number| self.modules.get(&number).copied());
-        let (mut mapping, mut name) = (None, None);
+        let (mut mapping, mut names) = (None, Vec::new());
         if let Some(module) = module {
             let path = String::from_utf8_lossy(module.path.bytes()).into_owned();
             let path = if path.is_empty() { self.program.clone() } else { path };
             let stated = address.wrapping_sub(module.bias);
-            name = self.names.find(self.scope.process, &path, module.build.bytes(), stated);
+            names = self.names.find(self.scope.process, &path, module.build.bytes(), stated);
             mapping = Some(mapping_of(builder, &module, path));
         }
-        let is_own = name.as_ref().is_some_and(is_allocators);
-        let frames = name.map(|name| frame_of(builder, name)).into_iter().collect();
+        let is_own = names.last().is_some_and(is_allocators);
+        let frames = names.into_iter().map(|name| frame_of(builder, name)).collect();
         let id = builder.location(Location { address, mapping, frames });
         self.known.insert(frame, (id, is_own));
         (id, is_own)

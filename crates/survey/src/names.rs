@@ -1,6 +1,6 @@
 //! Names and lines for addresses, from the files that the process has mapped.
 
-use neap_symbols::{Image, Lines, What, demangle};
+use neap_symbols::{Image, Line, Lines, What, demangle};
 use std::collections::HashMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -35,18 +35,12 @@ struct Opened {
 }
 
 impl Names {
-    /// The function at an address of a file as the file states it. A file of another build is none.
-    pub fn find(&mut self, pid: Option<u32>, path: &str, build: &[u8], address: u64) -> Option<Name> {
+    /// The functions at an address of a file as the file states it: those that are inlined there, innermost first, and the
+    /// function of the symbol. None for a file of another build.
+    pub fn find(&mut self, pid: Option<u32>, path: &str, build: &[u8], address: u64) -> Vec<Name> {
         let key = (path.to_owned(), build.to_vec());
-        let opened = self.files.entry(key).or_insert_with(|| Opened::open(pid, path, build)).as_mut()?;
-        let found = opened.image.find(address, What::Code)?;
-        let demangled = demangle(found.name);
-        let symbol = demangled.is_some().then(|| found.name.to_owned());
-        let name = demangled.unwrap_or_else(|| found.name.to_owned());
-        let name = if found.stub { name + "@plt" } else { name };
-        let line = opened.line(address);
-        let (file, line) = line.map_or((String::new(), 0), |line| (line.file, line.line));
-        Some(Name { name, symbol, file, line })
+        let opened = self.files.entry(key).or_insert_with(|| Opened::open(pid, path, build));
+        opened.as_mut().map(|opened| opened.functions(address)).unwrap_or_default()
     }
 }
 
@@ -72,9 +66,37 @@ impl Opened {
         Some(Opened { image, lines_in, lines: None })
     }
 
-    fn line(&mut self, address: u64) -> Option<neap_symbols::Line> {
+    fn lines(&mut self) -> Option<&Lines> {
         let bytes = self.lines_in?;
-        self.lines.get_or_insert_with(|| Lines::parse(bytes, &|bytes| bytes.leak())).as_ref()?.find(address)
+        self.lines.get_or_insert_with(|| Lines::parse(bytes, &|bytes| bytes.leak())).as_ref()
+    }
+
+    fn functions(&mut self, address: u64) -> Vec<Name> {
+        let mut frames = self.lines().map(|lines| lines.functions(address)).unwrap_or_default();
+        // The outermost is the function of the symbol.
+        let outer = frames.pop().and_then(|(_, line)| line);
+        let Some(found) = self.image.find(address, What::Code) else { return Vec::new() };
+        let mut names: Vec<Name> =
+            frames.into_iter().filter_map(|(name, line)| Some(Name::new(&name?, line))).collect();
+        let mut function = Name::new(found.name, outer);
+        if found.stub {
+            function.name.push_str("@plt");
+        }
+        names.push(function);
+        names
+    }
+}
+
+impl Name {
+    fn new(mangled: &str, line: Option<Line>) -> Self {
+        let demangled = demangle(mangled);
+        let (file, line) = line.map_or((String::new(), 0), |line| (line.file, line.line));
+        Self {
+            symbol: demangled.is_some().then(|| mangled.to_owned()),
+            name: demangled.unwrap_or_else(|| mangled.to_owned()),
+            file,
+            line,
+        }
     }
 }
 

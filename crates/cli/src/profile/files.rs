@@ -7,10 +7,10 @@ use std::path::Path;
 use neap_launch::error::{Error, system_message};
 use neap_launch::output::Output;
 use neap_profile::diff::{self, Diff};
-use neap_profile::format::{Options, diff_text};
+use neap_profile::format::diff_text;
 use neap_profile::html;
 use neap_profile::pprof::Symbols;
-use neap_profile::{Profile, View};
+use neap_profile::{Options, Profile, View};
 use serde::Serialize;
 
 use super::args::{DiffArgs, DiffFormat, ShowArgs};

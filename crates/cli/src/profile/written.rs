@@ -2,9 +2,8 @@
 
 use neap_launch::error::{Error, tell};
 use neap_launch::output::Output;
-use neap_profile::Profile;
-use neap_profile::format::Options;
 use neap_profile::pprof::Symbols;
+use neap_profile::{Options, Profile};
 
 use super::args::Written;
 

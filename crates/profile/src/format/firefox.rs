@@ -2,7 +2,8 @@
 //!
 //! Each value type is a thread, the shown one first, and each stack a sample of it whose weight is the value: the call
 //! tree and the flame graph show bytes, blocks or samples. Names are in the profile; nothing has to be looked up. Samples
-//! have no times of their own: they follow each other, a millisecond apart.
+//! have no times of their own: they follow each other, a millisecond apart. Weights are 32 bits wide, so a larger value is
+//! several samples. A track has room for [`PARTS`] of these, which is 2 PiB; beyond it values are cut.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -12,10 +13,13 @@ use fxprof_processed_profile::{
     SamplingInterval, StackHandle, StringHandle, ThreadHandle, Timestamp, WeightType,
 };
 
-use super::Options;
+use crate::Options;
 use crate::pprof::NO_STACK;
 use crate::time::operation;
 use crate::{Profile, Sample, Shown, Unit};
+
+/// Additional samples that a track may have for values beyond 32 bits.
+const PARTS: usize = 1 << 20;
 
 /// Writes a profile for the Firefox Profiler.
 pub fn firefox(profile: &Profile, options: Options, out: &mut dyn Write) -> io::Result<()> {
@@ -52,15 +56,19 @@ impl Writer<'_> {
     fn thread(&mut self, thread: ThreadHandle, column: usize) {
         const MILLISECOND: u64 = 1_000_000;
         let samples = self.profile.samples.iter().filter(|sample| sample.values[column] != 0);
+        let mut parts = PARTS;
         for (sample, at) in samples.zip(0u64..) {
             let stack = self.stack(thread, sample);
-            // Weights are 32 bits wide: what is larger is several samples.
             let mut rest = sample.values[column];
             while rest != 0 {
                 let weight = i32::try_from(rest).unwrap_or(if rest > 0 { i32::MAX } else { i32::MIN });
                 let time = Timestamp::from_nanos_since_reference(at.saturating_mul(MILLISECOND));
                 self.processed.add_sample(thread, time, stack, CpuDelta::ZERO, weight);
                 rest -= i64::from(weight);
+                if rest != 0 && parts == 0 {
+                    break;
+                }
+                parts -= usize::from(rest != 0);
             }
         }
     }

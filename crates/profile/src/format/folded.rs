@@ -12,7 +12,7 @@ use std::io::{self, Write};
 
 use neap_trace::format::folded::{frame_text, write_lines};
 
-use super::Options;
+use crate::Options;
 use crate::pprof::NO_STACK;
 use crate::{Profile, Sample};
 
@@ -20,7 +20,8 @@ use crate::{Profile, Sample};
 pub fn folded(profile: &Profile, options: Options, out: &mut dyn Write) -> io::Result<()> {
     let mut sums: BTreeMap<String, i64> = BTreeMap::new();
     for sample in &profile.samples {
-        *sums.entry(line(profile, sample)).or_default() += sample.values[options.column];
+        let sum = sums.entry(line(profile, sample)).or_default();
+        *sum = sum.saturating_add(sample.values[options.column]);
     }
     let lines =
         sums.into_iter().filter_map(|(text, sum)| Some((text, u64::try_from(sum).ok().filter(|&sum| sum > 0)?)));

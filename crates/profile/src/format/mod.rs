@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::pprof::{self, Symbols};
-use crate::{Profile, json};
+use crate::{Options, Profile, json, pprof};
 
 mod firefox;
 mod folded;
@@ -12,17 +11,6 @@ mod text;
 pub use firefox::firefox;
 pub use folded::folded;
 pub use text::{diff_text, text};
-
-/// What the user can choose.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// The value type for formats that have room for one; the others show it first.
-    pub column: usize,
-    /// Whether pprof files have names.
-    pub symbols: Symbols,
-    /// Call sites in the text.
-    pub limit: usize,
-}
 
 /// A way of writing a profile.
 #[derive(Clone, Copy, Debug)]
@@ -96,6 +84,7 @@ fn shown(profile: &Profile, options: Options) -> std::borrow::Cow<'_, Profile> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::pprof::Symbols;
     use crate::testing::profile;
 
     fn written(name: &str, column: usize) -> String {
@@ -137,5 +126,27 @@ mod tests {
         assert_eq!(samples["weightType"], "bytes");
         assert_eq!(samples["weight"].as_array().expect("weights").iter().filter_map(|w| w.as_i64()).sum::<i64>(), 310);
         assert!(profile.to_string().contains("leaky"));
+    }
+
+    /// Catches control characters of a file that reach the terminal, and sums that go around.
+    #[test]
+    fn hostile_profiles() {
+        let mut bad = profile();
+        bad.notes.push("a\u{1b}[31m note\nof two lines".into());
+        bad.command = vec!["a\u{1b}]0;title\u{7}".into()];
+        bad.types[3].unit = crate::Unit::Other("\u{9b}31m".into());
+        bad.functions.iter_mut().for_each(|(_, function)| function.name.push_str("\u{1b}\r\n"));
+        let largest = i64::MAX;
+        bad.samples.iter_mut().for_each(|sample| sample.values.fill(largest));
+        for format in FORMATS {
+            for limit in [0, 1, 10] {
+                let options = Options { column: 3, symbols: Symbols::Named, limit };
+                let mut bytes = Vec::new();
+                (format.write)(&bad, options, &mut bytes).expect("memory takes everything");
+                let text = String::from_utf8_lossy(&bytes);
+                let is_bad = |letter: char| letter.is_control() && letter != '\n';
+                assert!(format.name != "text" || !text.contains(is_bad), "{text:?}");
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-use super::Options;
+use crate::Options;
 use crate::amount::{amount, change, share};
 use crate::diff::Diff;
 use crate::sites::{Row, sites};
@@ -17,6 +17,18 @@ const NAME: usize = 60;
 
 /// Writes a profile as text.
 pub fn text(profile: &Profile, options: Options, out: &mut dyn Write) -> io::Result<()> {
+    plain(out, |out| whole(profile, options, out))
+}
+
+/// Writes without the control characters that names and notes of a file may have: they would reach the terminal.
+fn plain(out: &mut dyn Write, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+    let mut bytes = Vec::new();
+    write(&mut bytes)?;
+    let text = String::from_utf8_lossy(&bytes);
+    out.write_all(text.replace(|letter: char| letter.is_control() && letter != '\n', "?").as_bytes())
+}
+
+fn whole(profile: &Profile, options: Options, out: &mut dyn Write) -> io::Result<()> {
     let column = options.column;
     let of = &profile.types[column];
     writeln!(out, "{}", profile.title())?;
@@ -31,7 +43,7 @@ pub fn text(profile: &Profile, options: Options, out: &mut dyn Write) -> io::Res
     writeln!(out)?;
     table.write(profile, &rows[..rows.len().min(options.limit)], out)?;
     if rows.len() > options.limit {
-        let rest: i64 = rows[options.limit..].iter().map(|row| row.values[column]).sum();
+        let rest = rows[options.limit..].iter().fold(0i64, |sum, row| sum.saturating_add(row.values[column]));
         let others = rows.len() - options.limit;
         writeln!(out, "{} more sites: {} ({})", others, amount(rest, &of.unit), share(rest, total))?;
     }
@@ -42,7 +54,7 @@ fn notes(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     if !profile.notes.is_empty() {
         writeln!(out)?;
     }
-    profile.notes.iter().try_for_each(|note| writeln!(out, "# {note}"))
+    profile.notes.iter().try_for_each(|note| writeln!(out, "# {}", note.replace('\n', " ")))
 }
 
 /// `live: 8.2 MiB in 1,234 blocks (inuse_space)`
@@ -73,7 +85,8 @@ fn operations(profile: &Profile, column: usize, out: &mut dyn Write) -> io::Resu
     let mut sums: BTreeMap<String, i64> = BTreeMap::new();
     for sample in &profile.samples {
         let name = operation(sample).map_or_else(|| "unknown".to_owned(), |name| name.into_owned());
-        *sums.entry(name).or_default() += sample.values[column];
+        let sum = sums.entry(name).or_default();
+        *sum = sum.saturating_add(sample.values[column]);
     }
     let total = profile.total(column);
     let mut sums: Vec<(String, i64)> = sums.into_iter().collect();
@@ -164,7 +177,7 @@ impl Table {
 
 /// A name on one line, of some length.
 fn shortened(name: &str) -> String {
-    let name: String = name.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
+    let name = name.replace('\n', "?");
     if name.chars().count() <= NAME {
         return name;
     }
@@ -176,6 +189,10 @@ fn shortened(name: &str) -> String {
 
 /// Writes a comparison as text: what grew, and what shrank.
 pub fn diff_text(diff: &Diff, limit: usize, out: &mut dyn Write) -> io::Result<()> {
+    plain(out, |out| whole_diff(diff, limit, out))
+}
+
+fn whole_diff(diff: &Diff, limit: usize, out: &mut dyn Write) -> io::Result<()> {
     let unit = &diff.unit;
     let growth = diff.after.saturating_sub(diff.before);
     writeln!(

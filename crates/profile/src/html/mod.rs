@@ -14,10 +14,9 @@ use serde::Serialize;
 
 use crate::allocator::is_allocator;
 use crate::amount::amount;
-use crate::format::Options;
 use crate::pprof::NO_STACK;
 use crate::time::operation;
-use crate::{Profile, Shown, Unit, View};
+use crate::{Options, Profile, Shown, Unit, View};
 
 /// How many stacks the page has: what a browser still handles with ease.
 const STACKS: usize = 20_000;
@@ -177,7 +176,9 @@ impl Data {
         }
         let mut stacks: Vec<_> =
             sums.into_iter().map(|((path, operation), values)| (path, operation, values)).collect();
-        let size = |values: &Vec<Vec<i64>>| -> u64 { values.iter().map(|of| of[shown].unsigned_abs()).sum() };
+        let size = |values: &Vec<Vec<i64>>| -> u64 {
+            values.iter().fold(0, |sum, of| sum.saturating_add(of[shown].unsigned_abs()))
+        };
         stacks.sort_by(|a, b| size(&b.2).cmp(&size(&a.2)).then_with(|| a.0.cmp(&b.0)));
         let left_out = stacks.len().saturating_sub(most);
         if left_out > 0 {
