@@ -263,7 +263,7 @@ impl Profile {
     }
 
     /// Whether all ids name rows, callers come first, and each sample has a value for each type. What is read from a
-    /// file has to be asked; what a [`Builder`] made is valid.
+    /// file has to be asked; what a [`Builder`](crate::Builder) made is valid.
     pub fn is_valid(&self) -> bool {
         let stacks = self.stacks.iter().all(|(id, node)| {
             node.parent.is_none_or(|parent| parent < id) && self.locations.get(node.location).is_some()

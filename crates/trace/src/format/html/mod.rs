@@ -1,7 +1,7 @@
 //! One page of HTML with everything in it: charts, tables and the faults, for any browser and without a network.
 //!
 //! `page.html`, `page.css` and `page.js` are the page; between them goes what this module makes of the trace: the tables
-//! as JSON, and the faults packed (see [`pack`]), some 25 characters each. The page shows the first [`SHOWN`] faults.
+//! as JSON, and the faults packed (see `pack.rs`), some 25 characters each. The page shows the first `SHOWN` faults.
 
 mod pack;
 
