@@ -8,11 +8,13 @@ use crate::blocks::given::{Given, Small};
 use crate::blocks::heap::Mine;
 use crate::blocks::large::MAX_LARGE;
 use crate::blocks::misuse::Call;
+use crate::blocks::watch::Watch;
 use crate::observe::Observed;
 use crate::pages::chunk::Record;
 use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
 use crate::system::policy::Purge;
 use crate::{CHUNK, Os};
+use core::mem::offset_of;
 use core::ops::Deref;
 
 pub use crate::MAX_SIZE;
@@ -37,6 +39,10 @@ impl<O: Os> Deref for Allocator<O> {
 }
 
 impl<O: Os> Allocator<O> {
+    /// Where the byte lies, from the start of the allocator, by which another process makes this one call
+    /// [`Os::requested`] at the end of its next slow path: it stores a number other than 0.
+    pub const REQUEST_AT: usize = offset_of!(Self, observed) + Observed::<O>::REQUEST_AT;
+
     /// Makes an allocator that has made no system call yet.
     pub const fn new(os: O) -> Self {
         Allocator { observed: Observed::new(os) }
@@ -55,6 +61,9 @@ impl<O: Os> Allocator<O> {
         if self.is_stranded() {
             // The notes concern structures that another thread may have left half changed.
             return;
+        }
+        if self.notes.take_request() && self.os.requested() {
+            self.show_everywhere();
         }
         let notes = self.notes.take(DEFERRED | LIMIT | TABLES);
         if notes & DEFERRED != 0 {
@@ -210,6 +219,18 @@ impl<O: Os> Allocator<O> {
         p
     }
 
+    /// Marks the block at `p`, which is new, as a sample until it is freed. False if only a copy can be a sample, as
+    /// it is no large block.
+    ///
+    /// # Safety
+    /// `p` must be a block of the caller's.
+    pub unsafe fn mark(&self, p: *mut u8) -> bool {
+        // SAFETY: the caller passes a live block of its own, as `Given` demands.
+        let given = unsafe { Given::of(p) };
+        let large = self.arenas.record(p).and_then(|c| given.large(c));
+        large.inspect(|block| block.set_sample(true)).is_some()
+    }
+
     /// Frees the block at `given`, where `small` is [`Blocks::small`] of it.
     fn put(&self, heap: Mine<'_>, given: Given, small: Option<Small>) -> Result<(), Foreign> {
         if let Some(small) = small {
@@ -322,6 +343,31 @@ impl<O: Os> Allocator<O> {
             return self.refill(heap, class::of(size));
         }
         self.malloc(heap, size)
+    }
+
+    /// After [`crate::Heap::malloc`] failed on a heap whose allocations are sampled, and not watched otherwise: returns a
+    /// small block that is no sample, the usual case. Otherwise returns null and leaves the heap as it was. Bytes of
+    /// blocks that are never samples, as those of a hook, count as others: the next sample is as likely.
+    #[inline(always)]
+    pub fn malloc_between_samples(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
+        // A heap on the fast path may have a block half taken.
+        let served = size <= class::MAX_TABLE
+            && heap.watch.get() == Watch::Allocations
+            && !heap.is_fast()
+            && self.is_only_sampled()
+            && heap.sampler.skips(size, self.sample_interval());
+        if !served {
+            return core::ptr::null_mut();
+        }
+        let class = heap.small_class(size);
+        let p = heap.pop(class);
+        if p.is_null() { self.malloc_past_cache(heap, class) } else { p }
+    }
+
+    /// Right after a [`Mine::pop`] that failed, or found no cache.
+    #[inline(never)]
+    fn malloc_past_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
+        if heap.caches_class(class) { self.refill(heap, class) } else { self.take_class(heap, class) }
     }
 
     /// After [`crate::Heap::malloc`] failed: returns a sample, if one is due in a heap whose allocations are watched.

@@ -23,13 +23,7 @@ impl<O: Os> Blocks<O> {
     /// Counts `size` requested bytes; returns whether their block is to be a sample.
     pub fn is_due_for_sample(&self, heap: Mine<'_>, size: usize) -> bool {
         let interval = self.sample_interval();
-        let mut sampler = heap.sampler.get();
-        if interval == 0 || sampler.in_hook {
-            return false;
-        }
-        let due = sampler.is_due(size, interval, || self.os.random());
-        heap.sampler.set(sampler);
-        due
+        interval != 0 && !heap.sampler.in_hook.get() && heap.sampler.is_due(size, interval, || self.os.random())
     }
 
     /// Returns the large block at `p`, if there is one and it is a sample.
@@ -63,9 +57,6 @@ impl<O: Os> Blocks<O> {
 
     /// Sets whether the thread of `heap` is in a hook; returns the value before.
     pub fn set_in_hook(&self, heap: Mine<'_>, inside: bool) -> bool {
-        let mut sampler = heap.sampler.get();
-        let before = core::mem::replace(&mut sampler.in_hook, inside);
-        heap.sampler.set(sampler);
-        before
+        heap.sampler.in_hook.replace(inside)
     }
 }

@@ -9,46 +9,59 @@
 //! check, and its record has the mark (`marks.rs`). Each live sample costs an OS page.
 
 use crate::system::random;
+use core::cell::Cell;
 
 /// When the next sample is due in one heap. All bytes zero: a sampler that has not started.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(crate) struct Sampler {
     /// Bytes until the next sample.
-    left: u64,
+    left: Cell<u64>,
     /// The interval that `left` was drawn for; 0: not drawn yet.
-    interval: usize,
+    interval: Cell<usize>,
     /// State of the random number generator.
-    seed: u64,
+    seed: Cell<u64>,
     /// The thread is in a hook, whose allocations are not sampled.
-    pub(crate) in_hook: bool,
+    pub(crate) in_hook: Cell<bool>,
 }
 
 impl Sampler {
     pub(crate) const fn new() -> Self {
-        Sampler { left: 0, interval: 0, seed: 0, in_hook: false }
+        Sampler { left: Cell::new(0), interval: Cell::new(0), seed: Cell::new(0), in_hook: Cell::new(false) }
     }
 
     /// Draws the bytes until the next sample from an exponential distribution with mean `interval`.
-    fn draw(&mut self, interval: usize) -> u64 {
+    fn draw(&self, interval: usize) -> u64 {
+        let mut seed = self.seed.get();
         // 53 bits, never 0: in (0, 1].
-        let uniform = ((random::next(&mut self.seed) >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        let uniform = ((random::next(&mut seed) >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        self.seed.set(seed);
         (-ln(uniform) * interval as f64) as u64 + 1
     }
 
     /// Counts `size` bytes; returns whether their block is a sample.
-    pub(crate) fn is_due(&mut self, size: usize, interval: usize, random: impl FnOnce() -> u64) -> bool {
-        if self.interval != interval {
-            self.interval = interval;
-            self.seed = random() | 1;
-            self.left = self.draw(interval);
+    pub(crate) fn is_due(&self, size: usize, interval: usize, random: impl FnOnce() -> u64) -> bool {
+        if self.interval.get() != interval {
+            self.interval.set(interval);
+            self.seed.set(random() | 1);
+            self.left.set(self.draw(interval));
         }
-        let size = size.max(1) as u64;
-        if self.left > size {
-            self.left -= size;
+        if self.skips(size, interval) {
             return false;
         }
-        self.left = self.draw(interval);
+        self.left.set(self.draw(interval));
         true
+    }
+
+    /// Counts `size` bytes, if their block is no sample and the distance was drawn for `interval`; otherwise returns
+    /// false and counts nothing.
+    #[inline(always)]
+    pub(crate) fn skips(&self, size: usize, interval: usize) -> bool {
+        let (left, size) = (self.left.get(), size.max(1) as u64);
+        let skips = left > size && self.interval.get() == interval;
+        if skips {
+            self.left.set(left - size);
+        }
+        skips
     }
 }
 
@@ -143,7 +156,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn weights_are_unbiased() {
         for (size, interval) in [(16, 4096), (100, 4096), (4096, 4096), (100_000, 4096), (40, 512 << 10)] {
-            let mut sampler = Sampler::new();
+            let sampler = Sampler::new();
             let (mut bytes, mut seen, mut samples) = (0u64, 0, 0u64);
             while bytes < 20_000 * interval as u64 {
                 bytes += size as u64;
