@@ -8,7 +8,6 @@ use crate::blocks::given::{Given, Small};
 use crate::blocks::heap::Mine;
 use crate::blocks::large::MAX_LARGE;
 use crate::blocks::misuse::Call;
-use crate::blocks::watch::Watch;
 use crate::observe::Observed;
 use crate::pages::chunk::Record;
 use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
@@ -345,28 +344,25 @@ impl<O: Os> Allocator<O> {
         self.malloc(heap, size)
     }
 
-    /// After [`crate::Heap::malloc`] failed on a heap whose allocations are sampled, and not watched otherwise: returns a
-    /// small block that is no sample, the usual case. Otherwise returns null and leaves the heap as it was. Bytes of
-    /// blocks that are never samples, as those of a hook, count as others: the next sample is as likely.
+    /// After [`crate::Heap::malloc`] failed: returns the class of a small block that is no sample, the usual case of a
+    /// heap whose allocations are sampled, and not watched otherwise; its bytes are counted. Bytes of blocks that are never
+    /// samples, as those of a hook, count as others: the next sample is as likely.
     #[inline(always)]
-    pub fn malloc_between_samples(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
-        // A heap on the fast path may have a block half taken.
-        let served = size <= class::MAX_TABLE
-            && heap.watch.get() == Watch::Allocations
-            && !heap.is_fast()
-            && self.is_only_sampled()
-            && heap.sampler.skips(size, self.sample_interval());
-        if !served {
-            return core::ptr::null_mut();
-        }
-        let class = heap.small_class(size);
-        let p = heap.pop(class);
-        if p.is_null() { self.malloc_past_cache(heap, class) } else { p }
+    pub fn class_between_samples(&self, heap: Mine<'_>, size: usize) -> Option<usize> {
+        // A heap whose sampler counts is not on the fast path, where a block might be half taken.
+        let skips =
+            size <= class::MAX_TABLE && self.is_only_sampled() && heap.sampler.skips(size, self.sample_interval());
+        skips.then(|| heap.small_class(size))
     }
 
-    /// Right after a [`Mine::pop`] that failed, or found no cache.
-    #[inline(never)]
-    fn malloc_past_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
+    /// A block of `class` from the cache; null if there is none, then [`Allocator::malloc_past_cache`] has to follow.
+    #[inline(always)]
+    pub fn malloc_from_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
+        heap.pop(class)
+    }
+
+    /// A block of `class`, right after [`Allocator::malloc_from_cache`] had none.
+    pub fn malloc_past_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
         if heap.caches_class(class) { self.refill(heap, class) } else { self.take_class(heap, class) }
     }
 

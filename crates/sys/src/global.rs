@@ -123,10 +123,23 @@ fn malloc_fresh(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_watched(size: usize, heap: Mine<'static>) -> *mut u8 {
-    let p = NEAP.malloc_between_samples(heap, size);
+    let Some(class) = NEAP.class_between_samples(heap, size) else { return malloc_watched_slow(size, heap) };
+    let p = NEAP.malloc_from_cache(heap, class);
+    if p.is_null() {
+        return malloc_past_cache(size, class, heap);
+    }
+    arch::leave();
+    p
+}
+
+/// [`malloc_watched`] of a small block between two samples that the cache does not have.
+#[inline(never)]
+fn malloc_past_cache(size: usize, class: usize, heap: Mine<'static>) -> *mut u8 {
+    let p = NEAP.malloc_past_cache(heap, class);
     if p.is_null() {
         return malloc_watched_slow(size, heap);
     }
+    NEAP.follow(heap);
     arch::leave();
     p
 }

@@ -60,6 +60,7 @@ impl<O: Os> Blocks<O> {
             heap.set_fast(new == Watch::Nothing);
         }
         heap.watch.set(new);
+        heap.sampler.stop();
     }
 
     /// Whether there is any reason to watch.
