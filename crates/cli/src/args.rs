@@ -5,6 +5,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::lab::args::LabArgs;
 use crate::options::{self, OptionsArgs};
+use crate::profile::args::ProfileArgs;
 use crate::run::args::{RUN_EXAMPLES, RunArgs};
 use neap_huge::args::HugeArgs;
 use neap_launch::VERSION;
@@ -18,12 +19,13 @@ Examples:
   neap run -- python3 script.py          run a program on neap
   neap run --summary -- ./server         ... and print what it cost at exit
   neap pagein -o - -- ls                 every page fault of a program, in order
+  neap profile --time -- ./server        where the time of allocation goes, by caller
   neap huge status                       pools, mounts, settings and limits of huge pages
   neap order trace -o T -- ./server      the functions that a program enters, in order
   neap lab run all --quick               the field's experiments, across allocators
   neap options                           what can be set with neap run --set
 
-Exit status: that of the program for `neap run` and `neap pagein`; 125 when neap itself fails.";
+Exit status: that of the program for `neap run`, `neap pagein` and `neap profile`; 125 when neap itself fails.";
 
 /// Run programs on neap, a malloc that pays for the pages a program touches and for no others.
 #[derive(Debug, Parser)]
@@ -41,6 +43,8 @@ pub enum Command {
     Run(RunArgs),
     /// Trace every page fault of a program, in order, with its cause
     Pagein(PageinArgs),
+    /// Show which code takes memory, and where the time of allocation goes
+    Profile(ProfileArgs),
     /// Show huge pages, and reserve them for one command
     Huge(HugeArgs),
     /// Find the functions that a program enters first, to lay it out on fewer pages
@@ -119,9 +123,14 @@ mod tests {
         command.build();
         render(&command, &mut text).expect("a page");
         let page = as_typed(std::str::from_utf8(&text).expect("UTF-8"));
-        for name in
-            ["neap\\-run", "neap\\-pagein\\-diff", "neap\\-huge\\-reserve", "neap\\-lab\\-peers\\-build", "neap\\-man"]
-        {
+        for name in [
+            "neap\\-run",
+            "neap\\-profile\\-show",
+            "neap\\-pagein\\-diff",
+            "neap\\-huge\\-reserve",
+            "neap\\-lab\\-peers\\-build",
+            "neap\\-man",
+        ] {
             assert!(page.contains(&format!(".SH NAME\n{name} ")), "{name}: {page}");
         }
         assert!(page.contains(".SH EXAMPLES\n.nf\n") && !page.contains(".SH EXTRA"), "{page}");

@@ -4,6 +4,7 @@
 mod args;
 mod lab;
 mod options;
+mod profile;
 mod run;
 mod values;
 
@@ -61,6 +62,7 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     match cli.command {
         Command::Run(run) => run::run(run),
         Command::Pagein(pagein) => neap_pagein::run(pagein),
+        Command::Profile(profile) => profile::run(profile),
         Command::Huge(huge) => neap_huge::run(huge),
         Command::Order(order) => neap_order::run(order),
         Command::Lab(lab) => lab::run(lab),

@@ -5,7 +5,7 @@ use neap_core::watch::Reason;
 use neap_options::glibc::{self, By, Effect, Saved, Target};
 use neap_options::{Id, Opt, Origin, Value};
 use neap_sys::files::Directory;
-use neap_sys::{global::NEAP, prefault, sites, thread, watch};
+use neap_sys::{global::NEAP, prefault, profile, sites, thread, watch};
 
 /// Why an option was not read or set. The numbers are those of `enum neap_result` of the C header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +45,11 @@ pub fn value(option: &Opt) -> Value<'static> {
     option.load(&NEAP.policy).unwrap_or_else(|| match option.id {
         Id::Sites => Value::Path(sites::directory()),
         Id::SitesInterval => Value::Bytes(sites::interval().max(1)),
+        Id::Profile => Value::Path(profile::directory()),
+        Id::ProfileInterval => Value::Bytes(match profile::interval() {
+            0 => profile::DEFAULT,
+            interval => interval,
+        }),
         Id::Prefault => option.parse(prefault::text()).unwrap_or(Value::Word("off")),
         // It is not set, or no file could be made.
         _ if origin(option) == Origin::Default => Value::Path(b""),

@@ -13,6 +13,7 @@ use crate::pages::chunk::Record;
 use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
 use crate::system::policy::Purge;
 use crate::{CHUNK, Os};
+use core::mem::offset_of;
 use core::ops::Deref;
 
 pub use crate::MAX_SIZE;
@@ -37,6 +38,10 @@ impl<O: Os> Deref for Allocator<O> {
 }
 
 impl<O: Os> Allocator<O> {
+    /// Where the byte lies, from the start of the allocator, by which another process makes this one call
+    /// [`Os::requested`] at the end of its next slow path: it stores a number other than 0.
+    pub const REQUEST_AT: usize = offset_of!(Self, observed) + Observed::<O>::REQUEST_AT;
+
     /// Makes an allocator that has made no system call yet.
     pub const fn new(os: O) -> Self {
         Allocator { observed: Observed::new(os) }
@@ -55,6 +60,9 @@ impl<O: Os> Allocator<O> {
         if self.is_stranded() {
             // The notes concern structures that another thread may have left half changed.
             return;
+        }
+        if self.notes.take_request() && self.os.requested() {
+            self.show_everywhere();
         }
         let notes = self.notes.take(DEFERRED | LIMIT | TABLES);
         if notes & DEFERRED != 0 {
@@ -210,6 +218,18 @@ impl<O: Os> Allocator<O> {
         p
     }
 
+    /// Marks the block at `p`, which is new, as a sample until it is freed. False if only a copy can be a sample, as
+    /// it is no large block.
+    ///
+    /// # Safety
+    /// `p` must be a block of the caller's.
+    pub unsafe fn mark(&self, p: *mut u8) -> bool {
+        // SAFETY: the caller passes a live block of its own, as `Given` demands.
+        let given = unsafe { Given::of(p) };
+        let large = self.arenas.record(p).and_then(|c| given.large(c));
+        large.inspect(|block| block.set_sample(true)).is_some()
+    }
+
     /// Frees the block at `given`, where `small` is [`Blocks::small`] of it.
     fn put(&self, heap: Mine<'_>, given: Given, small: Option<Small>) -> Result<(), Foreign> {
         if let Some(small) = small {
@@ -322,6 +342,28 @@ impl<O: Os> Allocator<O> {
             return self.refill(heap, class::of(size));
         }
         self.malloc(heap, size)
+    }
+
+    /// After [`crate::Heap::malloc`] failed: returns the class of a small block that is no sample, the usual case of a
+    /// heap whose allocations are sampled, and not watched otherwise; its bytes are counted. Bytes of blocks that are never
+    /// samples, as those of a hook, count as others: the next sample is as likely.
+    #[inline(always)]
+    pub fn class_between_samples(&self, heap: Mine<'_>, size: usize) -> Option<usize> {
+        // A heap whose sampler counts is not on the fast path, where a block might be half taken.
+        let skips =
+            size <= class::MAX_TABLE && self.is_only_sampled() && heap.sampler.skips(size, self.sample_interval());
+        skips.then(|| heap.small_class(size))
+    }
+
+    /// A block of `class` from the cache; null if there is none, then [`Allocator::malloc_past_cache`] has to follow.
+    #[inline(always)]
+    pub fn malloc_from_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
+        heap.pop(class)
+    }
+
+    /// A block of `class`, right after [`Allocator::malloc_from_cache`] had none.
+    pub fn malloc_past_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
+        if heap.caches_class(class) { self.refill(heap, class) } else { self.take_class(heap, class) }
     }
 
     /// After [`crate::Heap::malloc`] failed: returns a sample, if one is due in a heap whose allocations are watched.

@@ -120,7 +120,7 @@ macro_rules! options {
         }
 
         /// Every option of neap.
-        pub const TABLE: &[Opt] = &[$(Opt { id: Id::$id, name: $name, env: $env, $($field: $value,)* ..$like }),*];
+        pub static TABLE: &[Opt] = &[$(Opt { id: Id::$id, name: $name, env: $env, $($field: $value,)* ..$like }),*];
     };
 }
 
@@ -226,6 +226,15 @@ options! {
         kind: Kind::Size { words: &[], min: 1, max: ALL },
         default: "1",
         doc: "The sampling interval of sites: the mean number of bytes between two recorded allocations; 1: all are recorded.",
+    }
+    Profile("profile", "NEAP_PROFILE") = START {
+        kind: Kind::Directory,
+        doc: "Keep sampled blocks with the stacks that allocated them, in a file for each process in this directory (used by neap profile).",
+    }
+    ProfileInterval("profile_interval", "NEAP_PROFILE_INTERVAL") = START {
+        kind: Kind::Size { words: &[], min: 1, max: ALL },
+        default: "512K",
+        doc: "The sampling interval of profile: the mean number of bytes between two sampled blocks; 1: each block is kept.",
     }
     Prefault("prefault", "NEAP_PREFAULT") = START {
         kind: Kind::Prefault { max: ALL },

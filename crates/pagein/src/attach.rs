@@ -9,12 +9,13 @@ use neap_trace::track::Tracker;
 
 use super::args::PageinArgs;
 use super::footer;
-use super::output::Output;
+use super::output;
 use super::perf::{Denied, Events, Wanted};
 use super::scan::{self, Scanner};
 use super::stat::Stat;
 use super::watch::{Watched, Watcher, collector, finish};
 use neap_launch::error::{Error, system_message};
+use neap_launch::output::Output;
 use neap_launch::signals;
 
 /// How often neap looks whether the process is still there.
@@ -41,7 +42,7 @@ fn trace(args: &PageinArgs, pid: u32) -> Result<(footer::Process, Watched, Outpu
     let Attached { watcher, unfollowed, before, began } = attach(args, pid)?;
     let started = Instant::now();
     // Only now: a process that cannot be traced leaves no file behind.
-    let output = Output::create(args, pid)?;
+    let output = output::create(args, pid)?;
     let last = wait(pid, began, args.duration.map(|duration| started + duration));
     let duration = started.elapsed();
     let watched = watcher.finish();
@@ -66,7 +67,8 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
     let gone = |e: io::Error| no_process(pid, &e);
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid;
-    let wanted = Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), monotonic: false };
+    let wanted =
+        Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), clock: None, monotonic: false };
     let (opened, unfollowed) = open(pid, wanted).map_err(gone)?;
     let before = Stat::of(pid).map_err(gone)?;
     if before.ended {
@@ -103,7 +105,7 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
 
 /// Opens the events of all threads. One that begins meanwhile inherits those of the thread that made it as far as they
 /// were open by then. If it lasts, neap begins anew, and after some attempts puts up with it; whether it did.
-fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> {
+pub fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> {
     let mut left = ATTEMPTS;
     loop {
         left -= 1;
@@ -132,7 +134,7 @@ fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> 
 }
 
 /// Tells the tracker of the process as it is.
-fn adopt(tracker: &mut Tracker, pid: u32) {
+pub fn adopt(tracker: &mut Tracker, pid: u32) {
     let name = |path: String| fs::read_to_string(path).map(|name| name.trim_end().to_owned()).unwrap_or_default();
     let names: Vec<(u32, String)> = threads(pid)
         .unwrap_or_default()
@@ -151,7 +153,7 @@ fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
 
 /// Waits until the process has ended, the time is over, or a signal asks neap to end. What the kernel
 /// counted until then: `count` is what it had counted before.
-fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
+pub fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
     loop {
         let left = deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()).min(LOOK));
         let over = left.is_zero() || signals::asked_to_end(left);
@@ -162,7 +164,7 @@ fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
     }
 }
 
-fn no_process(pid: u32, error: &io::Error) -> Error {
+pub fn no_process(pid: u32, error: &io::Error) -> Error {
     let cause = match error.kind() {
         // What /proc says of one.
         io::ErrorKind::NotFound => "there is no such process".to_owned(),

@@ -30,9 +30,17 @@ pub struct Opened {
 impl Opened {
     /// The line of an address.
     pub fn line(&mut self, address: u64) -> Option<neap_symbols::Line> {
+        self.lines()?.find(address)
+    }
+
+    /// The functions at an address, inlined ones first.
+    pub fn functions(&mut self, address: u64) -> Vec<(Option<String>, Option<neap_symbols::Line>)> {
+        self.lines().map(|lines| lines.functions(address)).unwrap_or_default()
+    }
+
+    fn lines(&mut self) -> Option<&Lines> {
         let bytes = self.lines_in?;
-        let lines = self.lines.get_or_insert_with(|| Lines::parse(bytes, &|bytes| bytes.leak()));
-        lines.as_ref()?.find(address)
+        self.lines.get_or_insert_with(|| Lines::parse(bytes, &|bytes| bytes.leak())).as_ref()
     }
 }
 

@@ -222,7 +222,7 @@ pub fn exact(tables: &mut Tables, inexact: Option<Inexact>) {
 }
 
 /// Why events are denied.
-fn reason(why: &Denied) -> String {
+pub fn reason(why: &Denied) -> String {
     let message = system_message(&why.error);
     match why.what {
         Refused::Event => message,
@@ -232,7 +232,7 @@ fn reason(why: &Denied) -> String {
 }
 
 /// What would allow events, from why they are denied.
-fn remedy(why: Option<&Denied>) -> String {
+pub fn remedy(why: Option<&Denied>) -> String {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     match why.map(|why| why.what) {
         Some(Refused::Ring) => {

@@ -6,12 +6,13 @@
 //! The steps, each in a module: start the program (`program`) or attach to one (`attach`); open the events (`perf`) and
 //! collect them in a thread while it runs (`collect`, `store`), or do without events (`scan`); find symbols (`resolve`, `files`);
 //! explain what the trace covers (`footer`), and write it (`watch` puts these together). `diff` compares two that were
-//! written. What needs no system calls is in `crates/trace` and `crates/symbols`.
+//! written. `clock` does the same with samples of the clock, for `neap profile --time`. What needs no system calls is in `crates/trace` and `crates/symbols`.
 
 pub mod args;
 mod attach;
 mod blocks;
 mod bpf;
+pub mod clock;
 mod code;
 mod collect;
 mod diff;
@@ -22,7 +23,7 @@ mod output;
 mod perf;
 mod program;
 mod progress;
-mod resolve;
+pub mod resolve;
 mod scan;
 mod sites;
 mod stat;

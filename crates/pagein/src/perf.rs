@@ -29,6 +29,9 @@ const RING_SIZES: [usize; 8] = [WITH_STACKS, 4 << 20, 2 << 20, 1 << 20, 512 << 1
 /// The part of the stack that comes with each fault.
 const STACK_BYTES: u32 = 8 << 10;
 
+/// One fault in so many makes a sample where the clock does not see the kernel. A prime number: faults come in turns.
+pub const FAULTS_COUNTED: u64 = 61;
+
 /// How often running threads' events are put on again: of 60 traces of busy makers of threads, 3 to 8 had lost a maker on
 /// one processor when they were put on once, none when twice.
 const ENABLED_ANEW: u32 = 2;
@@ -65,6 +68,8 @@ pub struct Wanted {
     pub callgraph: Option<Callgraph>,
     /// Which events.
     pub detail: Detail,
+    /// Instead of faults: what runs each time that this many nanoseconds of a thread's time have passed.
+    pub clock: Option<u64>,
     /// Times of CLOCK_MONOTONIC: what programs can tell too.
     pub monotonic: bool,
 }
@@ -149,6 +154,7 @@ impl Events {
         let bpf = bpf.and_then(Result::ok);
         permitted.monotonic = wanted.monotonic || bpf.is_some();
         let largest = match (wanted.callgraph, wanted.detail) {
+            _ if wanted.clock.is_some() => BEGINS_AND_ENDS,
             (Some(Callgraph::Dwarf), _) => WITH_STACKS,
             _ if bpf.is_some() => WITHOUT_FAULTS,
             (None, Detail::Begin) => BEGINS_ONLY,
@@ -179,7 +185,7 @@ impl Events {
     /// Opens the events of a thread on the processor of a leader, in whose ring their samples go.
     fn follow(&mut self, leader: &Leader, tid: i32, wanted: Wanted, permitted: Permitted) -> io::Result<()> {
         let own = (tid != leader.tid).then(|| bookkeeping(wanted, permitted));
-        let all = own.into_iter().chain(faults(wanted, permitted));
+        let all = own.into_iter().chain(samples(wanted, permitted));
         // All, or none: the thread may end in between.
         let opened: Vec<(Event, OwnedFd)> =
             all.map(|event| Ok((event, sys::perf_event_open(&event, tid, leader.cpu)?))).collect::<io::Result<_>>()?;
@@ -233,6 +239,7 @@ impl Events {
 fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
     Event {
         counter: Counter::Dummy,
+        period: 1,
         fields: BASE,
         exclude_kernel: !permitted.kernel,
         enable_on_exec: wanted.on_exec,
@@ -243,6 +250,40 @@ fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
         watermark: 64 << 10,
         registers: 0,
         stack_bytes: 0,
+        kernel_callers: false,
+    }
+}
+
+/// The events that make samples.
+fn samples(wanted: Wanted, permitted: Permitted) -> Vec<Event> {
+    match wanted.clock {
+        // What the kernel does is not seen by the clock: page faults tell most of it.
+        Some(period) if !permitted.kernel => {
+            vec![clock(period, wanted, permitted), counted_faults(wanted, permitted)]
+        }
+        Some(period) => vec![clock(period, wanted, permitted)],
+        None => faults(wanted, permitted).collect(),
+    }
+}
+
+/// The ends of faults that read nothing from disk, one in [`FAULTS_COUNTED`], with the program's stack.
+fn counted_faults(wanted: Wanted, permitted: Permitted) -> Event {
+    let clock = clock(FAULTS_COUNTED, wanted, permitted);
+    Event { counter: Counter::MinorFaults, fields: clock.fields | permitted.fields, ..clock }
+}
+
+/// What a thread does, each time that it has run for so long: with the program's stack, and the kernel's callers where
+/// neap may see them.
+fn clock(period: u64, wanted: Wanted, permitted: Permitted) -> Event {
+    Event {
+        counter: Counter::Clock,
+        period,
+        bookkeeping: false,
+        fields: BASE | sample::CALLCHAIN | sample::REGS_USER | sample::STACK_USER,
+        registers: unwind::MASK,
+        stack_bytes: STACK_BYTES,
+        kernel_callers: true,
+        ..bookkeeping(wanted, permitted)
     }
 }
 
@@ -275,7 +316,15 @@ fn probe(processors: &[u32], tids: &[i32], wanted: Wanted) -> io::Result<Permitt
     for kernel in [true, false] {
         for (extra, tells_lost) in [(sample::DATA_PAGE_SIZE, true), (sample::DATA_PAGE_SIZE, false), (0, false)] {
             let permitted = Permitted { kernel, fields: BASE | extra, monotonic: false, tells_lost };
-            let Some(event) = faults(wanted, permitted).nth(1) else { break };
+            // Of faults, one that has no more fields than are asked for here.
+            let event = match wanted.clock {
+                Some(period) => {
+                    let clock = clock(period, wanted, permitted);
+                    Some(Event { fields: clock.fields | extra, ..clock })
+                }
+                None => faults(wanted, permitted).nth(1),
+            };
+            let Some(event) = event else { break };
             for (&tid, &cpu) in tids.iter().flat_map(|tid| processors.iter().map(move |cpu| (tid, cpu))) {
                 match sys::perf_event_open(&event, tid, cpu) {
                     Ok(_) => return Ok(permitted),

@@ -15,8 +15,9 @@ use neap_options::Id;
 use crate::args::PageinArgs;
 use crate::exact::{self, Exact};
 use crate::footer;
-use crate::output::Output;
+use crate::output;
 use crate::watch::{Watcher, finish, watch};
+use neap_launch::output::Output;
 
 /// A program that runs and is watched.
 struct Launched {
@@ -39,13 +40,7 @@ impl Attendant for Launched {
 pub fn run(args: &PageinArgs) -> Result<u8, Error> {
     let Some(command) = args.command.first() else { return Err(Error::failed("no program is given")) };
     let path = target::resolve(command)?;
-    if let Some(why) = target::secure_execution(&path).or_else(|| unreadable(&path)) {
-        return Err(Error::cannot_run(format!(
-            "cannot trace {}: {why}, and the kernel ends a trace when such a program starts",
-            path.display()
-        ))
-        .remedy("trace it as that user: sudo neap pagein -- PROGRAM"));
-    }
+    traceable(&path, "pagein")?;
     let recorded = args.sites.map(|interval| Recorded::new(&path, interval)).transpose()?;
     let environment = recorded.as_ref().map_or_else(|| std::env::vars_os().collect(), Recorded::environment);
     let mut program = Program::new(&path, &args.command, environment)?;
@@ -53,7 +48,7 @@ pub fn run(args: &PageinArgs) -> Result<u8, Error> {
         program.before_exec(exact::install);
     }
     let (ended, launched, signals) = child::supervise_watched(&program, |pid| {
-        let output = Output::create(args, pid.unsigned_abs())?;
+        let output = output::create(args, pid.unsigned_abs())?;
         let exact = args.exact.then(|| Exact::start(pid)).transpose()?;
         let directory = recorded.as_ref().map(|recorded| recorded.directory.path().as_os_str());
         Ok(Launched { output, watcher: watch(args, pid, directory)?, exact })
@@ -72,6 +67,14 @@ pub fn run(args: &PageinArgs) -> Result<u8, Error> {
         Ok(()) => Ok(child::end_like(ended.status)),
         Err(error) => after(&ended, error),
     }
+}
+
+/// Whether the kernel lets this user watch the program, in words of a command.
+pub fn traceable(path: &Path, command: &str) -> Result<(), Error> {
+    let Some(why) = target::secure_execution(path).or_else(|| unreadable(path)) else { return Ok(()) };
+    let cause =
+        format!("cannot trace {}: {why}, and the kernel ends a trace when such a program starts", path.display());
+    Err(Error::cannot_run(cause).remedy(format!("trace it as that user: sudo neap {command} -- PROGRAM")))
 }
 
 /// Why the kernel would not let this user look at the program, if so.

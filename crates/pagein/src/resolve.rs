@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::io;
 
 use neap_symbols::{What, demangle};
-use neap_trace::track::refine;
+use neap_trace::track::{is_kernel, refine};
 use neap_trace::{
     Access, Fault, Line, LineId, MappingId, Mode, Object, ObjectId, Place, PlaceId, Source, Subject, Symbol, SymbolId,
     Tables,
@@ -23,6 +23,7 @@ pub struct Resolved {
     tables: Tables,
     store: Store,
     found: Found,
+    more: HashMap<PlaceId, More>,
 }
 
 /// Where an address lies, without the process that it belongs to where that does not matter.
@@ -47,6 +48,34 @@ struct Found {
     code_mappings: CodeMappings,
 }
 
+/// More about a place of code.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct More {
+    /// The function that the call instruction names, where that can be told. The stack has another one below it where
+    /// that function ended in a jump to the other: a tail call.
+    pub called: Option<String>,
+    /// The functions that are inlined there, innermost first: their names and lines.
+    pub inlined: Vec<(String, Option<Line>)>,
+    /// The line of the function that they are inlined in.
+    pub outer: Option<Line>,
+}
+
+/// A linker's name for people.
+fn people_name(name: &str) -> String {
+    demangle(name).unwrap_or_else(|| name.to_owned())
+}
+
+fn own_line(line: neap_symbols::Line) -> Line {
+    Line { file: line.file, line: line.line }
+}
+
+/// What is to be found beside symbols.
+#[derive(Clone, Copy)]
+struct Wanted {
+    lines: bool,
+    more: bool,
+}
+
 /// What finds symbols.
 struct Resolver {
     files: Files,
@@ -57,6 +86,8 @@ struct Resolver {
     kernel: Option<ObjectId>,
     jit: Option<ObjectId>,
     with_lines: bool,
+    /// More about places of code; none where that is not asked for.
+    more: Option<HashMap<PlaceId, More>>,
     /// Paths of objects with code that ran and could not be read.
     unread: BTreeSet<String>,
 }
@@ -70,6 +101,31 @@ impl Resolved {
         files: Files,
         with_lines: bool,
     ) -> io::Result<Self> {
+        Self::find(tables, stack_mappings, store, files, Wanted { lines: with_lines, more: false })
+    }
+
+    /// The same, with more about each place of code, see [`more`](Self::more).
+    pub fn with_more(
+        tables: Tables,
+        stack_mappings: &[Option<MappingId>],
+        store: Store,
+        files: Files,
+    ) -> io::Result<Self> {
+        Self::find(tables, stack_mappings, store, files, Wanted { lines: true, more: true })
+    }
+
+    /// More about a place of code.
+    pub fn more(&self, place: PlaceId) -> Option<&More> {
+        self.more.get(&place)
+    }
+
+    fn find(
+        tables: Tables,
+        stack_mappings: &[Option<MappingId>],
+        store: Store,
+        files: Files,
+        wanted: Wanted,
+    ) -> io::Result<Self> {
         let mut resolver = Resolver {
             files,
             found: Found { code_mappings: CodeMappings::new(&tables), ..Found::default() },
@@ -78,7 +134,8 @@ impl Resolved {
             lines: HashMap::new(),
             kernel: None,
             jit: None,
-            with_lines,
+            with_lines: wanted.lines,
+            more: wanted.more.then(HashMap::new),
             unread: BTreeSet::new(),
         };
         let mut steps = Steps::new("finding symbols", resolver.tables.summary.faults);
@@ -89,7 +146,7 @@ impl Resolved {
         })?;
         resolver.stacks(stack_mappings);
         resolver.tell();
-        Ok(Self { tables: resolver.tables, store, found: resolver.found })
+        Ok(Self { tables: resolver.tables, store, found: resolver.found, more: resolver.more.unwrap_or_default() })
     }
 }
 
@@ -275,17 +332,20 @@ impl Resolver {
         let addresses: Vec<u64> = self.tables.stacks.iter().map(|(_, node)| node.address).collect();
         let mut places = Vec::with_capacity(addresses.len());
         for (&address, &mapping) in addresses.iter().zip(mappings) {
-            let place = mapping.map(|mapping| {
-                self.bias(mapping);
-                let at = self.found.at(&self.tables, mapping, address);
-                match self.found.code.get(&at) {
-                    Some(&(place, _)) => place,
-                    None => {
-                        let place = self.place(at, What::Code);
-                        let id = self.tables.places.push(place);
-                        self.found.code.insert(at, (id, Access::Unknown));
-                        id
-                    }
+            let at = match mapping {
+                Some(mapping) => {
+                    self.bias(mapping);
+                    Some(self.found.at(&self.tables, mapping, address))
+                }
+                None => is_kernel(address).then_some(Where::Kernel(address)),
+            };
+            let place = at.map(|at| match self.found.code.get(&at) {
+                Some(&(place, _)) => place,
+                None => {
+                    let place = self.place(at, What::Code);
+                    let id = self.tables.places.push(place);
+                    self.found.code.insert(at, (id, Access::Unknown));
+                    id
                 }
             });
             places.push(place);
@@ -293,6 +353,32 @@ impl Resolver {
         for ((_, node), place) in self.tables.stacks.iter_mut().zip(places) {
             node.place = place;
         }
+        self.more();
+    }
+
+    /// Finds more about places of code.
+    fn more(&mut self) {
+        let Some(mut all) = self.more.take() else { return };
+        let stacks = &self.tables.stacks;
+        let callers: BTreeSet<PlaceId> =
+            stacks.iter().filter_map(|(_, node)| stacks.get(node.parent?)?.place).collect();
+        for (id, place) in self.tables.places.iter() {
+            let Place { address, object: Some(object), .. } = *place else { continue };
+            let Some(opened) = self.files.object(object, &self.tables.objects[object]) else { continue };
+            // The address of a caller is that of the call's last byte.
+            let called = callers.contains(&id).then(|| opened.image.called(address.wrapping_add(1))).flatten();
+            let called = called.map(people_name);
+            let mut frames = opened.functions(address);
+            // The outermost is the function of the symbol.
+            let outer = frames.pop().and_then(|(_, line)| line).map(own_line);
+            let named = frames.into_iter().filter_map(|(name, line)| Some((name?, line)));
+            let inlined: Vec<(String, Option<Line>)> =
+                named.map(|(name, line)| (people_name(&name), line.map(own_line))).collect();
+            if called.is_some() || !inlined.is_empty() {
+                all.insert(id, More { called, inlined, outer });
+            }
+        }
+        self.more = Some(all);
     }
 
     /// Tells what has no symbols, and why.

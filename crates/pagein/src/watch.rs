@@ -10,7 +10,6 @@ use neap_trace::{Clock, Source, Tables};
 use super::args::PageinArgs;
 use super::collect::{Collected, Collector};
 use super::footer;
-use super::output::Output;
 use super::perf::{Denied, Detail, Events, Wanted};
 use super::progress::Shown;
 use super::resolve::Resolved;
@@ -18,6 +17,7 @@ use super::scan::Scanner;
 use super::store::Store;
 use super::sys;
 use neap_launch::error::{Error, system_message, tell};
+use neap_launch::output::Output;
 
 /// What watches the program.
 pub enum Watcher {
@@ -40,7 +40,7 @@ pub struct Watched {
 /// Starts to watch a process that waits for its exec.
 pub fn watch(args: &PageinArgs, pid: i32, sites: Option<&OsStr>) -> Result<Watcher, Error> {
     let monotonic = sites.is_some();
-    let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail(), monotonic };
+    let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail(), clock: None, monotonic };
     let mut tracker = Tracker::default();
     tracker.tables_mut().summary.pid = pid.unsigned_abs();
     if let Some(directory) = sites {
@@ -107,7 +107,7 @@ pub fn finish(
     complete(&mut tables, &facts, &store);
     let resolved = Resolved::new(tables, &stack_mappings, store, files, format.rich)
         .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
-    output.write(format, &Shown::new(&resolved))?;
+    output.write("the trace", |out| (format.write)(&Shown::new(&resolved), out))?;
     if !format.footer {
         for line in resolved.tables().summary.lines() {
             tell(format_args!("# {}", line.replace(char::is_control, "?")));

@@ -8,7 +8,7 @@ use neap_control::options::{self, Process, SAVED};
 use neap_core::text::Text;
 use neap_options::glibc::{By, Effect, Target};
 use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
-use neap_sys::{call, thread, watch};
+use neap_sys::{call, profile, thread, watch};
 
 /// glibc calls the functions of this section with the arguments of main.
 #[used]
@@ -34,10 +34,11 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     if !environment.has_any(&environment::BEGINNINGS) {
         return;
     }
-    let mut start = Start { environment, sites: None, interval: 1 };
+    let mut start = Start { environment, sites: None, interval: 1, profile: None, profile_interval: profile::DEFAULT };
     let variable = |name: &str| environment.variable(name).map(CStr::to_bytes);
     environment::read(variable, &SAVED, &mut start, complain);
     start.record_sites();
+    start.profile();
 }
 
 /// The environment of the process: an array of strings that ends with NULL, and lives for ever.
@@ -83,6 +84,9 @@ struct Start {
     /// Who chose to record sites.
     sites: Option<Origin>,
     interval: u64,
+    /// Who chose to keep samples.
+    profile: Option<Origin>,
+    profile_interval: u64,
 }
 
 impl Target for Start {
@@ -102,6 +106,11 @@ impl Target for Start {
             (Id::Sites, _) => self.sites = Some(by.origin),
             (Id::SitesInterval, Value::Bytes(bytes)) => {
                 self.interval = bytes;
+                options::note_origin(id, by.origin);
+            }
+            (Id::Profile, _) => self.profile = Some(by.origin),
+            (Id::ProfileInterval, Value::Bytes(bytes)) => {
+                self.profile_interval = bytes;
                 options::note_origin(id, by.origin);
             }
             (Id::Prefault, _) => {
@@ -126,15 +135,26 @@ impl Target for Start {
 
 impl Start {
     /// Starts option `sites`. This comes last, as allocations are recorded from here on.
-    fn record_sites(self) {
+    fn record_sites(&self) {
         let Some(by) = self.sites else { return };
         let directory = self.environment.path(Id::Sites);
-        // SAFETY: the constructor runs once, before main. The environment begins at the end of the first thread's
-        // stack.
-        if unsafe { watch::start_sites(directory, self.interval, self.environment.0.addr()) } {
+        // SAFETY: the constructor runs once, before main.
+        if unsafe { watch::start_sites(directory, self.interval) } {
             options::note_origin(Id::Sites, by);
         } else {
             complain(Id::Sites.option(), directory.to_bytes());
+        }
+    }
+
+    /// Starts option `profile`.
+    fn profile(&self) {
+        let Some(by) = self.profile else { return };
+        let directory = self.environment.path(Id::Profile);
+        // SAFETY: as above.
+        if unsafe { profile::start_in(directory, self.profile_interval) } {
+            options::note_origin(Id::Profile, by);
+        } else {
+            complain(Id::Profile.option(), directory.to_bytes());
         }
     }
 }

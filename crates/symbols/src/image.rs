@@ -199,6 +199,26 @@ impl<'d> Image<'d> {
         Some(Found { name, address: start, size, stub: true })
     }
 
+    /// The name of the function that is called by the instruction before a return address: `call function`, or `call
+    /// [slot]` with the slot of a function of another object. None where the address depends on more.
+    pub fn called(&self, behind: u64) -> Option<&'d str> {
+        /// `call rel32`, and `call [rip+rel32]`.
+        const DIRECT: u8 = 0xe8;
+        const INDIRECT: [u8; 2] = [0xff, 0x15];
+        if self.bits != Some(Bits::Bits64) {
+            return None;
+        }
+        let code: &[u8; 6] = self.bytes(behind.checked_sub(6)?)?.first_chunk()?;
+        let [.., a, b, c, d] = *code;
+        let target = behind.wrapping_add_signed(i64::from(i32::from_le_bytes([a, b, c, d])));
+        if code[..2] == INDIRECT {
+            return self.stubs.named_slot(target);
+        }
+        // Any bytes may look like a call: it leads to the beginning of a function.
+        let found = (code[1] == DIRECT).then(|| self.find(target, What::Code)).flatten()?;
+        (found.address == target).then_some(found.name)
+    }
+
     /// The bytes at an address, up to the end of its segment.
     pub fn bytes(&self, address: u64) -> Option<&'d [u8]> {
         let segment = self

@@ -40,6 +40,21 @@ impl Lines {
         addr2line::Context::from_dwarf(dwarf).ok().map(Self)
     }
 
+    /// The functions at an address, inlined ones first, with their (mangled) names and lines; none without debug
+    /// information.
+    pub fn functions(&self, address: u64) -> Vec<(Option<String>, Option<Line>)> {
+        let mut functions = Vec::new();
+        let Ok(mut frames) = self.0.find_frames(address).skip_all_loads() else { return functions };
+        while let Ok(Some(frame)) = frames.next() {
+            let name = frame.function.and_then(|name| name.raw_name().map(|name| name.into_owned()).ok());
+            let line = frame
+                .location
+                .and_then(|location| Some(Line { file: location.file?.to_owned(), line: location.line.unwrap_or(0) }));
+            functions.push((name, line));
+        }
+        functions
+    }
+
     /// The line of an address.
     pub fn find(&self, address: u64) -> Option<Line> {
         let location = self.0.find_location(address).ok().flatten()?;

@@ -62,9 +62,6 @@ impl<'d> Stubs<'d> {
             let stub = if name == ".plt.got" && !marked { 8 } else { 16 };
             stubs.sections.push(Section { start: section.address(), size: section.size(), stub });
         }
-        if stubs.sections.is_empty() {
-            return stubs;
-        }
         let table = file.section_by_name(".got.plt").or_else(|| file.section_by_name(".got"));
         stubs.table = table.map_or(0, |table| table.address());
         let [plt, other] = RELOCATIONS.map(|names| relocations(file, names));
@@ -79,6 +76,15 @@ impl<'d> Stubs<'d> {
         let section = self.sections.iter().find(|s| address >= s.start && address - s.start < s.size)?;
         let inside = address - section.start;
         Some((section.start + inside / section.stub * section.stub, section.stub))
+    }
+
+    /// The function whose address a slot holds, if it has a name.
+    pub fn named_slot(&self, slot: u64) -> Option<&'d str> {
+        let index = self.slots.binary_search_by_key(&slot, |&(slot, _)| slot).ok()?;
+        match self.slots[index].1 {
+            Target::Name(name) => Some(name),
+            Target::Chosen(_) => None,
+        }
     }
 
     /// Where the stub at an address jumps to, whose bytes are these.

@@ -4,16 +4,17 @@
 //! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::observe::{samples, sites};
-use crate::system::{errno, space};
+use crate::system::{errno, random, space};
 use crate::thread::{self, Turn};
-use crate::{arch, slot, watch};
+use crate::{arch, profile, slot, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::{MAX_SMALL, MAX_TABLE};
 use neap_core::heap::{FORKED, Mine};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
-use neap_core::sample::weight;
+use neap_core::sample::{by_chance, weight};
+use neap_core::watch::Reason;
 use neap_core::{CHUNK, Heap, Os};
 
 pub use crate::allocator::NEAP;
@@ -59,8 +60,14 @@ fn finish_watched(p: *mut u8, size: usize, sampled: bool, zero: bool) {
     {
         space.sites.record(|| space.is_guest(), p, usable);
     }
+    let weight = if sampled { weight(size, NEAP.sample_interval()) } else { 0 };
+    if NEAP.has_reason(Reason::Exact) {
+        profile::allocated(p, size, size as u64);
+    } else if sampled && profile::interval() != 0 {
+        profile::allocated(p, size, weight);
+    }
     if sampled {
-        samples::call(samples::ALLOCATED, p, size, usable, weight(size, NEAP.sample_interval()));
+        samples::call(samples::ALLOCATED, p, size, usable, weight);
     }
 }
 
@@ -116,6 +123,30 @@ fn malloc_fresh(size: usize) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_watched(size: usize, heap: Mine<'static>) -> *mut u8 {
+    let Some(class) = NEAP.class_between_samples(heap, size) else { return malloc_watched_slow(size, heap) };
+    let p = NEAP.malloc_from_cache(heap, class);
+    if p.is_null() {
+        return malloc_past_cache(size, class, heap);
+    }
+    arch::leave();
+    p
+}
+
+/// [`malloc_watched`] of a small block between two samples that the cache does not have.
+#[inline(never)]
+fn malloc_past_cache(size: usize, class: usize, heap: Mine<'static>) -> *mut u8 {
+    let p = NEAP.malloc_past_cache(heap, class);
+    if p.is_null() {
+        return malloc_watched_slow(size, heap);
+    }
+    NEAP.follow(heap);
+    arch::leave();
+    p
+}
+
+/// [`malloc_watched`], unless the block is a small one between two samples.
+#[inline(never)]
+fn malloc_watched_slow(size: usize, heap: Mine<'static>) -> *mut u8 {
     if !slot::is_heap(heap.id()) {
         arch::leave();
         return malloc_slow(size, 1, false);
@@ -131,6 +162,7 @@ fn malloc_watched(size: usize, heap: Mine<'static>) -> *mut u8 {
 #[inline]
 fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
     let mut sample = core::ptr::null_mut();
+    let mut chosen = false;
     let p = match Turn::to_allocate() {
         Turn::Heap(lent) => {
             if NEAP.is_watched() {
@@ -138,10 +170,14 @@ fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
             }
             if sample.is_null() { NEAP.malloc_aligned(lent.heap(), size, align, zero) } else { sample }
         }
-        Turn::Reentrant => NEAP.malloc_reentrant(size, align, zero),
+        Turn::Reentrant => {
+            let (p, sampled) = take_reentrant(size, align, zero);
+            chosen = sampled;
+            p
+        }
         Turn::NoMemory => core::ptr::null_mut(),
     };
-    finish(p, size, !sample.is_null(), zero)
+    finish(p, size, chosen || !sample.is_null(), zero)
 }
 
 /// A block that is a sample, if the next block is to be one; else null.
@@ -155,7 +191,19 @@ fn malloc_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut 
 #[cold]
 #[inline(never)]
 fn malloc_reentrant(size: usize, zero: bool) -> *mut u8 {
-    finish(NEAP.malloc_reentrant(size, 1, zero), size, false, zero)
+    let (p, sampled) = take_reentrant(size, 1, zero);
+    finish(p, size, sampled, zero)
+}
+
+/// A new block of a reentrant call, and whether it is a sample. It is chosen by chance, as there is no heap that counts
+/// bytes; only for a profile, as the hook may be what was interrupted.
+fn take_reentrant(size: usize, align: usize, zero: bool) -> (*mut u8, bool) {
+    let interval = NEAP.sample_interval();
+    let chosen = interval != 0 && samples::interval() == 0 && by_chance(size, interval as u64, random::RANDOM.next());
+    let p = NEAP.malloc_reentrant(size, if chosen { align.max(CHUNK) } else { align }, zero);
+    // SAFETY: the block is new.
+    let sampled = chosen && !p.is_null() && unsafe { NEAP.mark(p) };
+    (p, sampled)
 }
 
 /// `calloc`: a zeroed block of `count * size` bytes.
@@ -289,10 +337,7 @@ unsafe fn free_watched(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
     arch::leave();
     // SAFETY: as the caller of `free` promises.
     unsafe {
-        if NEAP.is_marked(p) {
-            samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
-            NEAP.take_mark(p);
-        }
+        end_sample(p);
         let size = size_to_free(p);
         // A thread that only frees gains by a cache too. Without memory for a heap the block is freed as by a remote
         // thread.
@@ -317,8 +362,30 @@ unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
     }
     // SAFETY: as the caller promises.
     unsafe {
+        if NEAP.is_watched() && (NEAP.has_reason(Reason::Exact) || NEAP.is_marked(p)) {
+            profile::freed(p);
+        }
         let size = size_to_free(p);
         if NEAP.free_reentrant(p).is_err() { foreign(p) } else { freed(size) }
+    }
+}
+
+/// Ends the sample at `p`, if it is one: the block is about to be freed.
+///
+/// # Safety
+/// As [`free`].
+#[inline]
+unsafe fn end_sample(p: *mut u8) {
+    // SAFETY: as the caller promises.
+    unsafe {
+        let marked = NEAP.is_marked(p);
+        if marked || NEAP.has_reason(Reason::Exact) {
+            profile::freed(p);
+        }
+        if marked {
+            samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
+            NEAP.take_mark(p);
+        }
     }
 }
 
@@ -408,19 +475,79 @@ pub unsafe fn realloc(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     }
     // SAFETY: as the caller promises, here and below; the heap is lent to this call.
     let new = unsafe {
-        if NEAP.is_watched() && (watch::fill() != 0 || NEAP.is_marked(p)) {
-            return realloc_by_copy(p, old, size);
+        if NEAP.is_watched() {
+            return realloc_watched(p, old, size);
         }
-        match Turn::to_allocate() {
-            Turn::Heap(lent) => NEAP.realloc(lent.heap(), p, old, size),
-            Turn::Reentrant => NEAP.realloc_reentrant(p, old, size),
-            Turn::NoMemory => core::ptr::null_mut(),
-        }
+        realloc_on(Turn::to_allocate(), p, old, size)
     };
     if !new.is_null() {
         freed(Some(old));
     }
     finish(new, size, false, true)
+}
+
+/// # Safety
+/// As [`realloc`].
+#[inline(always)]
+unsafe fn realloc_on(turn: Turn, p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    // SAFETY: as the caller promises; the heap is lent to this call.
+    unsafe {
+        match turn {
+            Turn::Heap(lent) => NEAP.realloc(lent.heap(), p, old, size),
+            Turn::Reentrant => NEAP.realloc_reentrant(p, old, size),
+            Turn::NoMemory => core::ptr::null_mut(),
+        }
+    }
+}
+
+/// [`realloc`], where calls are watched. A block that changes its size counts as freed and allocated anew, so that
+/// what grows step by step is sampled as what is allocated at once.
+///
+/// # Safety
+/// As [`realloc`].
+#[cold]
+#[inline(never)]
+unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
+    // SAFETY: as the caller promises; the heap is lent to this call; the new block is the caller's.
+    unsafe {
+        let marked = NEAP.is_marked(p);
+        if watch::fill() != 0 || (marked && (old <= MAX_SMALL || size <= MAX_SMALL)) {
+            return realloc_by_copy(p, old, size);
+        }
+        if NEAP.fits_in_place(old, size) {
+            if NEAP.has_reason(Reason::Exact) {
+                profile::freed(p);
+                profile::allocated(p, size, size as u64);
+            }
+            return p;
+        }
+        let mut turn = Turn::to_allocate();
+        let due = match &turn {
+            Turn::Heap(lent) => !slot::in_hook() && NEAP.is_due_for_sample(lent.heap(), size),
+            _ => false,
+        };
+        if due && size <= MAX_SMALL {
+            // Only a block of its own OS pages can be a sample.
+            let new = match &turn {
+                Turn::Heap(lent) => NEAP.malloc_sample(lent.heap(), size, 1, false),
+                _ => core::ptr::null_mut(),
+            };
+            drop(turn);
+            if !new.is_null() {
+                new.copy_from_nonoverlapping(p, old.min(size));
+                free(p, not_foreign);
+                return finish(new, size, true, true);
+            }
+            turn = Turn::to_allocate();
+        }
+        end_sample(p);
+        let new = realloc_on(turn, p, old, size);
+        let sampled = due && !new.is_null() && NEAP.mark(new);
+        if !new.is_null() {
+            freed(Some(old));
+        }
+        finish(new, size, sampled, true)
+    }
 }
 
 /// [`realloc`] where the old block is a sample, or blocks are filled.
@@ -478,29 +605,4 @@ pub fn held() -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    unsafe fn no_foreign(p: *mut u8) {
-        panic!("{p:p} is foreign");
-    }
-
-    /// Catches a free that fails (of NULL, or for another reason) and leaves its count changed: after 2^30 of them the
-    /// next free takes NULL for a block.
-    #[test]
-    fn failed_frees_leave_no_count() {
-        // SAFETY: the blocks are this test's; no other thread of this process uses neap.
-        unsafe {
-            free(core::ptr::null_mut(), no_foreign);
-            let (small, large) = (malloc(100), malloc(100_000));
-            free(large, no_foreign);
-            free(small, no_foreign);
-            // The last call: any other undone free of class 0 would correct the count.
-            free(core::ptr::null_mut(), no_foreign);
-            assert_eq!(
-                NEAP.validate(neap_core::valid::Depth::Bits).map_err(|e| e.what).map(|c| c.cached > 0),
-                Ok(true)
-            );
-        }
-    }
-}
+mod tests;

@@ -4,7 +4,6 @@ use crate::allocator::NEAP;
 use crate::observe::samples::{self, Target};
 use crate::{global, watch};
 use core::ffi::c_void;
-use neap_core::watch::Reason;
 
 pub use crate::observe::samples::{ALLOCATED, FREED, Hook, Sample};
 
@@ -17,23 +16,25 @@ pub unsafe fn set(hook: Hook, context: *mut c_void, interval: usize) -> bool {
     if target.is_null() {
         return false;
     }
-    // This reason stays for ever. A thread that frees a sample has synchronised with the one that made it, so it sees
-    // it.
-    NEAP.set_reason(Reason::Marks, true);
     // SAFETY: the block is new, long enough, aligned to 16 bytes, and never freed; as the caller promises.
     unsafe {
         target.write(Target { hook, context });
         samples::set(target);
     }
-    NEAP.set_sample_interval(interval.max(1));
-    watch::set(Reason::Samples, true);
+    choose(interval.max(1));
     true
 }
 
 /// Ends the calls of the hook. Blocks that are samples stay samples; they are freed like other blocks.
 pub fn clear() {
-    NEAP.set_sample_interval(0);
     // SAFETY: no target.
     unsafe { samples::set(core::ptr::null_mut()) };
-    watch::set(Reason::Samples, false);
+    choose(0);
+}
+
+/// Sets the mean bytes between two samples for the hook; 0: there is none from now on.
+fn choose(interval: usize) {
+    samples::set_interval(interval);
+    NEAP.choose_samples();
+    watch::apply();
 }

@@ -8,10 +8,10 @@
 //! | [`linux`] | the trait `Os` of the core, put together from these |
 //! | `allocator` | the one allocator of the process |
 //! | [`thread`] | which heap a call uses, the end of a thread, and fork |
-//! | [`watch`], [`program`] | calls that are counted, filled, sampled; system calls of the program that concern neap |
+//! | [`watch`], [`profile`], [`program`] | calls that are counted, filled, sampled; samples for a profile; system calls of the program that concern neap |
 //! | [`global`], [`hooks`] | malloc, free and their kin; the hook for samples |
 //!
-//! May depend on `neap-core`, `neap-counters`, `neap-sites`, `rustix` (system calls that leave errno alone) and the C
+//! May depend on `neap-core`, `neap-counters`, `neap-sites`, `neap-samples`, `rustix` (system calls that leave errno alone) and the C
 //! library (thread exit, fork handlers, process start values).
 #![cfg_attr(not(test), no_std)]
 
@@ -24,6 +24,7 @@ mod helper;
 pub mod hooks;
 pub mod linux;
 mod observe;
+pub mod profile;
 pub mod program;
 mod slot;
 mod system;

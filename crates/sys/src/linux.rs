@@ -29,6 +29,8 @@ use rustix::mm::{self, MprotectFlags, MremapFlags, ProtFlags};
 pub struct Linux {
     /// What the helper thread runs.
     pub(crate) helper: Entry,
+    /// Does what another process has asked for.
+    pub(crate) requested: fn() -> bool,
     /// The options, for the counters page.
     pub(crate) policy: fn() -> &'static Policy,
 }
@@ -332,6 +334,10 @@ unsafe impl Os for Linux {
         let Some(space) = space::space().filter(|space| !space.is_guest()) else { return };
         let prefaulted = space.prefaulted.noted();
         space.page.publish(|| page::gauges(figures, (self.policy)(), purge::calls(), prefaulted));
+    }
+
+    fn requested(&self) -> bool {
+        (self.requested)()
     }
 
     fn address_limit(&self) -> Option<usize> {

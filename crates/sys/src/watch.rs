@@ -27,21 +27,26 @@ pub fn set_fill(byte: u8) {
 /// Adds a reason to watch all calls, or removes it. A thread that is in a call now notices at its next slow path.
 pub fn set(reason: Reason, on: bool) {
     NEAP.set_reason(reason, on);
-    thread::follow();
-    // A reentrant call makes no handshake: each thread notices at its next slow path.
-    thread::in_call(|_| NEAP.apply_watch_mode());
+    apply();
 }
 
 /// Begins to record where blocks are allocated; see [`sites::start`].
 ///
 /// # Safety
 /// As that.
-pub unsafe fn start_sites(directory: &CStr, interval: u64, stack_end: usize) -> bool {
+pub unsafe fn start_sites(directory: &CStr, interval: u64) -> bool {
     let Some(space) = space::space() else { return false };
     // SAFETY: as the caller promises.
-    let started = unsafe { sites::start(&space.sites, directory, interval, stack_end) };
+    let started = unsafe { sites::start(&space.sites, directory, interval) };
     if started {
         set(Reason::Sites, true);
     }
     started
+}
+
+/// Has all heaps adopt the watch mode.
+pub fn apply() {
+    thread::follow();
+    // A reentrant call makes no handshake: each thread notices at its next slow path.
+    thread::in_call(|_| NEAP.apply_watch_mode());
 }

@@ -14,14 +14,15 @@ pub trait Id: Copy {
     fn index(self) -> usize;
 }
 
-/// Defines types that are the number of a row.
+/// Defines types that are the number of a row, also for other crates' tables.
+#[macro_export]
 macro_rules! ids {
     ($($(#[$doc:meta])* $name:ident),+ $(,)?) => {$(
         $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
         pub struct $name(u32);
 
-        impl Id for $name {
+        impl $crate::Id for $name {
             fn from_index(index: usize) -> Self {
                 // A trace with 2^32 rows of anything has run out of memory long before.
                 Self(u32::try_from(index).unwrap_or(u32::MAX))

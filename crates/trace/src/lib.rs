@@ -25,10 +25,11 @@ mod fault;
 pub mod format;
 mod ids;
 pub mod perf;
+pub mod runtime;
 mod source;
 mod summary;
 mod tables;
-mod text;
+pub mod text;
 pub mod track;
 
 pub use fault::{Access, Fault, Kind, Mode, Subject};

@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
+use crate::runtime;
 use crate::text;
 use crate::{BlockId, Fault};
 use crate::{LineId, MappingId, ObjectId, PlaceId, ProcessId, StackId, Summary, SymbolId, Table, ThreadId};
@@ -75,24 +76,8 @@ impl Tables {
 
     /// Whether a place is in what languages bring along, where allocations are made for others.
     fn is_runtime(&self, place: PlaceId) -> bool {
-        const LIBRARIES: [&str; 5] = ["libc.so", "libc-", "libstdc++.so", "libc++.so", "libneap.so"];
-        const SPACES: [&str; 5] = ["std::", "alloc::", "core::", "__gnu_cxx::", "hashbrown::"];
-        const RUST: [&str; 3] = ["__rust", "__rdl_", "__rg_"];
-        let object = self.object_of(place).map_or("", |object| text::file_name(&object.path));
-        if LIBRARIES.iter().any(|library| object.starts_with(library)) {
-            return true;
-        }
-        let Some(name) = self.places[place].symbol.map(|symbol| self.symbols[symbol].name.as_str()) else {
-            return false;
-        };
-        // `<alloc::vec::Vec<T>>::push` in Rust; `void std::vector<T>::push(T)` in C++, where the type comes first.
-        let name = name.trim_start_matches(['<', '&', '[']);
-        let head = &name[..name.find(['<', '(']).unwrap_or(name.len())];
-        // `<app::S as core::clone::Clone>` is the program's.
-        let last = if head.contains(" as ") { head } else { head.rsplit(' ').next().unwrap_or(head) };
-        SPACES.iter().any(|space| head.starts_with(space) || last.starts_with(space))
-            || RUST.iter().any(|prefix| head.starts_with(prefix))
-            || head.starts_with("operator new")
+        let object = self.object_of(place).map_or("", |object| object.path.as_str());
+        runtime::is_runtime(object, self.places[place].symbol.map(|symbol| self.symbols[symbol].name.as_str()))
     }
 
     /// The places of a stack, from the faulting instruction's function to the outermost caller.

@@ -44,6 +44,9 @@ impl<O: Os> Deref for Back<O> {
 }
 
 impl<O: Os> Back<O> {
+    /// See `Allocator::REQUEST_AT`.
+    pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Self, blocks) + Blocks::<O>::REQUEST_AT;
+
     /// A layer with no memory to give back yet.
     pub const fn new(os: O) -> Self {
         Back { blocks: Blocks::new(os), purger: Purger::new(), forks: Forks::new() }

@@ -90,7 +90,7 @@ pub struct Heap {
     /// The watch mode that this heap has adopted.
     pub(crate) watch: Cell<Watch>,
     /// Chooses the next sample.
-    pub(crate) sampler: Cell<Sampler>,
+    pub(crate) sampler: Sampler,
     /// The next heap in the list of all; it never changes.
     pub(crate) next: Cell<*mut Heap>,
     /// The next orphan, under the registry's lock.
@@ -218,7 +218,7 @@ impl Heap {
             whole: Cell::new(false),
             random: Cell::new(0),
             watch: Cell::new(Watch::Nothing),
-            sampler: Cell::new(Sampler::new()),
+            sampler: Sampler::new(),
             next: Cell::new(core::ptr::null_mut()),
             next_orphan: Cell::new(core::ptr::null_mut()),
         }
@@ -477,6 +477,12 @@ impl<'h> Mine<'h> {
         }
         // SAFETY: the heap is the holder's, as `Mine` proves, and has a cache of this class.
         unsafe { Heap::pop(self.id(), class, Block::untag) }
+    }
+
+    /// The class of blocks of `size` bytes, at most [`class::MAX_TABLE`].
+    #[inline(always)]
+    pub(crate) fn small_class(self, size: usize) -> usize {
+        usize::from(self.small_class[size])
     }
 
     /// Restores the first word of the head of a cache, which the heap must have, after [`Heap::pop`] failed.

@@ -5,6 +5,7 @@ use crate::blocks::Blocks;
 use crate::blocks::given::Given;
 use crate::blocks::heap::Mine;
 use crate::blocks::large_record::Large;
+use crate::blocks::watch::Watch;
 use crate::system::sync::Ordering;
 
 impl<O: Os> Blocks<O> {
@@ -23,13 +24,11 @@ impl<O: Os> Blocks<O> {
     /// Counts `size` requested bytes; returns whether their block is to be a sample.
     pub fn is_due_for_sample(&self, heap: Mine<'_>, size: usize) -> bool {
         let interval = self.sample_interval();
-        let mut sampler = heap.sampler.get();
-        if interval == 0 || sampler.in_hook {
+        if interval == 0 || heap.sampler.in_hook.get() {
             return false;
         }
-        let due = sampler.is_due(size, interval, || self.os.random());
-        heap.sampler.set(sampler);
-        due
+        let counts = heap.watch.get() == Watch::Allocations && self.is_only_sampled();
+        heap.sampler.is_due(size, interval, counts, || self.os.random())
     }
 
     /// Returns the large block at `p`, if there is one and it is a sample.
@@ -63,9 +62,6 @@ impl<O: Os> Blocks<O> {
 
     /// Sets whether the thread of `heap` is in a hook; returns the value before.
     pub fn set_in_hook(&self, heap: Mine<'_>, inside: bool) -> bool {
-        let mut sampler = heap.sampler.get();
-        let before = core::mem::replace(&mut sampler.in_hook, inside);
-        heap.sampler.set(sampler);
-        before
+        heap.sampler.in_hook.replace(inside)
     }
 }

@@ -28,7 +28,7 @@ pub fn small_fits(old: usize, size: usize) -> bool {
 
 impl<O: Os> Blocks<O> {
     /// Whether a block of `old` usable bytes stays as it is for `size` bytes.
-    pub(crate) fn fits_in_place(&self, old: usize, size: usize) -> bool {
+    pub fn fits_in_place(&self, old: usize, size: usize) -> bool {
         if old > class::MAX_SMALL {
             let bytes = size.max(1).checked_next_multiple_of(self.page_size());
             return size > class::MAX_SMALL && bytes == Some(old);

@@ -9,46 +9,81 @@
 //! check, and its record has the mark (`marks.rs`). Each live sample costs an OS page.
 
 use crate::system::random;
+use core::cell::Cell;
 
 /// When the next sample is due in one heap. All bytes zero: a sampler that has not started.
-#[derive(Clone, Copy, Debug)]
+///
+/// It counts bytes while the heap's allocations are sampled and not watched otherwise, so that the usual block costs a
+/// few instructions. Else each block is chosen by chance; as the process has no memory, it may begin to count, and stop,
+/// at any time.
+#[derive(Debug)]
 pub(crate) struct Sampler {
-    /// Bytes until the next sample.
-    left: u64,
-    /// The interval that `left` was drawn for; 0: not drawn yet.
-    interval: usize,
-    /// State of the random number generator.
-    seed: u64,
+    /// Bytes until the next sample; 0: it does not count.
+    left: Cell<u64>,
+    /// The interval that `left` was drawn for.
+    interval: Cell<usize>,
+    /// State of the random number generator; 0: not seeded yet.
+    seed: Cell<u64>,
     /// The thread is in a hook, whose allocations are not sampled.
-    pub(crate) in_hook: bool,
+    pub(crate) in_hook: Cell<bool>,
 }
 
 impl Sampler {
     pub(crate) const fn new() -> Self {
-        Sampler { left: 0, interval: 0, seed: 0, in_hook: false }
+        Sampler { left: Cell::new(0), interval: Cell::new(0), seed: Cell::new(0), in_hook: Cell::new(false) }
+    }
+
+    /// A random number.
+    fn random(&self) -> u64 {
+        let mut seed = self.seed.get();
+        let number = random::next(&mut seed);
+        self.seed.set(seed);
+        number
     }
 
     /// Draws the bytes until the next sample from an exponential distribution with mean `interval`.
-    fn draw(&mut self, interval: usize) -> u64 {
+    fn draw(&self, interval: usize) {
         // 53 bits, never 0: in (0, 1].
-        let uniform = ((random::next(&mut self.seed) >> 11) + 1) as f64 / (1u64 << 53) as f64;
-        (-ln(uniform) * interval as f64) as u64 + 1
+        let uniform = ((self.random() >> 11) + 1) as f64 / (1u64 << 53) as f64;
+        self.left.set((-ln(uniform) * interval as f64) as u64 + 1);
+        self.interval.set(interval);
     }
 
-    /// Counts `size` bytes; returns whether their block is a sample.
-    pub(crate) fn is_due(&mut self, size: usize, interval: usize, random: impl FnOnce() -> u64) -> bool {
-        if self.interval != interval {
-            self.interval = interval;
-            self.seed = random() | 1;
-            self.left = self.draw(interval);
+    /// Stops counting.
+    pub(crate) fn stop(&self) {
+        self.left.set(0);
+    }
+
+    /// Returns whether a block of `size` bytes is a sample; `counts`: by counting its bytes. `seed` starts the random
+    /// numbers.
+    pub(crate) fn is_due(&self, size: usize, interval: usize, counts: bool, seed: impl FnOnce() -> u64) -> bool {
+        if self.seed.get() == 0 {
+            self.seed.set(seed() | 1);
         }
-        let size = size.max(1) as u64;
-        if self.left > size {
-            self.left -= size;
-            return false;
+        if !counts {
+            self.stop();
+            return by_chance(size, interval as u64, self.random());
         }
-        self.left = self.draw(interval);
-        true
+        if self.left.get() == 0 || self.interval.get() != interval {
+            self.draw(interval);
+        }
+        let due = !self.skips(size, interval);
+        if due {
+            self.draw(interval);
+        }
+        due
+    }
+
+    /// Counts `size` bytes, if it counts for `interval` and their block is no sample; otherwise returns false and counts
+    /// nothing.
+    #[inline(always)]
+    pub(crate) fn skips(&self, size: usize, interval: usize) -> bool {
+        let (left, size) = (self.left.get(), size.max(1) as u64);
+        let skips = left > size && self.interval.get() == interval;
+        if skips {
+            self.left.set(left - size);
+        }
+        skips
     }
 }
 
@@ -142,12 +177,13 @@ mod tests {
     #[test]
     #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
     fn weights_are_unbiased() {
-        for (size, interval) in [(16, 4096), (100, 4096), (4096, 4096), (100_000, 4096), (40, 512 << 10)] {
-            let mut sampler = Sampler::new();
+        let sizes = [(16, 4096), (100, 4096), (4096, 4096), (100_000, 4096), (40, 512 << 10)];
+        for ((size, interval), counts) in sizes.into_iter().flat_map(|one| [(one, true), (one, false)]) {
+            let sampler = Sampler::new();
             let (mut bytes, mut seen, mut samples) = (0u64, 0, 0u64);
             while bytes < 20_000 * interval as u64 {
                 bytes += size as u64;
-                if sampler.is_due(size, interval, || 4711) {
+                if sampler.is_due(size, interval, counts, || 4711) {
                     seen += weight(size, interval);
                     samples += 1;
                 }

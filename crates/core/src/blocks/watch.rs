@@ -35,4 +35,6 @@ pub enum Reason {
     Harden = 32,
     /// Allocation sites are recorded: needs [`Watch::Allocations`].
     Sites = 64,
+    /// Each block is a sample, and lies where it would lie otherwise: needs [`Watch::Everything`].
+    Exact = 128,
 }

@@ -25,6 +25,18 @@ impl<O: Os> Blocks<O> {
         self.watched.load(Ordering::Relaxed) & !OTHERS != 0
     }
 
+    /// Whether there is this reason to watch.
+    #[inline]
+    pub fn has_reason(&self, reason: Reason) -> bool {
+        self.watched.load(Ordering::Relaxed) & reason as u8 != 0
+    }
+
+    /// Whether blocks are sampled, and there is no other reason to watch.
+    #[inline(always)]
+    pub(crate) fn is_only_sampled(&self) -> bool {
+        self.watched.load(Ordering::Relaxed) == Reason::Samples as u8 | Reason::Marks as u8
+    }
+
     /// Adds a reason to watch, or removes it. Heaps follow at their next slow path, or in a handshake.
     pub fn set_reason(&self, reason: Reason, on: bool) {
         if on {
@@ -48,6 +60,7 @@ impl<O: Os> Blocks<O> {
             heap.set_fast(new == Watch::Nothing);
         }
         heap.watch.set(new);
+        heap.sampler.stop();
     }
 
     /// Whether there is any reason to watch.

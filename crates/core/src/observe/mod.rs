@@ -28,6 +28,9 @@ impl<O: Os> Deref for Observed<O> {
 }
 
 impl<O: Os> Observed<O> {
+    /// See `Allocator::REQUEST_AT`.
+    pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Self, back) + Back::<O>::REQUEST_AT;
+
     /// A layer with nothing to observe yet.
     pub const fn new(os: O) -> Self {
         Observed { back: Back::new(os), publisher: Publisher::new() }

@@ -4,7 +4,7 @@
 //! `Allocator::settle` does the work. If a slow path does not see a note yet, the next one does.
 
 use crate::CHUNK;
-use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::system::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 /// A purger is needed: memory waits and there is none, or more waits than the limit allows.
 pub(crate) const WANTED: u32 = 1;
@@ -18,6 +18,12 @@ pub(crate) const DEFERRED: u32 = 8;
 pub(crate) const SHRUNK: u32 = 16;
 /// Figures have to be published: more chunks are in use, or other figures have changed.
 pub(crate) const GROWN: u32 = 32;
+
+/// A request from outside of the process: the last byte of the word of the notes. Other processes write this byte, which
+/// no store of this process touches unless it takes the request.
+const REQUEST: u64 = 0xff << 56;
+
+const _: () = assert!(cfg!(target_endian = "little"), "the last byte of a word is its most significant one");
 
 /// Number of clean chunks that may be taken before the memory limit is read again.
 pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
@@ -33,8 +39,8 @@ const MOST_CACHED: usize = if cfg!(neap_sim) { 256 << 10 } else { 16 << 20 };
 /// The notes, and the counts that decide when to leave them. Readable without a lock.
 #[derive(Debug)]
 pub struct Notes {
-    /// The notes, one bit each.
-    bits: AtomicU32,
+    /// The notes, one bit each, and [`REQUEST`].
+    bits: AtomicU64,
     /// Number of times that a slab began to wait.
     slabs: AtomicUsize,
     /// Bytes that the caches of all heaps may hold, beyond their initial capacity.
@@ -68,7 +74,7 @@ impl Notes {
     /// No notes.
     pub const fn new() -> Self {
         Notes {
-            bits: AtomicU32::new(0),
+            bits: AtomicU64::new(0),
             slabs: AtomicUsize::new(0),
             cached: AtomicUsize::new(0),
             looked: AtomicUsize::new(0),
@@ -80,7 +86,17 @@ impl Notes {
         }
     }
 
-    /// Whether there are notes.
+    /// Where the byte of [`REQUEST`] lies, from here.
+    pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Notes, bits) + 7;
+
+    /// Takes the request; returns whether there was one.
+    pub(crate) fn take_request(&self) -> bool {
+        // Acquire: what another process wrote before is seen.
+        self.bits.load(Ordering::Relaxed) & REQUEST != 0
+            && self.bits.fetch_and(!REQUEST, Ordering::Acquire) & REQUEST != 0
+    }
+
+    /// Whether there are notes, or a request.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         // Relaxed: if this slow path does not see a note yet, the next one does.
@@ -89,20 +105,20 @@ impl Notes {
 
     /// Whether there are notes of `bits`.
     pub(crate) fn has(&self, bits: u32) -> bool {
-        self.bits.load(Ordering::Relaxed) & bits != 0
+        self.bits.load(Ordering::Relaxed) & u64::from(bits) != 0
     }
 
     /// Leaves notes.
     pub(crate) fn leave(&self, bits: u32) {
         // Release pairs with the Acquire of `take`: the thread that takes the note sees the memory that the note is
         // about, and a state of the helper at least as new as the caller saw.
-        self.bits.fetch_or(bits, Ordering::Release);
+        self.bits.fetch_or(u64::from(bits), Ordering::Release);
     }
 
     /// Takes the notes of `bits`, and returns those that there were: the caller does the work.
     pub(crate) fn take(&self, bits: u32) -> u32 {
         // Acquire pairs with the Release of `leave`.
-        self.bits.fetch_and(!bits, Ordering::Acquire) & bits
+        self.bits.fetch_and(!u64::from(bits), Ordering::Acquire) as u32 & bits
     }
 
     /// What has come for the purger beside chunks. SeqCst: see [`Notes::slab_waits`].

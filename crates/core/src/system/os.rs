@@ -311,6 +311,12 @@ pub unsafe trait Os: Threads {
     /// the same time.
     fn publish(&self, _: &Figures) {}
 
+    /// Another process has made a request (`Allocator::REQUEST_AT`). Called at the end of a slow path, under no lock, in
+    /// a call. Returns whether the watch mode has changed.
+    fn requested(&self) -> bool {
+        false
+    }
+
     /// Bytes of address space that the process may still take; `None` if there is no limit (RLIMIT_AS).
     fn address_limit(&self) -> Option<usize>;
 

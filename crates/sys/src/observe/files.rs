@@ -7,7 +7,7 @@ use core::ffi::CStr;
 use core::fmt::Write;
 use neap_core::text::Text;
 use rustix::fd::OwnedFd;
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, unlinkat};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags};
 
@@ -64,6 +64,21 @@ impl Directory {
         }
         None
     }
+}
+
+/// A memory file of `len` zeroed bytes, which has all its memory; `None` if the system refuses.
+pub fn memory_file(name: &CStr, len: usize) -> Option<OwnedFd> {
+    if call::is_too_long(len) {
+        return None;
+    }
+    // Kernels from 6.3 on log a warning unless the file is marked as one that will not be executed.
+    let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)
+        .or_else(|_| rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC))
+        .ok()?;
+    // Not ftruncate: where memory is short fallocate fails; after ftruncate the first store would bring SIGBUS. Signals
+    // are blocked, as one would end the call (EINTR), and the page would have no name.
+    call::without_signals(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)).ok()?;
+    Some(file)
 }
 
 /// A shared mapping of the front of a file, or of no file. With `own` the child of a fork does not get it.

@@ -1,11 +1,14 @@
-//! What a process shows to observers: the counters page, the file of allocation sites, the hook for samples.
+//! What a process shows to observers: the counters page, the files of samples and of allocation sites, the
+//! hook for samples.
 
 pub mod files;
+mod linker;
 mod once;
 pub mod page;
 pub mod prefault;
+pub mod profile;
 pub mod samples;
 pub mod sites;
 mod stack;
 
-pub use stack::may_read;
+pub use linker::may_read;

@@ -2,7 +2,8 @@
 
 use crate::system::filter::{self, Asking, Filter};
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use core::mem::MaybeUninit;
+use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
 /// A value that is changed only while the process has one thread.
 #[derive(Debug)]
@@ -33,6 +34,46 @@ impl<T> AtStart<T> {
     }
 }
 
+/// A value that is made at its first use. No thread waits for another that makes it.
+#[derive(Debug)]
+pub struct Lazily<T> {
+    /// [`NONE`], or what follows it.
+    state: AtomicU8,
+    value: UnsafeCell<MaybeUninit<T>>,
+}
+
+/// There is no value yet.
+const NONE: u8 = 0;
+/// A thread makes it, or has failed to.
+const TRIED: u8 = 1;
+/// It is there.
+const THERE: u8 = 2;
+
+// SAFETY: the thread that changes the state from `NONE` alone writes the value; from `THERE` on it is only read.
+unsafe impl<T: Sync + Send> Sync for Lazily<T> {}
+
+impl<T> Lazily<T> {
+    /// No value yet.
+    pub const fn new() -> Self {
+        Lazily { state: AtomicU8::new(NONE), value: UnsafeCell::new(MaybeUninit::uninit()) }
+    }
+
+    /// The value, which `make` makes where no thread has tried yet. `None` where that failed, or is under way.
+    pub fn get_or_make(&self, make: impl FnOnce() -> Option<T>) -> Option<&T> {
+        // Acquire pairs with the Release below.
+        if self.state.load(Ordering::Acquire) == NONE
+            && self.state.compare_exchange(NONE, TRIED, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+        {
+            let value = make()?;
+            // SAFETY: this thread changed the state, so no other uses the value.
+            unsafe { (*self.value.get()).write(value) };
+            self.state.store(THERE, Ordering::Release);
+        }
+        // SAFETY: the value was written before the state.
+        (self.state.load(Ordering::Acquire) == THERE).then(|| unsafe { (*self.value.get()).assume_init_ref() })
+    }
+}
+
 /// A mapping that is made at its first use and never unmapped. All zero before, so it can lie in memory that the kernel
 /// wipes in the child of a fork.
 #[derive(Debug)]
@@ -53,7 +94,7 @@ impl<T: Sync> Made<T> {
     }
 
     /// The mapping, if there is one.
-    fn get(&self) -> Option<&'static T> {
+    pub fn get(&self) -> Option<&'static T> {
         // Acquire pairs with the Release in `get_or_make`.
         // SAFETY: only references that live for ever are stored.
         unsafe { self.place.load(Ordering::Acquire).as_ref() }

@@ -11,7 +11,7 @@
 //! own at its first publication. The lock of publication is part of `Page`, so it is free in the child. One case is
 //! left: a signal handler interrupts a publication, forks, and returns in the child. The child would fault.
 
-use crate::observe::files::{Directory, map};
+use crate::observe::files::{Directory, map, memory_file};
 use crate::observe::once::Made;
 use crate::observe::prefault::Prefaulted;
 use crate::system::call;
@@ -19,8 +19,6 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use neap_core::figures::Figures;
 use neap_core::policy::{Limit, Policy, Setting};
 use neap_counters::{Counters, FILE_BYTES, Gauges, MAGIC, NAME, VERSION};
-use rustix::fd::OwnedFd;
-use rustix::fs::{FallocateFlags, MemfdFlags};
 use rustix::io::retry_on_intr;
 
 const _: () = assert!(size_of::<Counters>() <= FILE_BYTES, "the page is as long as its file");
@@ -72,7 +70,7 @@ impl Page {
 
 fn new(filtered: bool) -> Option<&'static Counters> {
     let len = call::page_size();
-    let p = if filtered { None } else { memory_file(len).and_then(|file| map(Some(&file), len, true)) };
+    let p = if filtered { None } else { memory_file(NAME, len).and_then(|file| map(Some(&file), len, true)) };
     // SAFETY: zeroed, shared, as long as a page and never unmapped; all fields are atomic.
     let page = unsafe { &*p.or_else(|| map(None, len, true))?.cast::<Counters>() };
     // A filter may forbid even getpid.
@@ -105,21 +103,6 @@ pub fn set_up(page: &Counters, pid: u32, exact: bool) {
     page.exact.store(exact.into(), Ordering::Relaxed);
     // Release: a reader that sees the magic sees the rest.
     page.magic.store(MAGIC, Ordering::Release);
-}
-
-/// A memory file of one OS page, or `None`.
-fn memory_file(len: usize) -> Option<OwnedFd> {
-    if call::is_too_long(len) {
-        return None;
-    }
-    // Kernels from 6.3 on log a warning unless the file is marked as one that will not be executed.
-    let file = rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)
-        .or_else(|_| rustix::fs::memfd_create(NAME, MemfdFlags::CLOEXEC))
-        .ok()?;
-    // Not ftruncate: where memory is short fallocate fails; after ftruncate the first store would bring SIGBUS. Signals
-    // are blocked, as one would end the call (EINTR), and the page would have no name.
-    call::without_signals(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)).ok()?;
-    Some(file)
 }
 
 /// The figures and the options, in the form of the page.

@@ -8,7 +8,7 @@
 use crate::slot;
 use crate::system::errno;
 use core::ffi::c_void;
-use core::sync::atomic::{AtomicPtr, Ordering};
+use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 
 /// [`Sample::event`]: a block was allocated.
 pub const ALLOCATED: u32 = 1;
@@ -45,6 +45,20 @@ pub struct Target {
     pub hook: Hook,
     /// What it is passed.
     pub context: *mut c_void,
+}
+
+/// Bytes between two samples for the hook; 0: there is no hook.
+static INTERVAL: AtomicUsize = AtomicUsize::new(0);
+
+/// Mean bytes between two samples for the hook; 0: there is no hook.
+pub fn interval() -> usize {
+    // Relaxed, here and below: the value stands for itself.
+    INTERVAL.load(Ordering::Relaxed)
+}
+
+/// Sets that.
+pub fn set_interval(bytes: usize) {
+    INTERVAL.store(bytes, Ordering::Relaxed);
 }
 
 static TARGET: AtomicPtr<Target> = AtomicPtr::new(core::ptr::null_mut());

@@ -45,14 +45,14 @@ pub struct Ring {
     lost: AtomicU64,
 }
 
-/// Begins to record, in a new file in `directory`, allocations that are `interval` bytes apart on average; `stack_end`
-/// as for `stack::start`. False if there can be no file.
+/// Begins to record, in a new file in `directory`, allocations that are `interval` bytes apart on average. False if
+/// there can be no file.
 ///
 /// # Safety
-/// As `stack::start`: to be called once, while the process has one thread.
-pub unsafe fn start(ring: &Ring, directory: &CStr, interval: u64, stack_end: usize) -> bool {
+/// To be called once, while the process has one thread.
+pub unsafe fn start(ring: &Ring, directory: &CStr, interval: u64) -> bool {
     // SAFETY: as the caller promises.
-    if !unsafe { stack::start(stack_end) && DIRECTORY.set(directory) } {
+    if !stack::start() || !unsafe { DIRECTORY.set(directory) } {
         return false;
     }
     // Relaxed: the process has one thread.
@@ -102,7 +102,7 @@ impl Ring {
         }
         let nanoseconds = clock::read(libc::CLOCK_MONOTONIC).map_or(0, |now| now.as_nanos() as u64);
         let mut entry = Entry::new(nanoseconds, p.addr() as u64, size as u64);
-        callers(&mut entry);
+        callers(&mut |frame| entry.push(frame));
         let (words, used) = entry.encode(number);
         let base = core::ptr::from_ref(header).cast::<u8>();
         for (i, &word) in words[..used].iter().enumerate() {

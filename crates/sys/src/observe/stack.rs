@@ -1,20 +1,20 @@
 //! Finds the callers of malloc: the frames of the calling thread's stack, from outside of this library on.
 //!
-//! Callers are found by the tables of `.eh_frame`. Those of this library are looked up at the start; those of others
-//! come from the C library's `_dl_find_object`, which takes no lock. Where there are no tables, callers are found by
+//! Callers are found by the tables of `.eh_frame`. Those of this library are looked up at the first use; those of others
+//! come from the C library's `_dl_find_object`, which takes no lock, nor does what is done at the first use. Where there are no tables, callers are found by
 //! frame pointers. Only memory that is known to be readable is read: the first thread's stack up to its arguments, and
 //! elsewhere OS pages that a system call has just read.
 
 use crate::arch;
-use crate::observe::once::AtStart;
+use crate::observe::linker::{self, may_read};
+use crate::observe::once::Lazily;
 use crate::system::call;
 use crate::system::call::READ_WRITE;
-use crate::system::filter::Asking;
-use core::ffi::{c_int, c_void};
+use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ops::Range;
 use core::sync::atomic::{AtomicU64, Ordering};
+use neap_samples::{FRAMES, Module};
 use neap_sites::unwind::{Frame, Row, Tables, by_frame_pointer};
-use neap_sites::{Entry, FRAMES};
 use rustix::mm::MapFlags;
 
 /// Limit of frames that are followed, with those of the library.
@@ -26,15 +26,13 @@ const REACH: u64 = 8 << 20;
 const FIRST_REACH: u64 = 64 << 20;
 /// Number of rows that are kept, by instruction.
 const ROWS: usize = 2048;
-/// Bytes at the front of an object that are always mapped.
-const FRONT: usize = 4096;
 
-/// What [`callers`] needs, found at the start.
+/// What [`callers`] needs.
 #[derive(Debug)]
 struct Known {
-    /// The tables of this library.
-    tables: Tables<'static>,
-    /// The addresses of this library's code.
+    /// The tables of this library; `None` where it is part of the program: then they are found as those of others.
+    tables: Option<Tables<'static>>,
+    /// The addresses of this library's code; empty where it is part of the program.
     code: Range<u64>,
     /// `_dl_find_object`, if the C library has it.
     find_object: Option<FindObject>,
@@ -45,43 +43,45 @@ struct Known {
     rows: &'static [[AtomicU64; 2]; ROWS],
 }
 
-static KNOWN: AtStart<Option<Known>> = AtStart::new(None);
+static KNOWN: Lazily<Known> = Lazily::new();
 
-/// Prepares [`callers`]. `stack_end` is an address at the end of the calling thread's stack, or 0. False if this
-/// library has no tables, or there is no memory.
-///
-/// # Safety
-/// To be called once, while the process has one thread; up to `stack_end` there must be nothing but its stack.
-pub unsafe fn start(stack_end: usize) -> bool {
-    let Some((tables, code)) = own_tables() else { return false };
-    let Some(rows) = call::fresh(0, size_of::<[[AtomicU64; 2]; ROWS]>(), READ_WRITE, MapFlags::PRIVATE) else {
-        return false;
-    };
-    // SAFETY: the C library's function of this name has this type. The mapping is new, zeroed, and never unmapped.
-    // There is one thread, as the caller promises.
-    unsafe {
-        let find_object = libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr());
-        let find_object = core::mem::transmute::<*mut c_void, Option<FindObject>>(find_object);
-        let stack_end = stack_end as u64 & !7;
-        KNOWN.change(|known| *known = Some(Known { tables, code, find_object, stack_end, rows: &*rows.cast() }));
-    }
-    true
+/// What [`callers`] needs, found now where it is not known yet. `None` where there is no memory, or another thread is
+/// about to find it.
+fn known() -> Option<&'static Known> {
+    KNOWN.get_or_make(|| {
+        let (tables, code) = linker::own().map_or((None, 0..0), |(tables, code)| (Some(tables), code));
+        let len = size_of::<[[AtomicU64; 2]; ROWS]>();
+        let rows = call::fresh(0, len, READ_WRITE, MapFlags::PRIVATE)?;
+        // SAFETY: the C library's function of this name has this type. The mapping is new, zeroed, and never unmapped.
+        let (find_object, rows) = unsafe {
+            let found = linker::symbol_of_libc(c"_dl_find_object");
+            (core::mem::transmute::<*const c_void, Option<FindObject>>(found), &*rows.cast())
+        };
+        // The name of the program lies at the end of the first thread's stack, behind all that is read here.
+        let stack_end = call::auxiliary(libc::AT_EXECFN) as u64 & !7;
+        Some(Known { tables, code, find_object, stack_end, rows })
+    })
+}
+
+/// Prepares [`callers`]. False if there is no memory.
+pub fn start() -> bool {
+    known().is_some()
 }
 
 /// Populates the memory that [`callers`] writes to at random places, so that these writes are no page faults in a
 /// trace. To be called again in a child.
 pub fn populate_rows() {
-    if let Some(known) = KNOWN.get() {
+    if let Some(known) = known() {
         let rows = core::ptr::from_ref(known.rows);
         let _ = call::populate(rows.cast_mut().cast(), size_of_val(known.rows));
     }
 }
 
-/// Fills in the callers, from outside of this library on.
+/// Passes the callers to `push`, from outside of this library on, until it returns false.
 #[inline(never)]
-pub fn callers(entry: &mut Entry) {
+pub fn callers(push: &mut dyn FnMut(u64) -> bool) {
     let (ip, sp, bp) = arch::frame();
-    let Some(known) = KNOWN.get() else { return };
+    let Some(known) = known() else { return };
     let mut stack = Stack::new(sp, known.stack_end);
     let mut frame = Frame { ip, sp, bp };
     let mut read = |address| stack.word(address);
@@ -96,9 +96,26 @@ pub fn callers(entry: &mut Entry) {
         };
         let Some(caller) = caller.filter(|caller| caller.ip != 0) else { return };
         frame = caller;
-        if !known.code.contains(&frame.ip.wrapping_sub(1)) && !entry.push(frame.ip) {
+        if !known.code.contains(&frame.ip.wrapping_sub(1)) && !push(frame.ip) {
             return;
         }
+    }
+}
+
+/// Runs `f` with the object whose code is at a return address of the calling thread's stack; `None` where there is
+/// none, or the C library cannot say.
+pub fn with_module<R>(at: u64, f: impl FnOnce(&Module<'_>) -> R) -> Option<R> {
+    let found = find(known()?.find_object?, at)?;
+    // SAFETY: an object that is on the stack stays loaded, with its link map, whose second word is its path. Its first
+    // page is mapped.
+    unsafe {
+        let path = found.link_map.add(1).cast::<*const c_char>().read();
+        let path = if path.is_null() { &[] } else { CStr::from_ptr(path).to_bytes() };
+        let headers = linker::headers(found.start, found.end.addr() - found.start.addr());
+        let bias = *found.link_map;
+        let build = headers.and_then(|headers| linker::build_id(headers, bias)).unwrap_or(&[]);
+        let (start, end) = (found.start.addr() as u64, found.end.addr() as u64);
+        Some(f(&Module { start, end, bias: bias as u64, build, path }))
     }
 }
 
@@ -111,7 +128,7 @@ impl Known {
         if row != 0 && row ^ sum == at {
             return Some(Row::unpack(row));
         }
-        let tables = if own { self.tables } else { other_tables(self.find_object?, at)? };
+        let tables = if own { self.tables? } else { other_tables(self.find_object?, at)? };
         let row = tables.row(at)?;
         packed.store(row.pack(), Ordering::Relaxed);
         combined.store(row.pack() ^ at, Ordering::Relaxed);
@@ -134,8 +151,8 @@ struct Found {
 /// The C library's `_dl_find_object`: returns 0 where an object is at the address.
 type FindObject = unsafe extern "C" fn(*mut c_void, *mut Found) -> c_int;
 
-/// The tables of the object at an address.
-fn other_tables(find_object: FindObject, at: u64) -> Option<Tables<'static>> {
+/// What the C library knows of the object at an address.
+fn find(find_object: FindObject, at: u64) -> Option<Found> {
     let mut found = Found {
         flags: 0,
         start: core::ptr::null(),
@@ -146,72 +163,17 @@ fn other_tables(find_object: FindObject, at: u64) -> Option<Tables<'static>> {
     };
     // SAFETY: the function takes any address, and writes to `found`.
     let result = unsafe { find_object(core::ptr::with_exposed_provenance_mut(at as usize), &raw mut found) };
-    if result != 0 || found.tables.is_null() || found.link_map.is_null() {
-        return None;
-    }
-    // SAFETY: an object that is on the stack stays loaded. Its first page is mapped, and has the file header unless the
-    // magic differs. The header says where the program headers are.
+    (result == 0 && !found.link_map.is_null()).then_some(found)
+}
+
+/// The tables of the object at an address.
+fn other_tables(find_object: FindObject, at: u64) -> Option<Tables<'static>> {
+    let found = find(find_object, at).filter(|found| !found.tables.is_null())?;
+    // SAFETY: an object that is on the stack stays loaded. Its first page is mapped.
     unsafe {
-        let length = found.end.addr() - found.start.addr();
-        if length < size_of::<libc::Elf64_Ehdr>() {
-            return None;
-        }
-        let header = found.start.cast::<libc::Elf64_Ehdr>().read();
-        let (offset, count) = (header.e_phoff as usize, usize::from(header.e_phnum));
-        if !header.e_ident.starts_with(b"\x7fELF")
-            || !offset.is_multiple_of(8)
-            || offset.checked_add(count * size_of::<libc::Elf64_Phdr>())? > FRONT
-        {
-            return None;
-        }
-        let headers = core::slice::from_raw_parts(found.start.add(offset).cast::<libc::Elf64_Phdr>(), count);
-        tables_in(headers, *found.link_map, found.tables.addr())
+        let headers = linker::headers(found.start, found.end.addr() - found.start.addr())?;
+        linker::tables_in(headers, *found.link_map, found.tables.addr())
     }
-}
-
-/// The tables at `tables` of an object, with the segment that they lie in.
-///
-/// # Safety
-/// The headers must be those of an object that is mapped and stays so, `bias` what is added to its addresses.
-unsafe fn tables_in(headers: &[libc::Elf64_Phdr], bias: usize, tables: usize) -> Option<Tables<'static>> {
-    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0) {
-        let start = bias.wrapping_add(header.p_vaddr as usize);
-        let length = header.p_filesz as usize;
-        if tables.wrapping_sub(start) < length {
-            // SAFETY: a segment that is mapped readable.
-            let bytes = unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(start), length) };
-            return Some(Tables { start: start as u64, bytes, header: tables as u64 });
-        }
-    }
-    None
-}
-
-/// The tables of this library, and the addresses of its code; `None` where it is part of the program.
-fn own_tables() -> Option<(Tables<'static>, Range<u64>)> {
-    unsafe extern "C" fn each(info: *mut libc::dl_phdr_info, _: usize, result: *mut c_void) -> c_int {
-        let own = (callers as fn(&mut Entry)) as usize;
-        // SAFETY: the C library passes a description of an object that is loaded, and what `own_tables` gave it.
-        unsafe {
-            let (bias, count) = ((*info).dlpi_addr as usize, usize::from((*info).dlpi_phnum));
-            let headers = core::slice::from_raw_parts((*info).dlpi_phdr, count);
-            let code = headers.iter().find(|header| {
-                let offset = own.wrapping_sub(bias.wrapping_add(header.p_vaddr as usize));
-                header.p_type == libc::PT_LOAD && offset < header.p_memsz as usize
-            });
-            let Some(code) = code else { return 0 };
-            let start = bias.wrapping_add(code.p_vaddr as usize);
-            let code = start as u64..start as u64 + code.p_memsz;
-            let program = call::auxiliary(libc::AT_PHDR) == (*info).dlpi_phdr.addr();
-            let tables = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME).filter(|_| !program);
-            let tables = tables.and_then(|tables| tables_in(headers, bias, bias.wrapping_add(tables.p_vaddr as usize)));
-            *result.cast::<Option<(Tables<'static>, Range<u64>)>>() = tables.zip(Some(code));
-            1
-        }
-    }
-    let mut result = None::<(Tables<'static>, Range<u64>)>;
-    // SAFETY: the function gets what it expects.
-    unsafe { libc::dl_iterate_phdr(Some(each), (&raw mut result).cast()) };
-    result
 }
 
 /// Reads the stack of the calling thread.
@@ -246,9 +208,4 @@ impl Stack {
         // SAFETY: the address is aligned, and its page is readable: the thread's own stack, which is not unmapped.
         Some(unsafe { core::ptr::with_exposed_provenance::<u64>(address as usize).read_volatile() })
     }
-}
-
-/// [`call::is_readable`]; false where a filter may end the process for the question.
-pub fn may_read(address: u64) -> bool {
-    Asking::if_allowed().is_some_and(|_asking| call::is_readable(address))
 }

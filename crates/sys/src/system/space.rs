@@ -8,6 +8,7 @@
 
 use crate::observe::page::Page;
 use crate::observe::prefault::Done;
+use crate::observe::profile::Kept;
 use crate::observe::sites::Ring;
 use crate::system::call::READ_WRITE;
 use crate::system::{call, filter, touched};
@@ -28,6 +29,8 @@ pub struct Space {
     pub page: Page,
     /// The file of allocation sites.
     pub sites: Ring,
+    /// The file of samples.
+    pub profile: Kept,
     /// What option `prefault` did.
     pub prefaulted: Done,
 }
@@ -39,6 +42,7 @@ impl Space {
             pagemap: touched::Kept::new(),
             page: Page::new(),
             sites: Ring::new(),
+            profile: Kept::new(),
             prefaulted: Done::new(),
         }
     }

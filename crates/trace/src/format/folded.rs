@@ -37,6 +37,11 @@ pub fn folded(source: &dyn Source, out: &mut dyn Write) -> io::Result<()> {
         };
         *lines.entry(text).or_default() += count;
     }
+    write_lines(&lines, out)
+}
+
+/// Writes stacks and their sums.
+pub fn write_lines(lines: &BTreeMap<String, u64>, out: &mut dyn Write) -> io::Result<()> {
     lines.iter().try_for_each(|(text, count)| writeln!(out, "{text} {count}"))
 }
 
@@ -68,8 +73,14 @@ fn object_text(tables: &Tables, fault: &Fault) -> String {
 }
 
 fn frame(tables: &Tables, address: u64, place: Option<PlaceId>) -> String {
-    let mut text = clean(&super::function(tables, address, place));
-    match place.and_then(|place| tables.object_of(place)).map(|object| object.path.as_str()) {
+    let object = place.and_then(|place| tables.object_of(place)).map(|object| object.path.as_str());
+    frame_text(&super::function(tables, address, place), object)
+}
+
+/// A frame: its function, and whose code it is.
+pub fn frame_text(function: &str, object: Option<&str>) -> String {
+    let mut text = clean(function);
+    match object {
         Some("[kernel]") => text.push_str("_[k]"),
         Some("[jit]") => text.push_str("_[j]"),
         _ => {}

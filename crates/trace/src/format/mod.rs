@@ -8,8 +8,8 @@ use crate::{Fault, PlaceId, Source, StackId, Tables};
 mod classic;
 mod csv;
 mod firefox;
-mod folded;
-mod html;
+pub mod folded;
+pub mod html;
 pub mod json;
 mod table;
 
@@ -104,7 +104,7 @@ fn one_line(text: &str) -> std::borrow::Cow<'_, str> {
 }
 
 /// The faulting instruction and its callers, to the outermost one: addresses, and what is there.
-fn frames(
+pub fn frames(
     tables: &Tables,
     ip: u64,
     code: Option<PlaceId>,
@@ -117,7 +117,7 @@ fn frames(
 }
 
 /// The function at a place; where no symbol is known, the file's name and the address in it; else the address.
-fn function(tables: &Tables, address: u64, place: Option<PlaceId>) -> String {
+pub fn function(tables: &Tables, address: u64, place: Option<PlaceId>) -> String {
     let Some(place) = place.map(|id| &tables.places[id]) else {
         return if address == 0 { "???".to_owned() } else { format!("{address:#x}") };
     };

@@ -22,6 +22,8 @@ pub enum Counter {
     MinorFaults,
     /// `PERF_COUNT_SW_PAGE_FAULTS_MAJ`: fires when a fault ends that did.
     MajorFaults,
+    /// `PERF_COUNT_SW_TASK_CLOCK`: fires each [`Event::period`] nanoseconds that a thread runs.
+    Clock,
     /// `PERF_COUNT_SW_DUMMY`: never fires; carries the records of processes and mappings.
     Dummy,
 }
@@ -29,6 +31,7 @@ pub enum Counter {
 impl Counter {
     const fn config(self) -> u64 {
         match self {
+            Self::Clock => 1,
             Self::Faults => 2,
             Self::MinorFaults => 5,
             Self::MajorFaults => 6,
@@ -78,6 +81,7 @@ mod flag {
     pub const MMAP_DATA: u64 = 1 << 17;
     pub const SAMPLE_ID_ALL: u64 = 1 << 18;
     pub const EXCLUDE_CALLCHAIN_KERNEL: u64 = 1 << 21;
+    pub const EXCLUDE_CALLCHAIN_USER: u64 = 1 << 22;
     pub const MMAP2: u64 = 1 << 23;
     pub const COMM_EXEC: u64 = 1 << 24;
     pub const USE_CLOCKID: u64 = 1 << 25;
@@ -86,8 +90,10 @@ mod flag {
 /// One event: what it counts, and what it tells each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What it counts; each time makes a sample.
+    /// What it counts.
     pub counter: Counter,
+    /// How many of them make a sample.
+    pub period: u64,
     /// Fields of its samples, of [`sample`].
     pub fields: u64,
     /// Whether it leaves out faults in kernel mode.
@@ -106,13 +112,15 @@ pub struct Event {
     pub registers: u64,
     /// Bytes of the stack in samples with [`sample::STACK_USER`].
     pub stack_bytes: u32,
+    /// Whether [`sample::CALLCHAIN`] has the kernel's part of the callers alone, instead of the program's.
+    pub kernel_callers: bool,
 }
 
 impl Event {
     /// The attribute for `perf_event_open`.
     pub fn to_bytes(&self) -> [u8; ATTR_SIZE] {
         let mut flags = flag::DISABLED | flag::INHERIT | flag::EXCLUDE_HV | flag::WATERMARK | flag::SAMPLE_ID_ALL;
-        flags |= flag::EXCLUDE_CALLCHAIN_KERNEL;
+        flags |= if self.kernel_callers { flag::EXCLUDE_CALLCHAIN_USER } else { flag::EXCLUDE_CALLCHAIN_KERNEL };
         for (wanted, bits) in [
             (self.exclude_kernel, flag::EXCLUDE_KERNEL),
             (self.monotonic, flag::USE_CLOCKID),
@@ -128,7 +136,7 @@ impl Event {
         put(0, &TYPE_SOFTWARE.to_ne_bytes());
         put(4, &(ATTR_SIZE as u32).to_ne_bytes());
         put(8, &self.counter.config().to_ne_bytes());
-        put(16, &1u64.to_ne_bytes()); // sample_period
+        put(16, &self.period.to_ne_bytes());
         put(24, &self.fields.to_ne_bytes());
         put(32, &if self.tells_lost { FORMAT_LOST } else { 0 }.to_ne_bytes());
         put(40, &flags.to_ne_bytes());

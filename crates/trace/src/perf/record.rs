@@ -46,7 +46,7 @@ pub struct Record {
 /// What a record tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happened {
-    /// A fault began or ended.
+    /// A fault began or ended, or the clock fired.
     Sample(Box<Sample>),
     /// Something was mapped, or its protection changed.
     Mmap(Box<Mmap>),
@@ -85,7 +85,7 @@ pub enum Happened {
     Other(u32),
 }
 
-/// A fault's beginning or end.
+/// A fault's beginning or end, or an instruction at which the clock fired.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sample {
     /// Which event.

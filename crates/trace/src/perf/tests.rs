@@ -149,6 +149,7 @@ fn rings_are_merged_in_order() {
 fn the_attribute_is_the_kernels() {
     let event = Event {
         counter: Counter::MajorFaults,
+        period: 1,
         fields: BASE,
         exclude_kernel: true,
         enable_on_exec: true,
@@ -158,6 +159,7 @@ fn the_attribute_is_the_kernels() {
         watermark: 4096,
         registers: 3,
         stack_bytes: 512,
+        kernel_callers: false,
     };
     let attr = event.to_bytes();
     let u32_at = |at: usize| u32::from_ne_bytes(attr[at..at + 4].try_into().expect("four"));
@@ -166,4 +168,10 @@ fn the_attribute_is_the_kernels() {
     // disabled, inherit, exclude_kernel, exclude_hv, enable_on_exec, watermark, sample_id_all, no kernel callers
     assert_eq!(u64_at(40), 1 | 2 | 1 << 5 | 1 << 6 | 1 << 12 | 1 << 14 | 1 << 18 | 1 << 21);
     assert_eq!((u64_at(32), u32_at(48), u64_at(80), u32_at(88)), (1 << 4, 4096, 3, 512));
+
+    let clock = Event { counter: Counter::Clock, period: 1_000_000, kernel_callers: true, ..event };
+    let attr = clock.to_bytes();
+    let u64_at = |at: usize| u64::from_ne_bytes(attr[at..at + 8].try_into().expect("eight"));
+    // The same, but no callers of the program.
+    assert_eq!((u64_at(8), u64_at(16), u64_at(40) >> 21 & 3), (1, 1_000_000, 2));
 }

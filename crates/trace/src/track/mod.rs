@@ -317,6 +317,7 @@ impl Tracker {
                 self.without_sizes |= sample.page_size.is_none();
                 self.end(time, sample, world);
             }
+            Counter::Clock => self.instruction(time, sample, world),
             Counter::Dummy => {}
         }
     }
@@ -372,6 +373,29 @@ impl Tracker {
         self.waiting.push_back(Waiting { fault, evidence: Evidence::begun(sample), done: false });
     }
 
+    /// Adds what a thread did when the clock fired. It is kept as a fault at no address, which has ended: its
+    /// instruction and its callers are all that is of interest.
+    fn instruction(&mut self, time: u64, sample: &Sample, world: &mut dyn World) {
+        let origin = *self.origin.get_or_insert(time);
+        let time = time.saturating_sub(origin);
+        let thread = self.thread(time, sample.pid, sample.tid);
+        // Callers are found in the mappings of the moment.
+        if !sample.kernel {
+            self.mapping_at(time, sample.pid, sample.ip, world);
+        }
+        let stack = self.stack(sample, world);
+        self.next += 1;
+        let fault = Fault {
+            time,
+            subject: Subject::Code,
+            access: Access::Execute,
+            mode: if sample.kernel { Mode::Kernel } else { Mode::User },
+            stack,
+            ..Fault::new(self.next, thread, 0, sample.ip)
+        };
+        self.waiting.push_back(Waiting { fault, evidence: Evidence::begun(sample), done: true });
+    }
+
     /// The position in `waiting` of a fault by its number, from 0.
     fn position(&self, number: u64) -> Option<usize> {
         let first = self.next - self.waiting.len() as u64;
@@ -421,20 +445,27 @@ impl Tracker {
     /// Adds the callers of a sample to the tree.
     fn stack(&mut self, sample: &Sample, world: &mut dyn World) -> Option<StackId> {
         let callers = sample.callers.as_deref()?;
-        let unwound;
-        let chain: &[u64] = if callers.stack.is_empty() {
-            &callers.chain
-        } else {
-            let space = self.processes.get(&sample.pid).map(|process| &process.space);
-            unwound = world.unwind(sample, &self.tables, &|address| space.and_then(|space| space.find(address)));
-            &unwound
-        };
-        // A return address is that of the instruction behind the call, and can be in the next function.
-        let calling = |(depth, address): (usize, &u64)| if depth == 0 { *address } else { address.wrapping_sub(1) };
+        // With a copy of the stack the kernel tells its own part only.
+        let mut chain = callers.chain.clone();
+        let kernel = chain.iter().take_while(|&&address| is_kernel(address)).count();
         let space = self.processes.get(&sample.pid).map(|process| &process.space);
+        if !callers.stack.is_empty() {
+            chain.truncate(kernel);
+            let find = |address| space.and_then(|space| space.find(address));
+            chain.extend(world.unwind(sample, &self.tables, &find));
+        }
+        // A return address is that of the instruction behind the call, and can be in the next function. The kernel was
+        // entered at an instruction of the program.
+        let calling = |(depth, address): (usize, &u64)| match depth {
+            0 => *address,
+            depth if depth == kernel => *address,
+            _ => address.wrapping_sub(1),
+        };
         let found = chain.iter().enumerate().map(calling).map(|address| (address, space.and_then(|s| s.find(address))));
         // Code that uses the frame pointer for something else leads anywhere, and on from there.
-        let real = found.enumerate().take_while(|(depth, (_, mapping))| *depth == 0 || mapping.is_some());
+        let real = found.enumerate().take_while(|(depth, (address, mapping))| {
+            *depth == 0 || mapping.is_some() || *depth < kernel && is_kernel(*address)
+        });
         let frames: Vec<(u64, Option<MappingId>)> = real.take(MAX_FRAMES).map(|(_, frame)| frame).collect();
         let outwards = frames.iter().rev();
         outwards.fold(None, |parent, &(address, mapping)| Some(self.stack_node(parent, address, mapping)))
@@ -447,6 +478,11 @@ impl Tracker {
             self.tables.stacks.push(StackNode { parent, address, place: None })
         })
     }
+}
+
+/// Whether an address is one of the kernel's.
+pub const fn is_kernel(address: u64) -> bool {
+    address >> 63 != 0
 }
 
 /// Text for people: bytes that are not UTF-8 are replaced.

@@ -1,7 +1,7 @@
 //! One page of HTML with everything in it: charts, tables and the faults, for any browser and without a network.
 //!
 //! `page.html`, `page.css` and `page.js` are the page; between them goes what this module makes of the trace: the tables
-//! as JSON, and the faults packed (see [`pack`]), some 25 characters each. The page shows the first [`SHOWN`] faults.
+//! as JSON, and the faults packed (see `pack.rs`), some 25 characters each. The page shows the first `SHOWN` faults.
 
 mod pack;
 
@@ -18,6 +18,8 @@ use crate::{Fault, Kind, PlaceId, Source, StackId, Tables};
 const SHOWN: u64 = 300_000;
 
 const PAGE: &str = include_str!("page.html");
+/// What all pages of neap have in common: colours, texts, controls, tables.
+pub const BASE_STYLE: &str = include_str!("base.css");
 const STYLE: &str = include_str!("page.css");
 const SCRIPT: &str = include_str!("page.js");
 
@@ -42,26 +44,40 @@ fn html_of(source: &dyn Source, shown: u64, out: &mut dyn Write) -> io::Result<(
         Ok(())
     })?;
     let data = data(tables, &texts, total, total.min(shown));
-    for part in PAGE.split("<!--") {
+    fill(PAGE, out, &mut |mark, out| match mark {
+        "title" => write!(out, "{}", escaped(&title(tables))),
+        "style" => write!(out, "{BASE_STYLE}{STYLE}"),
+        "footer" => write_footer(tables, out),
+        "data" => write_data(&data, out),
+        "faults" => packer.write_base64(out),
+        "script" => out.write_all(SCRIPT.as_bytes()),
+        _ => Ok(()),
+    })
+}
+
+/// Writes a page, with `write` in the place of its marks (`<!--mark-->`).
+pub fn fill(
+    page: &str,
+    out: &mut dyn Write,
+    write: &mut dyn FnMut(&str, &mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    for part in page.split("<!--") {
         // What is before the first mark; else the mark, and what follows it.
         match part.split_once("-->") {
             None => out.write_all(part.as_bytes())?,
             Some((mark, rest)) => {
-                match mark {
-                    "title" => write!(out, "{}", escaped(&title(tables)))?,
-                    "style" => out.write_all(STYLE.as_bytes())?,
-                    "footer" => write_footer(tables, out)?,
-                    // `<` could end the element: JSON has it in texts only, where it can be written otherwise.
-                    "data" => out.write_all(serde_json::to_string(&data)?.replace('<', "\\u003c").as_bytes())?,
-                    "faults" => packer.write_base64(out)?,
-                    "script" => out.write_all(SCRIPT.as_bytes())?,
-                    _ => {}
-                }
+                write(mark, out)?;
                 out.write_all(rest.as_bytes())?;
             }
         }
     }
     Ok(())
+}
+
+/// Writes what a page's script reads as JSON. `<` could end the element: JSON has it in texts only, where it can be
+/// written otherwise.
+pub fn write_data(data: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
+    out.write_all(serde_json::to_string(data)?.replace('<', "\\u003c").as_bytes())
 }
 
 /// What the page's script finds as JSON.
@@ -201,7 +217,7 @@ fn write_footer(tables: &Tables, out: &mut dyn Write) -> io::Result<()> {
 }
 
 /// The text, for HTML outside of attributes.
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
@@ -237,7 +253,7 @@ mod tests {
     /// Catches anything that a browser would fetch.
     #[test]
     fn nothing_comes_from_elsewhere() {
-        for part in [PAGE, STYLE, SCRIPT] {
+        for part in [PAGE, BASE_STYLE, STYLE, SCRIPT] {
             for word in ["http:", "https:", "src=", "@import", "url(", "fetch(", "import ", "innerHTML"] {
                 assert!(!part.contains(word), "{word}");
             }

@@ -1,0 +1,119 @@
+//! `neap profile --heap` and `--allocs`: which code holds memory, and which code allocates, from sampled blocks.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use neap_launch::child::{self, Program};
+use neap_launch::environment::with_library;
+use neap_launch::error::{Error, FAILED};
+use neap_launch::private_dir::{self, PrivateDir};
+use neap_launch::{Setting, library, target};
+use neap_options::Id;
+use neap_profile::{Profile, View};
+use neap_survey::{Asked, Request, Scope, Snapshot, in_directory, profile};
+
+use super::args::ProfileArgs;
+use super::written;
+
+/// How long a process is watched unless the user says.
+const DURATION: Duration = Duration::from_secs(10);
+
+/// Profiles a program or a process.
+pub fn run(args: &ProfileArgs, view: View) -> Result<u8, Error> {
+    match args.pid {
+        Some(pid) => {
+            let output = written::output(&args.written, pid)?;
+            let made = of_process(pid, args).map_err(|e| Error::failed(format!("process {pid}: {e}")))?;
+            write(made, view, args, output)?;
+            Ok(0)
+        }
+        None => of_program(args, view),
+    }
+}
+
+/// Profiles a process that runs. Growth is that of the second half of the time, or of all of it where the process keeps
+/// samples anyway.
+fn of_process(pid: u32, args: &ProfileArgs) -> Result<Profile, neap_survey::Error> {
+    let duration = args.duration.unwrap_or(DURATION);
+    let mut asked = Asked::ask(pid, Request { interval: args.interval, duration: duration / 2 })?;
+    let first = if asked.kept_before() { asked.snapshot()? } else { None };
+    let seen = watch(&mut asked);
+    // Also where it failed: the process is not to go on for its lease.
+    let ended = asked.end();
+    let (middle, last) = seen?;
+    ended?;
+    Ok(profile(last.as_ref(), first.or(middle).as_ref(), &Scope::of(&asked)))
+}
+
+/// Two snapshots: in the middle of the time, and at its end.
+fn watch(asked: &mut Asked) -> Result<(Option<Snapshot>, Option<Snapshot>), neap_survey::Error> {
+    asked.wait(&mut || false)?;
+    let middle = asked.snapshot()?;
+    asked.wait(&mut || false)?;
+    Ok((middle, asked.snapshot()?))
+}
+
+/// Runs a program on neap with samples from its start to its end.
+fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
+    let Some(command) = args.command.first() else { return Err(Error::failed("no program is given")) };
+    let path = target::resolve(command)?;
+    target::inspect(&path)?;
+    let library = library::NEAP.place()?;
+    let directory = PrivateDir::create(&bases(), "neap-profile")
+        .map_err(|reasons| Error::failed(format!("no directory for the samples: {reasons}")))?;
+    let named = directory.path().to_str().map(str::to_owned);
+    let named = named.ok_or_else(|| Error::failed(format!("{} is not UTF-8", directory.path().display())))?;
+    let setting = |id: Id, value| Setting { name: id.option().name, env: id.option().env, value };
+    let settings = [setting(Id::Profile, named), setting(Id::ProfileInterval, args.interval.to_string())];
+    let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
+    let ended = child::supervise(&program)?;
+    let written = in_directory(directory.path()).map_err(|e| Error::failed(format!("samples: {e}"))).and_then(|all| {
+        let made = of_ended(&all, ended.pid, args)?;
+        // Named by the process, which is known only now.
+        let output = written::output(&args.written, ended.pid)?;
+        write(made, view, args, output)
+    });
+    drop(directory);
+    drop(library);
+    if let Err(error) = written {
+        error.report();
+        // The program's own failure is worth more to the caller than ours.
+        if ended.status.success() {
+            return Ok(FAILED);
+        }
+    }
+    Ok(child::end_like(ended.status))
+}
+
+/// A file on a disk would be written by the system all the time.
+fn bases() -> Vec<PathBuf> {
+    let mut bases = vec![PathBuf::from("/dev/shm")];
+    bases.extend(private_dir::volatile_bases());
+    bases
+}
+
+/// The profile of a program that has ended: of the last one that its process executed.
+fn of_ended(all: &[Snapshot], pid: u32, args: &ProfileArgs) -> Result<Profile, Error> {
+    let own: Vec<&Snapshot> = all.iter().filter(|snapshot| snapshot.process() == pid).collect();
+    let Some(last) = own.last() else {
+        return Err(Error::failed("the program has left no samples")
+            .remedy("it may have started others only, or cleared its environment: neap profile --pid, while it runs"));
+    };
+    let command = args.command.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let mut made = profile(Some(last), None, &Scope { command, ..Scope::default() });
+    made.notes.push("Live is what was live when the program ended.".to_owned());
+    if all.len() > 1 {
+        made.notes.push(format!("{} other processes and programs that it started are not in it.", all.len() - 1));
+    }
+    Ok(made)
+}
+
+fn write(
+    mut made: Profile,
+    view: View,
+    args: &ProfileArgs,
+    output: Option<neap_launch::output::Output>,
+) -> Result<(), Error> {
+    made.shown = made.column(&view.main().name).unwrap_or(made.shown);
+    written::write(&made, made.shown, &args.written, output)
+}

@@ -1,0 +1,32 @@
+//! `neap profile`: which code takes memory, and where the time of allocation goes.
+//!
+//! A view is measured by a module (`time`, `heap`), which makes a `Profile`; what becomes of it is the same for all:
+//! `written`. `files` shows and compares profiles that were written.
+
+pub mod args;
+mod files;
+mod heap;
+mod time;
+mod written;
+
+use neap_launch::error::Error;
+use neap_profile::View;
+
+use self::args::{ProfileAction, ProfileArgs};
+
+/// Runs the command; the result is the program's exit status, as with `neap run`.
+pub fn run(args: ProfileArgs) -> Result<u8, Error> {
+    match &args.action {
+        Some(ProfileAction::Show(show)) => return files::show(show),
+        Some(ProfileAction::Diff(diff)) => return files::diff(diff),
+        None => {}
+    }
+    if args.pid.is_none() && args.command.is_empty() {
+        return Err(Error::failed("neither a program nor a process is given").remedy("neap profile --time -- PROGRAM"));
+    }
+    match args.views.chosen() {
+        Some(View::Time) => time::run(&args),
+        Some(view @ (View::Heap | View::Allocs)) => heap::run(&args, view),
+        _ => Err(Error::failed("no view is given").remedy("neap profile --heap -- PROGRAM")),
+    }
+}

@@ -1,0 +1,34 @@
+//! How a profile is written: to which file, in which format.
+
+use neap_launch::error::{Error, tell};
+use neap_launch::output::Output;
+use neap_profile::pprof::Symbols;
+use neap_profile::{Options, Profile};
+
+use super::args::Written;
+
+/// The file of a profile of a process: opened before there is one. Text goes where it is in nobody's way.
+pub fn output(written: &Written, pid: u32) -> Result<Option<Output>, Error> {
+    if written.output.is_none() && written.format.name == "text" {
+        return Ok(None);
+    }
+    let otherwise = format!("profile.{pid}{}", written.format.ending);
+    Output::create(written.output.as_deref(), &otherwise).map(Some)
+}
+
+/// Writes a profile; without an output, as text on standard error.
+pub fn write(profile: &Profile, column: usize, written: &Written, output: Option<Output>) -> Result<(), Error> {
+    let symbols = if written.no_symbols { Symbols::Addresses } else { Symbols::Named };
+    let options = Options { column, symbols, limit: written.limit };
+    let Some(mut output) = output else {
+        let mut text = Vec::new();
+        let _ = (written.format.write)(profile, options, &mut text);
+        String::from_utf8_lossy(&text).lines().for_each(tell);
+        return Ok(());
+    };
+    output.write("the profile", |out| (written.format.write)(profile, options, out))?;
+    if written.output.is_none() && output.path().as_os_str() != "-" {
+        tell(format_args!("neap: {} stacks in {}", profile.samples.len(), output.path().display()));
+    }
+    Ok(())
+}

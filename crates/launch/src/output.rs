@@ -1,0 +1,120 @@
+//! The file that a command writes: opened before there is anything to write, so that a run is not in vain.
+
+use std::fs::{self, File};
+use std::io::{self, BufWriter, ErrorKind, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, cannot_print, system_message};
+use crate::sys;
+
+/// Where the result goes.
+pub struct Output {
+    path: PathBuf,
+    file: File,
+    /// Whether it is standard output.
+    standard: bool,
+    /// Whether neap made the file and has written nothing: then it goes away again.
+    fresh: bool,
+}
+
+impl Output {
+    /// Opens the file that the user named (`-` is standard output), else one of that other name. What a file has stays in
+    /// it until the result is written.
+    pub fn create(named: Option<&Path>, otherwise: &str) -> Result<Self, Error> {
+        match named {
+            Some(path) if path.as_os_str() == "-" => Self::standard(),
+            Some(path) => Self::open(path.to_owned(), 0),
+            // A name that can be guessed: where another user put a link there, it is not followed.
+            None => Self::open(PathBuf::from(otherwise), libc::O_NOFOLLOW),
+        }
+    }
+
+    /// Standard output.
+    pub fn standard() -> Result<Self, Error> {
+        let file = sys::standard_output().map_err(|e| cannot_print(&e).remedy("name a file with -o"))?;
+        Ok(Self { path: PathBuf::from("-"), file, standard: true, fresh: false })
+    }
+
+    fn open(path: PathBuf, flags: libc::c_int) -> Result<Self, Error> {
+        let open = |new| File::options().write(true).create(true).create_new(new).custom_flags(flags).open(&path);
+        let opened = match open(true) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => open(false).map(|file| (file, false)),
+            other => other.map(|file| (file, true)),
+        };
+        match opened {
+            Ok((file, fresh)) => Ok(Self { path, file, standard: false, fresh }),
+            Err(error) => Err(Error::failed(format!("cannot write to {}: {}", path.display(), system_message(&error)))
+                .remedy("name another file with -o")),
+        }
+    }
+
+    /// Its name.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Writes the result, which is called `what`.
+    pub fn write(&mut self, what: &str, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
+        self.fresh = false;
+        // What is standard output may have something of others, also where it is a file.
+        let emptied = if self.standard { Ok(()) } else { empty(&self.file) };
+        let written = emptied.map_err(|error| (error, 0)).and_then(|()| write_all(write, &mut self.file));
+        match written {
+            Ok(()) => Ok(()),
+            // `neap ... -o - | head`
+            Err((error, _)) if self.standard && error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Err((error, bytes)) => {
+                let name = if self.standard { "standard output".into() } else { self.path.to_string_lossy() };
+                let message = system_message(&error);
+                Err(Error::failed(format!(
+                    "cannot write to {name}: {message}; it has the first {bytes} bytes of {what}"
+                ))
+                .remedy("make room there and run it again, or name a file elsewhere with -o"))
+            }
+        }
+    }
+}
+
+impl Drop for Output {
+    fn drop(&mut self) {
+        if self.fresh {
+            let _ = fs::remove_file(&self.path);
+        }
+    }
+}
+
+/// Takes what was in the file away; pipes and terminals have nothing.
+fn empty(file: &File) -> io::Result<()> {
+    if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
+}
+
+/// Writes the result; where that fails, the bytes that were written.
+fn write_all(
+    write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    out: &mut dyn Write,
+) -> Result<(), (io::Error, u64)> {
+    let mut out = BufWriter::with_capacity(64 << 10, Counted { out, bytes: 0 });
+    let written = write(&mut out).and_then(|()| out.flush());
+    // What waits in the buffer is not tried again.
+    let (counted, _) = out.into_parts();
+    written.map_err(|error| (error, counted.bytes))
+}
+
+/// Counts what goes through.
+struct Counted<'w> {
+    out: &'w mut dyn Write,
+    bytes: u64,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.bytes += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}

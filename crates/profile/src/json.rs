@@ -1,0 +1,45 @@
+//! The profile as JSON: the model as it is, behind the name and the version of the schema (`docs/profile.md`).
+
+use std::io::{self, Write};
+
+use serde::{Deserialize, Serialize};
+
+use crate::Profile;
+
+/// What `schema` says in each file.
+pub const SCHEMA: &str = "neap-profile";
+/// What `version` says. It changes when a reader of the one before would misunderstand the file.
+pub const VERSION: u32 = 1;
+
+#[derive(Serialize)]
+struct Written<'p> {
+    schema: &'static str,
+    version: u32,
+    #[serde(flatten)]
+    profile: &'p Profile,
+}
+
+/// Says what a file is, before the rest is read.
+#[derive(Deserialize)]
+struct Head {
+    #[serde(default)]
+    schema: String,
+    #[serde(default)]
+    version: u32,
+}
+
+/// Writes a profile as JSON.
+pub fn json(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
+    serde_json::to_writer(&mut *out, &Written { schema: SCHEMA, version: VERSION, profile })?;
+    writeln!(out)
+}
+
+/// Reads what [`json`] wrote, or says why not.
+pub fn read_json(bytes: &[u8]) -> Result<Profile, String> {
+    let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
+    match (head.schema.as_str(), head.version) {
+        (SCHEMA, VERSION) => serde_json::from_slice(bytes).map_err(|error| error.to_string()),
+        (SCHEMA, version) => Err(format!("it has version {version} of the schema, and this neap reads {VERSION}")),
+        _ => Err("it is JSON, but no profile of neap".to_owned()),
+    }
+}

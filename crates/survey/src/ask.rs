@@ -1,0 +1,134 @@
+//! Asks a process for samples (`neap_samples::control`).
+
+use crate::process::Memory;
+use crate::snapshot::Snapshot;
+use crate::{Error, find};
+use neap_samples::control::Control;
+use std::mem::offset_of;
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+/// How often the answer is looked for.
+const LOOK: Duration = Duration::from_millis(2);
+/// How often the process is made to look once more: a thread that has followed a request passes it on to others, unless
+/// those are in the middle of a call.
+const AGAIN: Duration = Duration::from_millis(100);
+/// How long sampling goes on without the asker.
+const LEASE: Duration = Duration::from_secs(5);
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Mean bytes between two samples; 1: each block.
+    pub interval: u64,
+    /// For how long.
+    pub duration: Duration,
+}
+
+/// A process that was asked, or keeps samples already.
+#[derive(Debug)]
+pub struct Asked {
+    memory: Memory,
+    block: u64,
+    pid: u32,
+    request: Request,
+    /// The number of the request; 0: the process keeps samples anyway.
+    number: u64,
+    began: Instant,
+}
+
+impl Asked {
+    /// Asks process `pid`. It may take a while to answer.
+    pub fn ask(pid: u32, request: Request) -> Result<Self, Error> {
+        let memory = Memory::open(pid)?;
+        let block = find::control(pid, &memory)?;
+        let mut asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
+        // Without a lease the program itself has chosen to keep samples.
+        if asked.word(offset_of!(Control, state))? == 0 || asked.word(offset_of!(Control, lease))? != 0 {
+            asked.renew(request.interval)?;
+        }
+        Ok(asked)
+    }
+
+    /// Whether the process keeps samples without being asked.
+    pub fn kept_before(&self) -> bool {
+        self.number == 0
+    }
+
+    fn word(&self, at: usize) -> Result<u64, Error> {
+        self.memory.word(self.block + at as u64).map_err(|_| Error::Gone)
+    }
+
+    fn set(&self, at: usize, bytes: &[u8]) -> Result<(), Error> {
+        self.memory.write(self.block + at as u64, bytes).map_err(|error| match error.kind() {
+            std::io::ErrorKind::PermissionDenied => Error::Denied,
+            _ => Error::Gone,
+        })
+    }
+
+    /// Makes a request, or renews it.
+    fn renew(&mut self, interval: u64) -> Result<(), Error> {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64) | 1;
+        self.number = if now == self.number { now + 2 } else { now };
+        self.set(offset_of!(Control, interval), &interval.to_ne_bytes())?;
+        self.set(offset_of!(Control, lease), &(LEASE.as_millis() as u64).to_ne_bytes())?;
+        self.set(offset_of!(Control, request), &self.number.to_ne_bytes())?;
+        self.knock()
+    }
+
+    fn knock(&self) -> Result<(), Error> {
+        let at = self.word(offset_of!(Control, knock))?;
+        self.set(at as usize, &[1])
+    }
+
+    /// Whether the process has done what it was asked.
+    pub fn has_answered(&self) -> Result<bool, Error> {
+        Ok(self.number == 0 || self.word(offset_of!(Control, answer))? == self.number)
+    }
+
+    /// Waits for the time that was asked for to pass, counted from the answer, or until `ends` is true.
+    pub fn wait(&mut self, ends: &mut dyn FnMut() -> bool) -> Result<(), Error> {
+        let mut answered = None;
+        let (mut knocked, mut renewed) = (Instant::now(), Instant::now());
+        loop {
+            if answered.is_none() && self.has_answered()? {
+                answered = Some(Instant::now());
+            }
+            let since = answered.unwrap_or(self.began);
+            if since.elapsed() >= self.request.duration || ends() {
+                break;
+            }
+            if self.number != 0 && knocked.elapsed() >= AGAIN {
+                if renewed.elapsed() >= LEASE / 2 {
+                    let before = self.has_answered()?;
+                    self.renew(self.request.interval)?;
+                    answered = answered.filter(|_| before);
+                    renewed = Instant::now();
+                } else {
+                    self.knock()?;
+                }
+                knocked = Instant::now();
+            }
+            sleep(LOOK.min(self.request.duration.saturating_sub(since.elapsed())));
+        }
+        if answered.is_none() { Err(Error::Silent(self.request.duration)) } else { Ok(()) }
+    }
+
+    /// A copy of what the process has kept so far; `None` if it has had no sample yet.
+    pub fn snapshot(&self) -> Result<Option<Snapshot>, Error> {
+        match self.word(offset_of!(Control, file))? {
+            0 => Ok(None),
+            file => Snapshot::from_memory(&self.memory, file).map(Some),
+        }
+    }
+
+    /// Ends the request.
+    pub fn end(&mut self) -> Result<(), Error> {
+        if self.number != 0 { self.renew(0) } else { Ok(()) }
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+}

@@ -1,0 +1,102 @@
+//! Asks a process under neap for its sampled blocks, and makes profiles of them: what is live, what was allocated, what
+//! has grown.
+//!
+//! | file | answers |
+//! |---|---|
+//! | `process.rs` | what a process has mapped, and how its memory is read and written |
+//! | `find.rs` | where its control block is |
+//! | `ask.rs` | how it is asked for samples |
+//! | `snapshot.rs` | a copy of its file of samples, from its memory or from a directory |
+//! | `heap.rs` | from snapshots to a profile |
+//! | `names.rs` | names and lines for addresses |
+//!
+//! A process is asked and read through `/proc/PID/mem`, without stopping it. That wants the rights of a debugger, which
+//! the kernel checks: the same user (where `kernel.yama.ptrace_scope` is 1: a process that this one started), or root.
+//! May depend on `neap-samples` (layouts), `neap-profile` (the model), `neap-symbols` and std.
+#![forbid(unsafe_code)]
+
+mod ask;
+mod find;
+mod heap;
+mod names;
+mod process;
+mod snapshot;
+
+pub use ask::{Asked, Request};
+pub use heap::{Scope, profile};
+pub use snapshot::{Snapshot, in_directory};
+
+use neap_profile::Profile;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+/// Why there is no profile.
+#[derive(Debug)]
+pub enum Error {
+    /// There is no such process.
+    NoProcess,
+    /// The process does not run on neap, or on one without this ability.
+    NoNeap,
+    /// This user may not look into the process, or not write there.
+    Denied,
+    /// The process runs on another version of neap.
+    Version(u64),
+    /// The process has not answered in that time.
+    Silent(Duration),
+    /// The process executed another program, or ended, before it was read.
+    Gone,
+    /// The system says something else.
+    Io(io::Error),
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::NoProcess => f.write_str("no such process"),
+            Error::NoNeap => {
+                f.write_str("it does not run on neap, or on a version that cannot be asked: start it with neap run")
+            }
+            Error::Denied => f.write_str(
+                "no permission to ask the process: run neap as root, or as its user where \
+                 kernel.yama.ptrace_scope is 0; or start the program with neap profile -- CMD",
+            ),
+            Error::Version(version) => write!(f, "its neap has samples of version {version}, unknown here"),
+            Error::Silent(time) => write!(
+                f,
+                "it has not answered in {:.1} s: it is idle, or serves all calls from its caches, so that it made no call \
+                 that neap looks in; a longer --duration may help",
+                time.as_secs_f64()
+            ),
+            Error::Gone => f.write_str("the process ended, or executed another program"),
+            Error::Io(e) => e.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {}
+
+impl From<io::Error> for Error {
+    fn from(e: io::Error) -> Self {
+        /// ESRCH: the process has ended, but was not waited for.
+        const ENDED: i32 = 3;
+        match e.kind() {
+            io::ErrorKind::NotFound => Error::NoProcess,
+            _ if e.raw_os_error() == Some(ENDED) => Error::NoProcess,
+            io::ErrorKind::PermissionDenied => Error::Denied,
+            _ => Error::Io(e),
+        }
+    }
+}
+
+/// Profiles process `pid` for a while: blocks that are allocated in that time, with mean distances of `interval` bytes.
+/// Where the process keeps samples already, they are all there.
+pub fn collect(pid: u32, duration: Duration, interval: u64) -> Result<Profile, Error> {
+    let mut asked = Asked::ask(pid, Request { interval, duration })?;
+    let waited = asked.wait(&mut || false);
+    let snapshot = asked.snapshot();
+    asked.end()?;
+    waited?;
+    let snapshot = snapshot?;
+    Ok(profile(snapshot.as_ref(), None, &Scope::of(&asked)))
+}

@@ -1,0 +1,224 @@
+//! What the dynamic linker and the linker have left in memory: program headers, tables for unwinding, build ids, and the
+//! symbols of the C library. Found without the C library's functions, which take locks.
+
+use crate::system::call;
+use crate::system::filter::Asking;
+use core::ffi::{CStr, c_void};
+use core::ops::Range;
+use neap_sites::unwind::Tables;
+
+/// Bytes at the front of an object that are always mapped.
+const FRONT: usize = 4096;
+/// Longest distance from the front of the C library to a function.
+const FARTHEST: usize = 8 << 20;
+/// Longest segment of notes that is looked at.
+const NOTES: usize = 4096;
+
+unsafe extern "C" {
+    /// The front of the object that this code is part of: the linker defines it.
+    #[link_name = "__ehdr_start"]
+    static FRONT_OF_OBJECT: u8;
+}
+
+/// The program headers of the object whose file header is at `start`, of which `length` bytes are mapped.
+///
+/// # Safety
+/// The object must be mapped and stay so.
+pub unsafe fn headers(start: *const u8, length: usize) -> Option<&'static [libc::Elf64_Phdr]> {
+    if length < size_of::<libc::Elf64_Ehdr>() {
+        return None;
+    }
+    // SAFETY: the first page is mapped, and has the file header unless the magic differs. The header says where the
+    // program headers are.
+    unsafe {
+        let header = start.cast::<libc::Elf64_Ehdr>().read_unaligned();
+        let (offset, count) = (header.e_phoff as usize, usize::from(header.e_phnum));
+        let end = offset.checked_add(count * size_of::<libc::Elf64_Phdr>())?;
+        let good = header.e_ident.starts_with(b"\x7fELF") && offset.is_multiple_of(8) && end <= FRONT.min(length);
+        good.then(|| core::slice::from_raw_parts(start.add(offset).cast::<libc::Elf64_Phdr>(), count))
+    }
+}
+
+/// The tables at `tables` of an object, with the segment that they lie in.
+///
+/// # Safety
+/// The headers must be those of an object that is mapped and stays so, `bias` what is added to its addresses.
+pub unsafe fn tables_in(headers: &[libc::Elf64_Phdr], bias: usize, tables: usize) -> Option<Tables<'static>> {
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0) {
+        let start = bias.wrapping_add(header.p_vaddr as usize);
+        let length = header.p_filesz as usize;
+        if tables.wrapping_sub(start) < length {
+            // SAFETY: a segment that is mapped readable.
+            let bytes = unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(start), length) };
+            return Some(Tables { start: start as u64, bytes, header: tables as u64 });
+        }
+    }
+    None
+}
+
+/// The build id of an object.
+///
+/// # Safety
+/// As [`tables_in`].
+pub unsafe fn build_id(headers: &[libc::Elf64_Phdr], bias: usize) -> Option<&'static [u8]> {
+    const BUILD_ID: u32 = 3;
+    for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
+        let (start, length) = (bias.wrapping_add(header.p_vaddr as usize), (header.p_filesz as usize).min(NOTES));
+        let loaded = headers.iter().any(|load| {
+            let offset = header.p_vaddr.wrapping_sub(load.p_vaddr);
+            load.p_type == libc::PT_LOAD
+                && load.p_flags & libc::PF_R != 0
+                && offset.saturating_add(length as u64) <= load.p_filesz
+        });
+        if !loaded {
+            continue;
+        }
+        // SAFETY: it lies in a segment that is mapped readable.
+        let mut rest: &[u8] = unsafe { core::slice::from_raw_parts(core::ptr::with_exposed_provenance(start), length) };
+        let align = if header.p_align == 8 { 8 } else { 4 };
+        while let Some((words, behind)) = rest.split_first_chunk::<12>() {
+            let word = |at: usize| u32::from_ne_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]]);
+            let (name, bytes) = (word(0) as usize, word(4) as usize);
+            let text = (12 + name).next_multiple_of(align) - 12;
+            let Some(value) = behind.get(text..).and_then(|behind| behind.get(..bytes)) else { break };
+            if word(8) == BUILD_ID && behind.starts_with(b"GNU\0") {
+                return Some(value);
+            }
+            let Some(next) = rest.get(12 + text + bytes.next_multiple_of(align)..) else { break };
+            rest = next;
+        }
+    }
+    None
+}
+
+/// The tables of this library, and the addresses of its code; `None` where it is part of the program.
+pub fn own() -> Option<(Tables<'static>, Range<u64>)> {
+    // SAFETY: this library stays loaded.
+    unsafe {
+        let start = &raw const FRONT_OF_OBJECT;
+        let headers = headers(start, FRONT)?;
+        if call::auxiliary(libc::AT_PHDR) == headers.as_ptr().addr() {
+            return None;
+        }
+        let first = headers.iter().find(|header| header.p_type == libc::PT_LOAD && header.p_offset == 0)?;
+        let bias = start.addr().wrapping_sub(first.p_vaddr as usize);
+        let code = headers.iter().find(|header| {
+            let offset = (own as fn() -> _ as usize).wrapping_sub(bias.wrapping_add(header.p_vaddr as usize));
+            header.p_type == libc::PT_LOAD && offset < header.p_memsz as usize
+        })?;
+        let first = bias.wrapping_add(code.p_vaddr as usize) as u64;
+        let tables = headers.iter().find(|header| header.p_type == libc::PT_GNU_EH_FRAME)?;
+        Some((tables_in(headers, bias, bias.wrapping_add(tables.p_vaddr as usize))?, first..first + code.p_memsz))
+    }
+}
+
+/// The address of a symbol of the C library; null if it has none, or is not found. Asks the system for each OS page
+/// between the front of the library and one of its functions.
+pub fn symbol_of_libc(name: &CStr) -> *const c_void {
+    // Either may be another library's, in front of the C library.
+    let functions = [libc::getauxval as *const u8, libc::abort as *const u8];
+    let found = functions.into_iter().find_map(|function| {
+        // SAFETY: the front of an object that has the function, which stays loaded.
+        unsafe { symbol_in(front_before(function)?, name.to_bytes()) }
+    });
+    found.unwrap_or(core::ptr::null())
+}
+
+/// [`call::is_readable`]; false where a filter may end the process for the question.
+pub fn may_read(address: u64) -> bool {
+    Asking::if_allowed().is_some_and(|_asking| call::is_readable(address))
+}
+
+/// The front of the object that has the function at `code`: its first page lies before the code, and what lies between
+/// is mapped.
+fn front_before(code: *const u8) -> Option<*const u8> {
+    let mut page = code.map_addr(|address| address & !(FRONT - 1));
+    for _ in 0..FARTHEST / FRONT {
+        if !may_read(page.expose_provenance() as u64) {
+            return None;
+        }
+        // SAFETY: the page is readable; a mapping of an object, as is what follows it up to the code.
+        unsafe {
+            if page.cast::<u32>().read().to_ne_bytes() == *b"\x7fELF" {
+                let offset = (code.addr() - page.addr()) as u64;
+                let is_code = |header: &libc::Elf64_Phdr| {
+                    header.p_type == libc::PT_LOAD && offset.wrapping_sub(header.p_vaddr) < header.p_memsz
+                };
+                return headers(page, FRONT)?.iter().any(is_code).then_some(page);
+            }
+        }
+        page = page.wrapping_sub(FRONT);
+    }
+    None
+}
+
+/// The address of a symbol that the object at `base` defines.
+///
+/// # Safety
+/// An object must be mapped there and stay so, its first segment with address 0.
+unsafe fn symbol_in(base: *const u8, name: &[u8]) -> Option<*const c_void> {
+    const GNU_HASH: u64 = 0x6fff_fef5;
+    const STRINGS: u64 = 5;
+    const SYMBOLS: u64 = 6;
+    // SAFETY: the object's own tables say where they are and how long.
+    unsafe {
+        let headers = headers(base, FRONT)?;
+        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+        let entries = base.add(dynamic.p_vaddr as usize).cast::<[u64; 2]>();
+        let entry = |tag: u64| {
+            let all = (0..dynamic.p_memsz as usize / 16).map(|i| entries.add(i).read());
+            let value = all.take_while(|entry| entry[0] != 0).find(|entry| entry[0] == tag)?[1] as usize;
+            // The dynamic linker has added the base already, unless the section cannot be written.
+            Some(base.with_addr(if value < base.addr() { base.addr() + value } else { value }))
+        };
+        let (hash, strings) = (entry(GNU_HASH)?.cast::<u32>(), entry(STRINGS)?);
+        let symbols = entry(SYMBOLS)?.cast::<libc::Elf64_Sym>();
+        let [buckets, first, bloom] = [0, 1, 2].map(|i| hash.add(i).read() as usize);
+        if buckets == 0 {
+            return None;
+        }
+        let wanted = name.iter().fold(5381u32, |sum, &byte| sum.wrapping_mul(33).wrapping_add(u32::from(byte)));
+        let bucket = hash.add(4 + 2 * bloom);
+        let chain = bucket.add(buckets);
+        let mut number = bucket.add(wanted as usize % buckets).read() as usize;
+        while number >= first {
+            let of_symbol = chain.add(number - first).read();
+            let symbol = symbols.add(number).read();
+            let text = CStr::from_ptr(strings.add(symbol.st_name as usize).cast());
+            if of_symbol | 1 == wanted | 1 && symbol.st_shndx != 0 && text.to_bytes() == name {
+                return Some(base.add(symbol.st_value as usize).cast());
+            }
+            if of_symbol & 1 != 0 {
+                break;
+            }
+            number += 1;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a symbol that is not found, or another one's address.
+    #[test]
+    fn symbols_of_the_c_library() {
+        // SAFETY: a name.
+        let wanted = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"_dl_find_object".as_ptr()) };
+        assert_eq!(symbol_of_libc(c"_dl_find_object"), wanted.cast_const());
+        assert!(symbol_of_libc(c"_dl_find_objects").is_null());
+    }
+
+    /// Catches notes that are read at the wrong place: the build id is the one that the file says.
+    #[test]
+    fn build_ids() {
+        // SAFETY: the test program stays mapped.
+        let headers = unsafe { headers(&raw const FRONT_OF_OBJECT, FRONT) }.unwrap();
+        let bias = (&raw const FRONT_OF_OBJECT).addr();
+        // SAFETY: as above.
+        let Some(id) = (unsafe { build_id(headers, bias) }) else { return println!("SKIPPED: built without an id") };
+        let file = std::fs::read("/proc/self/exe").unwrap();
+        assert!(id.len() == 20 && file.windows(20).any(|bytes| bytes == id), "{id:x?}");
+    }
+}

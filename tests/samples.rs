@@ -1,0 +1,346 @@
+//! Samples of whole programs, and profiles made of them: what the samples say is what the programs did.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use neap_profile::Profile;
+use neap_survey::{Asked, Error, Request, Scope, Snapshot, collect, in_directory, profile};
+use neap_tests::{Case, Outcome, Run, Source, Stop, library, sys};
+
+const PROGRAM: Source = Source::new("samples/samples.c");
+const LEAKS: Source = Source::new("samples/leaks.cc");
+const PLUGIN_A: Source = Source::with_flags("samples/plugin.c", &["-shared"]);
+const PLUGIN_B: Source = Source::with_flags("samples/plugin.c", &["-shared", "-DOTHER"]);
+
+/// Planted leaks, each of some megabytes beside ten times as much that is freed.
+const KINDS: [&str; 9] = [
+    "with_malloc",
+    "with_calloc",
+    "with_aligned",
+    "with_strdup",
+    "with_large",
+    "with_realloc",
+    "with_vector",
+    "with_list",
+    "with_threads",
+];
+const KINDS_OF_CC: [&str; 3] = ["new", "map", "shared"];
+
+fn main() -> ExitCode {
+    let mut cases = Vec::new();
+    for kind in KINDS {
+        cases.push(Case::new(format!("leak::{kind}"), "a leak that another call site hides", move || leak(kind)));
+        cases.push(Case::new(format!("exact::{kind}"), "a block that is not counted, or counted twice", move || {
+            exact(kind)
+        }));
+        cases.push(Case::new(format!("totals::{kind}"), "samples whose weights are too high or too low", move || {
+            totals(kind)
+        }));
+    }
+    for kind in KINDS_OF_CC {
+        cases.push(Case::new(format!("leak::cc_{kind}"), "the same in C++", move || leak_of_cc(kind)));
+    }
+    cases.extend([
+        Case::new("live::remote", "a sample that stays when another thread frees it", || all_freed("remote")),
+        Case::new("live::signals", "a sample that handlers lose, and a hang", || all_freed("signals")),
+        Case::new("live::fork_storm", "a hang, or a child that ends badly, where samples meet forks", || {
+            all_freed("fork_storm")
+        }),
+        Case::new("fork::own_file", "a child that writes into its parent's file", own_file),
+        Case::new("stack::unloaded_code", "code that is taken for what was loaded in its place", unloaded_code),
+        Case::new("ask::running", "a process that does not answer, or does not stop", running),
+        Case::new("ask::growth", "growth that is not that of the time between two snapshots", growth),
+        Case::new("ask::gone", "samples that are taken for ever where the asker went away", asker_gone),
+        Case::new("ask::idle", "an idle process that is waited for, or that is no error", idle),
+        Case::new("ask::others", "a process without neap that is taken for one with it", others),
+        Case::new("file::limit", "SIGXFSZ, or a program that does not run, under a limit of file sizes", limit),
+        Case::new("table::complete", "a case that is written but never run", || {
+            let rest = ["remote", "signals", "forks", "fork_storm", "plugins", "serves", "idles"];
+            let cases = KINDS.iter().chain(&rest).map(|&case| ("samples", case)).collect::<Vec<_>>();
+            neap_tests::all_cases_named(&[PROGRAM], &cases)
+        }),
+    ]);
+    neap_tests::suite::main(cases)
+}
+
+fn fail<T>(why: String) -> Result<T, Stop> {
+    Err(Stop::Fail(why))
+}
+
+fn read(directory: &Path) -> Result<Vec<Snapshot>, Stop> {
+    in_directory(directory).map_err(|e| Stop::Fail(e.to_string()))
+}
+
+/// What a case says that is live, and what it requested in all.
+fn says(output: &str) -> Result<Vec<(i64, i64)>, Stop> {
+    let line = |line: &str| {
+        let mut words = line.strip_prefix("live ")?.split(" total ");
+        Some((words.next()?.trim().parse().ok()?, words.next()?.trim().parse().ok()?))
+    };
+    let found: Vec<(i64, i64)> = output.lines().filter_map(line).collect();
+    if found.is_empty() { fail(format!("the program says {output:?}")) } else { Ok(found) }
+}
+
+/// Runs a case to its end with samples at that distance; what it says, and the profile of each process.
+fn run(
+    source: Source,
+    case: &str,
+    interval: &str,
+    variables: &[(&str, &Path)],
+) -> Result<(String, Vec<Profile>), Stop> {
+    library::require_neap()?;
+    let directory = sys::TempDir::new("neap-profile")?;
+    let mut run = Run::new(source.build()?)
+        .arg(case)
+        .env("NEAP_PROFILE", directory.path())
+        .env("NEAP_PROFILE_INTERVAL", interval);
+    for (name, value) in variables {
+        run = run.env(name, value);
+    }
+    let done = run.run()?.success()?.no_complaint()?;
+    let all = read(directory.path())?;
+    let profiles = all.iter().map(|one| profile(Some(one), None, &Scope::default())).collect();
+    Ok((done.stdout.clone(), profiles))
+}
+
+fn one(mut profiles: Vec<Profile>) -> Result<Profile, Stop> {
+    match profiles.len() {
+        1 => Ok(profiles.remove(0)),
+        other => fail(format!("{other} files")),
+    }
+}
+
+fn total(profile: &Profile, name: &str) -> i64 {
+    profile.column(name).map_or(-1, |column| profile.total(column))
+}
+
+/// The functions of each stack, innermost first, with its value; the greatest value first.
+fn ranked(profile: &Profile, name: &str) -> Vec<(i64, String)> {
+    let column = profile.column(name).unwrap_or(0);
+    let mut all: Vec<(i64, String)> = profile
+        .samples
+        .iter()
+        .map(|sample| {
+            let names = profile.frames(sample).map(|frame| frame.name.into_owned());
+            (sample.values[column], names.collect::<Vec<_>>().join(" < "))
+        })
+        .collect();
+    all.sort_by_key(|(value, _)| std::cmp::Reverse(*value));
+    all
+}
+
+fn check_first(profile: &Profile, wanted: &str) -> Outcome {
+    let ranked = ranked(profile, "inuse_space");
+    match ranked.first() {
+        Some((_, stack)) if stack.contains(wanted) && stack.contains(" < ") => Ok(()),
+        _ => fail(format!("{wanted} is not first: {ranked:#?}")),
+    }
+}
+
+fn check_near(what: &str, value: i64, wanted: i64, part: f64) -> Outcome {
+    let error = (value - wanted) as f64 / wanted as f64;
+    if error.abs() <= part { Ok(()) } else { fail(format!("{what}: {value}, not {wanted} ({:+.1} %)", error * 100.0)) }
+}
+
+/// The C library's own blocks.
+const STRAY: i64 = 80 << 10;
+
+fn leak(kind: &str) -> Outcome {
+    let profile = one(run(PROGRAM, kind, "64K", &[])?.1)?;
+    check_first(&profile, "leaky_")
+}
+
+fn leak_of_cc(kind: &str) -> Outcome {
+    let profile = one(run(LEAKS, kind, "64K", &[])?.1)?;
+    check_first(&profile, &format!("leaky_{kind}"))
+}
+
+fn exact(kind: &str) -> Outcome {
+    let (output, profiles) = run(PROGRAM, kind, "1", &[])?;
+    let (live, all) = says(&output)?[0];
+    let profile = one(profiles)?;
+    for (name, wanted) in [("inuse_space", live), ("alloc_space", all)] {
+        let value = total(&profile, name);
+        if value < wanted || value > wanted + STRAY + 500 * 1000 {
+            return fail(format!("{name}: {value}, not {wanted}"));
+        }
+    }
+    check_first(&profile, "leaky_")
+}
+
+fn totals(kind: &str) -> Outcome {
+    let (output, profiles) = run(PROGRAM, kind, "2K", &[])?;
+    let (live, all) = says(&output)?[0];
+    let profile = one(profiles)?;
+    check_near("live", total(&profile, "inuse_space"), live, 0.05)?;
+    check_near("all", total(&profile, "alloc_space"), all, 0.05)
+}
+
+fn all_freed(case: &str) -> Outcome {
+    let (output, profiles) = run(PROGRAM, case, "8K", &[])?;
+    let (live, all) = says(&output)?[0];
+    // The parent's file is the first.
+    let profile = &profiles[0];
+    check_near("all", total(profile, "alloc_space"), all, 0.1)?;
+    if live != 0 || total(profile, "inuse_space") > STRAY {
+        return fail(format!("live: {:#?}", ranked(profile, "inuse_space")));
+    }
+    Ok(())
+}
+
+fn own_file() -> Outcome {
+    let (output, profiles) = run(PROGRAM, "forks", "2K", &[])?;
+    let says = says(&output)?;
+    let [parent, child] = profiles.as_slice() else { return fail(format!("{} files", profiles.len())) };
+    for (profile, (live, _), wanted) in [(parent, says[0], "leaky_parent"), (child, says[1], "leaky_child")] {
+        check_first(profile, wanted)?;
+        check_near(wanted, total(profile, "inuse_space"), live, 0.1)?;
+        let sites = ranked(profile, "alloc_space");
+        if sites.iter().filter(|(_, stack)| stack.contains("leaky_")).count() != 1 {
+            return fail(format!("{sites:#?}"));
+        }
+    }
+    Ok(())
+}
+
+fn unloaded_code() -> Outcome {
+    let (a, b) = (PLUGIN_A.build()?, PLUGIN_B.build()?);
+    let profile = one(run(PROGRAM, "plugins", "2K", &[("PLUGIN_A", &a), ("PLUGIN_B", &b)])?.1)?;
+    let sites = ranked(&profile, "inuse_space");
+    let of =
+        |name: &str| sites.iter().filter(|(_, stack)| stack.starts_with(name)).map(|(value, _)| value).sum::<i64>();
+    for name in ["allocate_a < plugin_allocate", "allocate_b < plugin_allocate"] {
+        check_near(name, of(name), 4_000_000, 0.2)?;
+    }
+    Ok(())
+}
+
+/// A case that runs until it is dropped.
+struct Running(Child);
+
+impl Running {
+    fn start(case: &str) -> Result<Self, Stop> {
+        let mut child = Command::new(PROGRAM.build()?)
+            .arg(case)
+            .env("LD_PRELOAD", library::require_neap()?)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.take() {
+            BufReader::new(output).read_line(&mut line)?;
+        }
+        let running = Running(child);
+        if line == "ready\n" { Ok(running) } else { fail(format!("the program says {line:?}")) }
+    }
+
+    fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn said<T>(result: Result<T, Error>) -> Result<T, Stop> {
+    result.map_err(|e| Stop::Fail(e.to_string()))
+}
+
+/// Whether the process takes samples: whether the count of them goes up in a while.
+fn takes_samples(asked: &Asked) -> Result<bool, Stop> {
+    let samples = || -> Result<u64, Stop> {
+        let snapshot = said(asked.snapshot())?;
+        Ok(snapshot.map_or(0, |snapshot| snapshot.view().stacks().map(|stack| stack.samples).sum()))
+    };
+    let before = samples()?;
+    std::thread::sleep(Duration::from_millis(300));
+    Ok(samples()? != before)
+}
+
+fn running() -> Outcome {
+    let program = Running::start("serves")?;
+    let mut asked =
+        said(Asked::ask(program.pid(), Request { interval: 16 << 10, duration: Duration::from_millis(1500) }))?;
+    said(asked.wait(&mut || false))?;
+    if !takes_samples(&asked)? {
+        return fail("no samples".into());
+    }
+    let snapshot = said(asked.snapshot())?;
+    check_first(&profile(snapshot.as_ref(), None, &Scope::of(&asked)), "leaky_served")?;
+    said(asked.end())?;
+    std::thread::sleep(Duration::from_millis(300));
+    if takes_samples(&asked)? {
+        return fail("it goes on".into());
+    }
+    // Once more, in one step.
+    check_first(&said(collect(program.pid(), Duration::from_millis(1500), 16 << 10))?, "leaky_served")
+}
+
+fn growth() -> Outcome {
+    let program = Running::start("serves")?;
+    let request = Request { interval: 4 << 10, duration: Duration::from_millis(700) };
+    let mut asked = said(Asked::ask(program.pid(), request))?;
+    said(asked.wait(&mut || false))?;
+    let first = said(asked.snapshot())?;
+    std::thread::sleep(Duration::from_millis(700));
+    let second = said(asked.snapshot())?;
+    let profile = profile(second.as_ref(), first.as_ref(), &Scope::of(&asked));
+    let (grown, live) = (ranked(&profile, "growth_space"), total(&profile, "inuse_space"));
+    let leaked: i64 = grown.iter().filter(|(_, stack)| stack.contains("leaky_served")).map(|(value, _)| value).sum();
+    // Much more is live in the ring, which does not grow.
+    if !grown[0].1.contains("leaky_served") || leaked <= 0 || leaked >= live {
+        return fail(format!("{leaked} of {live}: {grown:#?}"));
+    }
+    said(asked.end())
+}
+
+fn asker_gone() -> Outcome {
+    let program = Running::start("serves")?;
+    let request = Request { interval: 16 << 10, duration: Duration::from_millis(300) };
+    let mut asked = said(Asked::ask(program.pid(), request))?;
+    said(asked.wait(&mut || false))?;
+    if !takes_samples(&asked)? {
+        return fail("no samples".into());
+    }
+    // Neither renewed nor ended from here on.
+    let began = Instant::now();
+    while takes_samples(&asked)? {
+        if began.elapsed() > Duration::from_secs(20) {
+            return fail("it goes on".into());
+        }
+    }
+    Ok(())
+}
+
+fn idle() -> Outcome {
+    let program = Running::start("idles")?;
+    match collect(program.pid(), Duration::from_millis(500), 1024) {
+        Err(Error::Silent(_)) => Ok(()),
+        other => fail(format!("{other:?}")),
+    }
+}
+
+fn others() -> Outcome {
+    let duration = Duration::from_millis(100);
+    match (collect(std::process::id(), duration, 1024), collect(u32::MAX, duration, 1024)) {
+        (Err(Error::NoNeap), Err(Error::NoProcess)) => Ok(()),
+        other => fail(format!("{other:?}")),
+    }
+}
+
+fn limit() -> Outcome {
+    library::require_neap()?;
+    let directory = sys::TempDir::new("neap-profile")?;
+    let program = PROGRAM.build()?;
+    let script = format!("ulimit -f 1; exec {} remote", program.display());
+    let done = Run::new("sh").args(["-c", &script]).env("NEAP_PROFILE", directory.path()).run()?.success()?;
+    // One line says that the option does nothing; the shell itself has room.
+    done.contains("NEAP_PROFILE")?;
+    Ok(())
+}
