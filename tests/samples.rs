@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use neap_profile::Profile;
 use neap_survey::{Asked, Error, Request, Scope, Snapshot, collect, in_directory, profile};
-use neap_tests::{Case, Outcome, Run, Source, Stop, library, sys};
+use neap_tests::{Case, Outcome, Run, Source, Stop, library, program, sys};
 
 const PROGRAM: Source = Source::new("samples/samples.c");
 const LEAKS: Source = Source::new("samples/leaks.cc");
@@ -27,6 +27,17 @@ const KINDS: [&str; 9] = [
     "with_threads",
 ];
 const KINDS_OF_CC: [&str; 3] = ["new", "map", "shared"];
+const KINDS_OF_RUST: [&str; 3] = ["vector", "map", "circle"];
+const MODULE: Source = Source::with_flags("samples/leaking.c", &["-shared"]);
+/// Has the module keep texts, beside objects of Python's that are freed.
+const SCRIPT: &str = "
+import importlib.machinery, importlib.util, sys
+loader = importlib.machinery.ExtensionFileLoader('leaking', sys.argv[1])
+leaking = importlib.util.module_from_spec(importlib.util.spec_from_loader('leaking', loader))
+for i in range(30000):
+    [str(i + k) * 20 for k in range(20)]
+    leaking.keep('kept' * 60)
+";
 
 fn main() -> ExitCode {
     let mut cases = Vec::new();
@@ -39,9 +50,22 @@ fn main() -> ExitCode {
             totals(kind)
         }));
     }
+    cases.push(Case::new(
+        "totals::with_trimmed",
+        "a sample that realloc moves, while what it stands for stays",
+        || totals("with_trimmed"),
+    ));
     for kind in KINDS_OF_CC {
         cases.push(Case::new(format!("leak::cc_{kind}"), "the same in C++", move || leak_of_cc(kind)));
     }
+    for kind in KINDS_OF_RUST {
+        cases.push(Case::new(format!("leak::rust_{kind}"), "the same in Rust", move || leak_of_rust(kind)));
+    }
+    cases.push(Case::new(
+        "leak::python_module",
+        "the same in a module of Python, below the interpreter",
+        leak_of_python,
+    ));
     cases.extend([
         Case::new("live::remote", "a sample that stays when another thread frees it", || all_freed("remote")),
         Case::new("live::signals", "a sample that handlers lose, and a hang", || all_freed("signals")),
@@ -57,7 +81,7 @@ fn main() -> ExitCode {
         Case::new("ask::others", "a process without neap that is taken for one with it", others),
         Case::new("file::limit", "SIGXFSZ, or a program that does not run, under a limit of file sizes", limit),
         Case::new("table::complete", "a case that is written but never run", || {
-            let rest = ["remote", "signals", "forks", "fork_storm", "plugins", "serves", "idles"];
+            let rest = ["with_trimmed", "remote", "signals", "forks", "fork_storm", "plugins", "serves", "idles"];
             let cases = KINDS.iter().chain(&rest).map(|&case| ("samples", case)).collect::<Vec<_>>();
             neap_tests::all_cases_named(&[PROGRAM], &cases)
         }),
@@ -90,12 +114,14 @@ fn run(
     interval: &str,
     variables: &[(&str, &Path)],
 ) -> Result<(String, Vec<Profile>), Stop> {
+    run_of(Run::new(source.build()?).arg(case), interval, variables)
+}
+
+/// The same of any program.
+fn run_of(run: Run, interval: &str, variables: &[(&str, &Path)]) -> Result<(String, Vec<Profile>), Stop> {
     library::require_neap()?;
     let directory = sys::TempDir::new("neap-profile")?;
-    let mut run = Run::new(source.build()?)
-        .arg(case)
-        .env("NEAP_PROFILE", directory.path())
-        .env("NEAP_PROFILE_INTERVAL", interval);
+    let mut run = run.env("NEAP_PROFILE", directory.path()).env("NEAP_PROFILE_INTERVAL", interval);
     for (name, value) in variables {
         run = run.env(name, value);
     }
@@ -155,6 +181,29 @@ fn leak(kind: &str) -> Outcome {
 fn leak_of_cc(kind: &str) -> Outcome {
     let profile = one(run(LEAKS, kind, "64K", &[])?.1)?;
     check_first(&profile, &format!("leaky_{kind}"))
+}
+
+fn leak_of_rust(kind: &str) -> Outcome {
+    // As cargo would: with the compiler that builds the tests.
+    let rustc = std::env::var_os("RUSTC").map_or_else(|| program("rustc"), |path| Ok(path.into()))?;
+    let directory = sys::TempDir::new("neap-leaks")?;
+    let source = neap_tests::package_dir().join("samples/leaks.rs");
+    let built = directory.join("leaks");
+    Run::new(rustc).args(["--edition", "2024", "-O", "-g", "-o"]).arg(&built).arg(source).plain().run()?.success()?;
+    let profile = one(run_of(Run::new(&built).arg(kind), "64K", &[])?.1)?;
+    check_first(&profile, &format!("leaky_{kind}"))
+}
+
+fn leak_of_python() -> Outcome {
+    let python = program("/usr/bin/python3")?;
+    let asked = "import sysconfig; print(sysconfig.get_paths()['include'])";
+    let include = Run::new(&python).args(["-c", asked]).plain().run()?.success()?.stdout;
+    if !Path::new(include.trim()).join("Python.h").exists() {
+        return Err(Stop::Skip("Python.h is not installed".into()));
+    }
+    let module = MODULE.build_with(&[], &["-I", include.trim()])?;
+    let profile = one(run_of(Run::new(python).args(["-c", SCRIPT]).arg(module), "64K", &[])?.1)?;
+    check_first(&profile, "leaky_keep")
 }
 
 fn exact(kind: &str) -> Outcome {

@@ -51,6 +51,11 @@ SITE static void leaky_realloc(void) {
     void *p = note(malloc(n), n, 0);
     note(realloc(p, more), more, 1);
 }
+/* Made a little shorter, which leaves a block where it is. */
+SITE static void leaky_trimmed(void) {
+    void *p = note(malloc(304), 304, 1);
+    CHECK(realloc(p, 300) == p);
+}
 /* One block that grows all the time, as a vector does. */
 SITE static void leaky_vector(void) {
     static char *vector;
@@ -94,6 +99,7 @@ static void with_aligned(void) { rounds(leaky_aligned, 60000); }
 static void with_strdup(void) { rounds(leaky_strdup, 60000); }
 static void with_large(void) { rounds(leaky_large, 400); }
 static void with_realloc(void) { rounds(leaky_realloc, 60000); }
+static void with_trimmed(void) { rounds(leaky_trimmed, 60000); }
 static void with_vector(void) { rounds(leaky_vector, 22); }
 static void with_list(void) { rounds(leaky_list, 60000); }
 static void with_threads(void) { rounds(thread_leak, 500); }
@@ -235,7 +241,7 @@ static void idles(void) {
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(with_malloc), CASE(with_calloc), CASE(with_aligned), CASE(with_strdup), CASE(with_large),
-        CASE(with_realloc), CASE(with_vector), CASE(with_list), CASE(with_threads), CASE(remote), CASE(signals),
+        CASE(with_realloc), CASE(with_trimmed), CASE(with_vector), CASE(with_list), CASE(with_threads), CASE(remote), CASE(signals),
         CASE(forks), CASE(fork_storm), CASE(plugins), CASE(serves), CASE(idles),
     };
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);

@@ -113,6 +113,7 @@ const CHECKS: &[Step] = &[
 const LONG: &[(&str, Option<&str>, &str)] = &[
     ("tests/programs", None, "databases, browsers and compilers: minutes, and a GiB of packages"),
     ("crates/ranges/pool", Some("one_gibibyte"), "the kernel may take ten seconds to find 1 GiB that hangs together"),
+    ("tests/exact", Some("totals"), "ten programs twice, of which some take ten seconds"),
     ("xtask/install", None, "installs the product, with the command's release build"),
     ("xtask/release", None, "links the command's release build three times: minutes"),
     ("tests/report", None, "looks at pages in Chromium, which has to be installed"),

@@ -214,20 +214,20 @@ impl<O: Os> Allocator<O> {
             let _ = self.put(heap, given, None);
             return core::ptr::null_mut();
         };
-        self.large_block(Call::Free, given, c).set_sample(true);
+        self.large_block(Call::Free, given, c).set_sample_of(size);
         p
     }
 
-    /// Marks the block at `p`, which is new, as a sample until it is freed. False if only a copy can be a sample, as
-    /// it is no large block.
+    /// Marks the block at `p`, which is new and of `size` requested bytes, as a sample until it is freed. False if only a
+    /// copy can be a sample, as it is no large block.
     ///
     /// # Safety
     /// `p` must be a block of the caller's.
-    pub unsafe fn mark(&self, p: *mut u8) -> bool {
+    pub unsafe fn mark(&self, p: *mut u8, size: usize) -> bool {
         // SAFETY: the caller passes a live block of its own, as `Given` demands.
         let given = unsafe { Given::of(p) };
         let large = self.arenas.record(p).and_then(|c| given.large(c));
-        large.inspect(|block| block.set_sample(true)).is_some()
+        large.inspect(|block| block.set_sample_of(size)).is_some()
     }
 
     /// Frees the block at `given`, where `small` is [`Blocks::small`] of it.

@@ -236,6 +236,11 @@ fn samples_are_blocks() {
                 assert!(!p.is_null() && p.addr().is_multiple_of(align) && a.is_marked(p));
                 assert!((0..size).all(|i| p.add(i).read() == 0), "{size} aligned to {align}");
                 p.write_bytes(7, size);
+                // A realloc treats it as the block that it is in place of.
+                let other = a.malloc(heap, size);
+                assert_eq!(a.ordinary_size(p), a.usable_size(heap, neap_core::misuse::Call::Free, other), "{size}");
+                assert_eq!(a.ordinary_size(other), None);
+                a.free(heap, other).expect("a block");
                 assert!(a.take_mark(p) && !a.is_marked(p) && !a.take_mark(p));
                 a.free(heap, p).expect("a block");
                 let other = a.malloc(heap, size.max(40_000));

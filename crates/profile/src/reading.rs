@@ -60,4 +60,45 @@ mod tests {
         assert_ne!(broken, text);
         assert_eq!(refused(&broken), "its tables do not belong together");
     }
+
+    /// Profiles of neap and of Go, which the fuzz target `profiles` begins with.
+    fn seed(name: &str) -> Vec<u8> {
+        let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/profiles").join(name);
+        std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// Catches seeds of the fuzzer that its target gets nowhere with, and files of Go that are refused.
+    #[test]
+    fn seeds_of_the_fuzzer() {
+        for (name, samples, types) in [
+            ("heap.json", 5, "alloc_objects alloc_space inuse_objects inuse_space"),
+            ("heap.pb", 5, "alloc_objects alloc_space inuse_objects inuse_space"),
+            ("heap.pb.gz", 5, "alloc_objects alloc_space inuse_objects inuse_space"),
+            ("addresses.pb", 5, "alloc_objects alloc_space inuse_objects inuse_space"),
+            ("time.json", 0, "samples time"),
+            ("go.pb", 0, "alloc_objects alloc_space inuse_objects inuse_space"),
+        ] {
+            let profile = read(&seed(name)).unwrap_or_else(|why| panic!("{name}: {why}"));
+            let names: Vec<&str> = profile.types.iter().map(|of| of.name.as_ref()).collect();
+            assert_eq!(names.join(" "), types, "{name}");
+            assert!(profile.samples.len() == samples || samples == 0 && profile.samples.len() > 2, "{name}");
+        }
+    }
+
+    /// Catches a panic, or a loop without end, on files that are cut or damaged.
+    #[test]
+    fn damaged_files() {
+        let mut valid = 0;
+        for name in ["heap.json", "heap.pb", "heap.pb.gz", "go.pb"] {
+            let whole = seed(name);
+            for position in (0..whole.len()).step_by(1 + whole.len() / 600) {
+                let mut damaged = whole.clone();
+                damaged[position] ^= 0x41;
+                valid += usize::from(read(&damaged).is_ok_and(|profile| profile.total(0) >= 0));
+                valid += usize::from(read(&whole[..position]).is_ok_and(|profile| profile.total(0) >= 0));
+            }
+        }
+        // Letters of names are damaged without harm.
+        assert!(valid > 300, "{valid}");
+    }
 }

@@ -202,7 +202,7 @@ fn take_reentrant(size: usize, align: usize, zero: bool) -> (*mut u8, bool) {
     let chosen = interval != 0 && samples::interval() == 0 && by_chance(size, interval as u64, random::RANDOM.next());
     let p = NEAP.malloc_reentrant(size, if chosen { align.max(CHUNK) } else { align }, zero);
     // SAFETY: the block is new.
-    let sampled = chosen && !p.is_null() && unsafe { NEAP.mark(p) };
+    let sampled = chosen && !p.is_null() && unsafe { NEAP.mark(p, size) };
     (p, sampled)
 }
 
@@ -510,9 +510,9 @@ unsafe fn realloc_on(turn: Turn, p: *mut u8, old: usize, size: usize) -> *mut u8
 unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     // SAFETY: as the caller promises; the heap is lent to this call; the new block is the caller's.
     unsafe {
-        let marked = NEAP.is_marked(p);
-        if watch::fill() != 0 || (marked && (old <= MAX_SMALL || size <= MAX_SMALL)) {
-            return realloc_by_copy(p, old, size);
+        let ordinary = NEAP.ordinary_size(p);
+        if watch::fill() != 0 || (ordinary.is_some() && (old <= MAX_SMALL || size <= MAX_SMALL)) {
+            return realloc_by_copy(p, old, ordinary, size);
         }
         if NEAP.fits_in_place(old, size) {
             if NEAP.has_reason(Reason::Exact) {
@@ -542,7 +542,7 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         }
         end_sample(p);
         let new = realloc_on(turn, p, old, size);
-        let sampled = due && !new.is_null() && NEAP.mark(new);
+        let sampled = due && !new.is_null() && NEAP.mark(new, size);
         if !new.is_null() {
             freed(Some(old));
         }
@@ -550,18 +550,20 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     }
 }
 
-/// [`realloc`] where the old block is a sample, or blocks are filled.
+/// [`realloc`] where the old block is a sample, or blocks are filled. A sample stays or moves as the block that it is in
+/// place of would, which has `ordinary` usable bytes: else samples would be freed that stand for blocks which stay.
 ///
 /// # Safety
 /// As [`realloc`].
 #[cold]
-unsafe fn realloc_by_copy(p: *mut u8, old: usize, size: usize) -> *mut u8 {
+unsafe fn realloc_by_copy(p: *mut u8, old: usize, ordinary: Option<usize>, size: usize) -> *mut u8 {
     // SAFETY: as the caller promises; both blocks have the bytes that are copied.
     unsafe {
         // A block that gets shorter in place keeps its tail, which is copied when the block grows. So it stays only if
         // the program cannot have made the tail inaccessible.
         let keeps = || old - size < NEAP.os.page_size() || NEAP.stays_mapped(p);
-        if size <= old && size >= old / 2 && keeps() {
+        let fits = ordinary.map_or(size >= old / 2, |usable| NEAP.fits_in_place(usable, size));
+        if size <= old && fits && keeps() {
             return p;
         }
         let before = errno::get();

@@ -1,6 +1,7 @@
 //! The record of a large block: its length, and its special properties.
 
 use crate::CHUNK;
+use crate::blocks::class;
 use crate::pages::chunk::{BY_KIND, Flag, Gap, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, State, View};
 use crate::pages::owned::Owned;
 use crate::system::sync::{AtomicU8, AtomicUsize, Ordering, peek_cell};
@@ -21,7 +22,8 @@ struct LargeRecord {
     /// It may be mapped unlike its neighbours, see `apart.rs`. Atomic, as several threads of the program may change the
     /// same block.
     apart: AtomicU8,
-    _unused: Gap<1>,
+    /// Of a sample: the class of the small block that it is in place of; 0: of none.
+    like: Cell<u8>,
     /// Number of chunks.
     len: Cell<u32>,
     /// Number of chunks at the front that it ever used.
@@ -178,6 +180,21 @@ impl Large {
     #[inline]
     pub(crate) fn set_sample(self, sample: bool) {
         self.record().sample.set(sample);
+    }
+
+    /// Makes it a sample of `size` requested bytes.
+    pub(crate) fn set_sample_of(self, size: usize) {
+        let like = if size <= class::MAX_SMALL { class::of(size) } else { 0 };
+        self.record().like.set(like as u8);
+        self.set_sample(true);
+    }
+
+    /// Of a sample: the usable bytes that the block would have if it were none.
+    pub(crate) fn ordinary_bytes(self) -> usize {
+        match self.record().like.get() {
+            0 => self.bytes(),
+            like => class::SIZE[usize::from(like)] as usize,
+        }
     }
 
     /// In a heap's cache: the epoch since which it waits.

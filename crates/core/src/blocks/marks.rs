@@ -50,6 +50,15 @@ impl<O: Os> Blocks<O> {
         unsafe { self.marked(p) }.is_some()
     }
 
+    /// Of a sample at `p`: the usable bytes that the block would have if it were none. `None` if it is none.
+    ///
+    /// # Safety
+    /// `p` must be a live block of the caller's, or foreign.
+    pub unsafe fn ordinary_size(&self, p: *mut u8) -> Option<usize> {
+        // SAFETY: the caller passes a live block of its own, or a foreign pointer.
+        unsafe { self.marked(p) }.map(Large::ordinary_bytes)
+    }
+
     /// Clears the mark of the block at `p`; returns whether it was set.
     ///
     /// # Safety
