@@ -18,6 +18,9 @@ pub struct Module<'a> {
     pub end: u64,
     /// What is added to the addresses that the object states.
     pub bias: u64,
+    /// The part of it that has the code of the frame, as it is mapped: first address, address behind the last, place in
+    /// the file. Zeros where that is not known.
+    pub code: [u64; 3],
     /// The build id; empty if there is none.
     pub build: &'a [u8],
     /// The path, as the dynamic linker has it; empty for the program.
@@ -124,6 +127,9 @@ impl<'a> Table<'a> {
                 (module::START, from.start),
                 (module::END, from.end),
                 (module::BIAS, from.bias),
+                (module::CODE, from.code[0]),
+                (module::CODE_END, from.code[1]),
+                (module::CODE_OFFSET, from.code[2]),
                 (module::LENGTHS, build.len() as u64 | (path.len() as u64) << 32),
             ] {
                 self.word(at + word).store(value, Ordering::Relaxed);

@@ -36,8 +36,7 @@ pub(crate) const READERS_AT: usize = offset_of!(Placed, allocator) + Allocator::
 
 const _: () = assert!(READERS_AT.is_multiple_of(2), "the kernel refuses semaphores that are not aligned");
 
-/// The allocator. Tools look for semaphores in a section of this name; it lies where other data does.
-#[unsafe(link_section = ".probes")]
+/// The allocator.
 pub static NEAP: Placed = Placed {
     control: Control::new(offset_of!(Placed, allocator) + Allocator::<Linux>::REQUEST_AT),
     _before: [0; 1024 - size_of::<Control>()],

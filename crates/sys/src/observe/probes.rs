@@ -23,6 +23,10 @@ macro_rules! text {
             ".pushsection .stapsdt.base,\"aG\",@progbits,.stapsdt.base,comdat\n",
             ".weak _.stapsdt.base\n.hidden _.stapsdt.base\n",
             "_.stapsdt.base: .space 1\n.size _.stapsdt.base, 1\n.popsection\n",
+            // Tools find the place of a semaphore in the file by this section, which others have for theirs; it lies in
+            // the segment of the allocator.
+            ".pushsection .probes,\"aw\",@progbits\n.p2align 1\n",
+            "neap_probes: .2byte 0\n.popsection\n",
             $crate::observe::probes::text!(probe "alloc", $all),
             $crate::observe::probes::text!(probe "free", $first),
         )
@@ -34,7 +38,7 @@ macro_rules! text {
             ".type neap_probe_", $name, ", @function\n",
             "neap_probe_", $name, ":\n.cfi_startproc\nnop\nret\n.cfi_endproc\n",
             // For linkers that leave out what no code refers to.
-            ".p2align 3\n.8byte _.stapsdt.base - .\n",
+            ".p2align 3\n.8byte _.stapsdt.base - ., neap_probes - .\n",
             ".size neap_probe_", $name, ", . - neap_probe_", $name, "\n.popsection\n",
             ".pushsection .note.stapsdt,\"\",@note\n.p2align 2\n",
             ".4byte 8, 993f - 992f, 3\n.asciz \"stapsdt\"\n",
