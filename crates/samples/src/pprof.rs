@@ -25,33 +25,45 @@ pub struct Time {
     pub date: u64,
 }
 
-/// The texts of each profile, in the order of the table. Those of modules follow: of each its path and its build id.
-const TEXTS: [&str; 10] = [
-    "",
-    "alloc_objects",
-    "alloc_space",
-    "inuse_objects",
-    "inuse_space",
-    "count",
-    "bytes",
-    "space",
-    "[no stack]",
-    // Where neap is part of the program, its own functions are on the stacks.
-    r"(neap|neap_sys|neap_core)::.*|<(neap|neap_sys|neap_core)::.*|__rust_.*|__rustc(::|\[).*",
-];
+/// The texts of each profile, in the order of the table, each with a line end behind it: one text, as the start of each
+/// process relocates what points to texts. Those of modules follow: of each its path and its build id.
+const TEXTS: &str = concat!(
+    "\n",
+    "alloc_objects\n",
+    "alloc_space\n",
+    "inuse_objects\n",
+    "inuse_space\n",
+    "count\n",
+    "bytes\n",
+    "space\n",
+    "[no stack]\n",
+    // Where neap is part of the program, its own functions are on the stacks: what these call. Readers may leave modules
+    // out of names.
+    r"(__rustc(\[[0-9a-f]+\])?::)?__rust_(alloc|alloc_zeroed|realloc|dealloc)|",
+    r"(neap|neap_sys|neap_core)::.*|",
+    r"malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|memalign|valloc|pvalloc",
+    "\n",
+);
+/// Number of them.
+const FIXED: u64 = OWN + 1;
 const COUNT: u64 = 5;
 const BYTES: u64 = 6;
 const SPACE: u64 = 7;
 const NO_STACK: u64 = 8;
 const OWN: u64 = 9;
-/// Notes on samples that are missing or incomplete, and their texts.
-const LOSSES: [(Word, &str); 3] = [
-    (Word::LostStacks, " samples are without their stack, as there was no room for more stacks."),
-    (Word::LostLive, " samples count as freed, as there was no room for more live ones."),
-    (Word::Lost, " samples are missing, as there was no file for them yet."),
-];
+/// What is counted of samples that are missing or incomplete.
+const LOSSES: [Word; 3] = [Word::LostStacks, Word::LostLive, Word::Lost];
 
-/// The location of samples without a stack, and its function. Those of frames are their words, which are greater.
+/// What a note says of it, behind the number.
+fn note(lost: Word) -> &'static str {
+    match lost {
+        Word::LostStacks => " samples are without their stack, as there was no room for more stacks.",
+        Word::LostLive => " samples count as freed, as there was no room for more live ones.",
+        _ => " samples are missing, as there was no file for them yet.",
+    }
+}
+
+/// The location of samples without a stack, and its function.
 const NOWHERE: u64 = 1;
 
 /// Words of scratch memory that [`write`] needs, given the header of the file: a set of frames.
@@ -62,6 +74,7 @@ pub fn scratch(frames: u64) -> usize {
 
 /// Writes a profile to `sink`, which returns false when it takes no more. Returns false then. `set` must be zeroed, and
 /// have as many words as [`scratch`] says.
+#[cold]
 pub fn write(view: &View<'_>, kind: Kind, time: Time, set: &mut [u64], sink: &mut dyn FnMut(&[u8]) -> bool) -> bool {
     let mut out = Out { piece: Piece::new(), sink, good: true };
     let mut seen = Seen { set };
@@ -74,12 +87,18 @@ pub fn write(view: &View<'_>, kind: Kind, time: Time, set: &mut [u64], sink: &mu
     }
     nowhere(&mut out);
     for stack in view.stacks() {
+        let mut ids = Piece::new();
         for &frame in stack.frames {
-            if seen.is_new(frame) {
-                location(&mut out, frame);
+            let (id, is_new) = seen.id(frame);
+            if is_new {
+                location(&mut out, id, frame);
             }
+            ids.varint(id);
         }
-        sample(&mut out, &stack);
+        if stack.frames.is_empty() {
+            ids.varint(NOWHERE);
+        }
+        sample(&mut out, &ids, &stack);
         if !out.good {
             return false;
         }
@@ -95,6 +114,7 @@ pub fn write(view: &View<'_>, kind: Kind, time: Time, set: &mut [u64], sink: &mu
 ///   int64 default_sample_type = 14; }
 /// message ValueType { int64 type = 1; int64 unit = 2; }
 /// ```
+#[inline(never)]
 fn head(out: &mut Out<'_>, view: &View<'_>, kind: Kind, time: Time) {
     let mut value_type = |field, name, unit| {
         let mut piece = Short::new();
@@ -119,14 +139,13 @@ fn head(out: &mut Out<'_>, view: &View<'_>, kind: Kind, time: Time) {
 /// message Mapping { uint64 id = 1; uint64 memory_start = 2; uint64 memory_limit = 3; uint64 file_offset = 4;
 ///   int64 filename = 5; int64 build_id = 6; }
 /// ```
+#[inline(never)]
 fn mapping(out: &mut Out<'_>, module: &Mapped) {
     let [start, end, offset] = module.code;
     let (start, end) = if start == 0 { (module.start, module.end) } else { (start, end) };
-    let text = TEXTS.len() as u64 + 2 * u64::from(module.number);
+    let text = FIXED + 2 * u64::from(module.number);
     let mut piece = Short::new();
-    for (field, value) in
-        [(1, module.number.into()), (2, start), (3, end), (4, offset), (5, text), (6, text + 1)]
-    {
+    for (field, value) in [(1, module.number.into()), (2, start), (3, end), (4, offset), (5, text), (6, text + 1)] {
         piece.number(field, value);
     }
     out.message(3, &piece);
@@ -137,9 +156,10 @@ fn mapping(out: &mut Out<'_>, module: &Mapped) {
 /// message Line { uint64 function_id = 1; }
 /// message Function { uint64 id = 1; int64 name = 2; }
 /// ```
-fn location(out: &mut Out<'_>, frame: u64) {
+#[inline(never)]
+fn location(out: &mut Out<'_>, id: u64, frame: u64) {
     let mut piece = Short::new();
-    piece.number(1, frame);
+    piece.number(1, id);
     // A frame has its module's number plus 1.
     piece.number(2, (frame >> MODULE_SHIFT).saturating_sub(1));
     // A return address can be that of the next function.
@@ -147,6 +167,7 @@ fn location(out: &mut Out<'_>, frame: u64) {
     out.message(4, &piece);
 }
 
+#[inline(never)]
 fn nowhere(out: &mut Out<'_>) {
     let (mut line, mut place, mut function) = (Short::new(), Short::new(), Short::new());
     line.number(1, NOWHERE);
@@ -161,15 +182,11 @@ fn nowhere(out: &mut Out<'_>) {
 /// ```text
 /// message Sample { uint64 location_id = 1; int64 value = 2; }
 /// ```
-fn sample(out: &mut Out<'_>, stack: &Stack<'_>) {
+/// Both are lists: a length, and as many bytes of numbers.
+#[inline(never)]
+fn sample(out: &mut Out<'_>, ids: &Piece<ROOM>, stack: &Stack<'_>) {
     let count = |parts: u64| parts.saturating_add(PARTS / 2) / PARTS;
-    let mut piece = Piece::<ROOM>::new();
-    for &frame in stack.frames {
-        piece.number_always(1, frame);
-    }
-    if stack.frames.is_empty() {
-        piece.number_always(1, NOWHERE);
-    }
+    let mut values = Short::new();
     for value in [
         count(stack.objects),
         stack.bytes,
@@ -177,14 +194,18 @@ fn sample(out: &mut Out<'_>, stack: &Stack<'_>) {
         count(stack.objects.saturating_sub(stack.freed_objects)),
         stack.bytes.saturating_sub(stack.freed_bytes),
     ] {
-        piece.number_always(2, value);
+        values.varint(value);
     }
+    let mut piece = Piece::<ROOM>::new();
+    piece.message(1, ids);
+    piece.message(2, &values);
     out.message(2, &piece);
 }
 
 /// Writes the table of texts: each has the number of its place.
+#[inline(never)]
 fn texts(out: &mut Out<'_>, view: &View<'_>) {
-    for text in TEXTS {
+    for text in TEXTS.split_terminator('\n') {
         out.text(text.as_bytes());
     }
     let program = view.program();
@@ -206,11 +227,11 @@ fn texts(out: &mut Out<'_>, view: &View<'_>) {
         out.text(text.get(..length).unwrap_or(&text));
         all = module.number + 1;
     }
-    let first = TEXTS.len() as u64 + 2 * u64::from(all);
+    let first = FIXED + 2 * u64::from(all);
     let mut comments = Short::new();
     let mut notes = 0;
-    for (word, text) in LOSSES {
-        let lost = view.header(word);
+    for word in LOSSES {
+        let (lost, text) = (view.header(word), note(word));
         if lost != 0 {
             comments.number(13, first + notes);
             notes += 1;
@@ -251,28 +272,29 @@ fn hex(bytes: &Path) -> ([u8; 2 * crate::BUILD_BYTES], usize) {
     (text, (2 * bytes.bytes().len()).min(2 * crate::BUILD_BYTES))
 }
 
-/// Which frames have their location already: a table that is searched from a frame's place on.
+/// The locations of frames: a table that is searched from a frame's place on. The number of its place is its location's,
+/// behind [`NOWHERE`].
 struct Seen<'a> {
     set: &'a mut [u64],
 }
 
 impl Seen<'_> {
-    fn is_new(&mut self, frame: u64) -> bool {
+    /// The location of a frame, and whether it is new.
+    fn id(&mut self, frame: u64) -> (u64, bool) {
         const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
         let len = self.set.len().max(1);
         let first = (frame.wrapping_mul(ODD) >> 20) as usize;
         for step in 0..len {
-            let Some(place) = self.set.get_mut(first.wrapping_add(step) % len) else { break };
-            if *place == frame {
-                return false;
-            }
-            if *place == 0 {
+            let at = first.wrapping_add(step) % len;
+            let Some(place) = self.set.get_mut(at) else { break };
+            let is_new = *place == 0;
+            if is_new || *place == frame {
                 *place = frame;
-                return true;
+                return (NOWHERE + 1 + at as u64, is_new);
             }
         }
-        // It is full, which its length excludes; a second location of the frame does no harm to sums.
-        true
+        // It is full, which its length excludes.
+        (NOWHERE, false)
     }
 }
 
@@ -307,6 +329,7 @@ impl<const N: usize> Piece<N> {
     }
 
     /// Seven bits a byte, the least first; the last byte is below 128.
+    #[inline(never)]
     fn varint(&mut self, mut value: u64) {
         while value >= 128 {
             self.byte(value as u8 | 128);
@@ -315,16 +338,11 @@ impl<const N: usize> Piece<N> {
         self.byte(value as u8);
     }
 
-    /// A field that may be 0.
-    fn number_always(&mut self, field: u64, value: u64) {
-        self.varint(field << 3);
-        self.varint(value);
-    }
-
     /// A field that is left out where it is 0.
     fn number(&mut self, field: u64, value: u64) {
         if value != 0 {
-            self.number_always(field, value);
+            self.varint(field << 3);
+            self.varint(value);
         }
     }
 
@@ -350,6 +368,7 @@ impl Out<'_> {
         self.piece.length = 0;
     }
 
+    #[inline(never)]
     fn raw(&mut self, bytes: &[u8]) {
         for &byte in bytes {
             if self.piece.length == ROOM {
@@ -367,6 +386,7 @@ impl Out<'_> {
         self.bytes(6, text);
     }
 
+    #[inline(never)]
     fn bytes(&mut self, field: u64, bytes: &[u8]) {
         let mut head = Piece::<NUMBER>::new();
         head.varint(field << 3 | 2);

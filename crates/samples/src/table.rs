@@ -76,6 +76,23 @@ impl<'a> Table<'a> {
         self.word(word as usize)
     }
 
+    /// Copies all but the live blocks into `to`, which must be zeroed and have [`words`]`(0)` words: then it is a file
+    /// without live blocks, whose stacks have all counts.
+    pub fn copy(&self, to: &mut [u64]) {
+        let frames = (self.header(Word::Frames).load(Ordering::Relaxed) as usize).min(FRAME_WORDS);
+        for (at, place) in to.iter_mut().enumerate().take(FRAMES_AT + frames) {
+            // Acquire: what a word says is there is copied after it.
+            let word = self.word(at).load(Ordering::Acquire);
+            // A word that is not written takes no memory.
+            if word != 0 {
+                *place = word;
+            }
+        }
+        if let Some(shift) = to.get_mut(Word::LiveShift as usize) {
+            *shift = 0;
+        }
+    }
+
     fn count(&self, word: Word) {
         self.header(word).fetch_add(1, Ordering::Relaxed);
     }

@@ -99,6 +99,26 @@ impl Placed {
         }
         new
     }
+
+    /// Passes the probe `alloc` where a tool is attached: the sampled block of `size` requested bytes stands for `weight`
+    /// bytes. Where there was a tool, and none is left, samples for it end.
+    #[cold]
+    pub(crate) fn pass_alloc(&self, block: *mut u8, size: usize, weight: u64) {
+        let readers = self.readers();
+        if readers[0] != 0 {
+            probes::allocated(block, size, weight);
+        } else if probes::interval() != 0 && readers == [0, 0] {
+            // Heaps follow at their next slow path, which is their next call.
+            self.follow_readers();
+        }
+    }
+
+    /// Passes the probe `free` where a tool is attached: the sampled block is about to be freed.
+    pub(crate) fn pass_free(&self, block: *mut u8) {
+        if self.readers()[1] != 0 {
+            probes::freed(block);
+        }
+    }
 }
 
 /// See `Os::requested`.

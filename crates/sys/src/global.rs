@@ -3,7 +3,7 @@
 //! Each call tries the fast path of [`Heap`] on the thread's heap. A function of its own does the rest of each call.
 //! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
-use crate::observe::{probes, samples, sites};
+use crate::observe::{samples, sites};
 use crate::system::{errno, random, space};
 use crate::thread::{self, Turn};
 use crate::{arch, profile, slot, watch};
@@ -68,27 +68,7 @@ fn finish_watched(p: *mut u8, size: usize, sampled: bool, zero: bool) {
     }
     if sampled {
         samples::call(samples::ALLOCATED, p, size, usable, weight);
-        pass_alloc(p, size, weight);
-    }
-}
-
-/// Passes the probe `alloc` where a tool is attached. Where there was one, and none is left, samples for it end.
-#[cold]
-fn pass_alloc(p: *mut u8, size: usize, weight: u64) {
-    let readers = NEAP.readers();
-    if readers[0] != 0 {
-        probes::allocated(p, size, weight);
-    } else if probes::interval() != 0 && readers == [0, 0] {
-        // Heaps follow at their next slow path, which is their next call.
-        NEAP.follow_readers();
-    }
-}
-
-/// Passes the probe `free` where a tool is attached: the sampled block at `p` is about to be freed.
-#[inline]
-fn pass_free(p: *mut u8) {
-    if NEAP.readers()[1] != 0 {
-        probes::freed(p);
+        NEAP.pass_alloc(p, size, weight);
     }
 }
 
@@ -371,13 +351,7 @@ unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
     // SAFETY: as the caller promises.
     unsafe {
         if NEAP.is_watched() {
-            let marked = NEAP.is_marked(p);
-            if marked || NEAP.has_reason(Reason::Exact) {
-                profile::freed(p);
-            }
-            if marked {
-                pass_free(p);
-            }
+            profile::note_free(p);
         }
         let size = size_to_free(p);
         if NEAP.free_reentrant(p).is_err() { foreign(p) } else { freed(size) }
@@ -392,13 +366,8 @@ unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
 unsafe fn end_sample(p: *mut u8) {
     // SAFETY: as the caller promises.
     unsafe {
-        let marked = NEAP.is_marked(p);
-        if marked || NEAP.has_reason(Reason::Exact) {
-            profile::freed(p);
-        }
-        if marked {
+        if profile::note_free(p) {
             samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
-            pass_free(p);
             NEAP.take_mark(p);
         }
     }

@@ -3,7 +3,7 @@
 
 pub mod files;
 mod linker;
-mod once;
+pub(crate) mod once;
 pub mod page;
 pub mod prefault;
 pub mod probes;
@@ -11,5 +11,6 @@ pub mod profile;
 pub mod samples;
 pub mod sites;
 mod stack;
+pub mod written;
 
 pub use linker::may_read;
