@@ -48,7 +48,13 @@ enum neap_result {
     NEAP_NOT_KNOWN = 16,    /* the kernel does not say whether it uses pages of this size (there is no /sys) */
     NEAP_LIMIT = 17,        /* a limit of the process or its cgroup, or a memory policy, forbids these pages */
     NEAP_NOT_FOUND = 18,    /* there is no such file or segment in use */
-    NEAP_MISMATCH = 19      /* it exists with another length or other pages */
+    NEAP_MISMATCH = 19,     /* it exists with another length or other pages */
+    /* Of profiles: */
+    NEAP_NO_SAMPLES = 20,  /* no samples were taken in this process */
+    NEAP_FULL = 21,        /* the disk is full, or a limit of file sizes is reached */
+    NEAP_READER_GONE = 22, /* the reader has gone away */
+    NEAP_NOT_WRITTEN = 23  /* the profile was not taken as a whole: by the callback, or by a file that is not open, not to
+                              write, or would have to wait (O_NONBLOCK) */
 };
 
 /* A result in words: a string that lives for ever. */
@@ -159,6 +165,43 @@ typedef void (*neap_hook)(const struct neap_sample *sample, void *context);
  * takes the place of the one before; NULL ends sampling. A thread that is in a call at that moment follows soon after,
  * and may still call the old hook. */
 int neap_sample(neap_hook hook, void *context, size_t interval);
+
+/* ---- Profiles -----------------------------------------------------------------------------------------------------
+ *
+ * Which code holds memory, and which code allocates: neap keeps samples, chosen as above, with the stacks that allocated
+ * them. A profile has for each stack the blocks and bytes that were allocated since samples are kept, and those that are
+ * live, each sample counted by its weight. `neap profile` does the same from outside (docs/profile.md has costs, limits
+ * and errors); both may be used at the same time.
+ *
+ * docs/examples/profile.c is an example.
+ */
+
+/* Begins to keep samples that are `interval` bytes apart in the mean; 0: the usual 512 KiB; 1: each block (slower). Blocks
+ * that were allocated before are in no profile. If samples are kept already (NEAP_PROFILE, neap profile --pid), only the
+ * distance changes. NEAP_NO_MEMORY: there is no memory (5 MiB; 36 MiB for each block) or no file for the samples. Not for
+ * signal handlers. The child of a fork keeps samples of its own, from none on. */
+int neap_profile_start(size_t interval);
+
+/* Ends that. What was sampled stays in profiles, and the end of its life is noted (not for blocks that were kept with an
+ * interval of 1). neap_profile_start goes on. */
+void neap_profile_stop(void);
+
+/* Which values a profile shows first; all four are in each. */
+enum neap_profile {
+    NEAP_PROFILE_HEAP = 1,  /* inuse_space, as /debug/pprof/heap */
+    NEAP_PROFILE_ALLOCS = 2 /* alloc_space, as /debug/pprof/allocs */
+};
+
+/* Writes a profile to an open file, a pipe or a socket, as `go tool pprof` and other readers of profile.proto take it
+ * (without compression, with mappings and build ids instead of names of functions). May be called by any thread, also in
+ * a signal handler. Takes no block of the heap and no lock, and waits only where write waits. A reader that has gone away
+ * is NEAP_READER_GONE and no SIGPIPE, a limit of file sizes NEAP_FULL and no SIGXFSZ; then a part may be written.
+ * NEAP_BAD_VALUE: there is no such kind. */
+int neap_profile_write(int file, uint32_t kind);
+
+/* Passes a profile to `take`, in pieces of some KiB at most, in this thread, until it returns another number than 0: then
+ * the result is NEAP_NOT_WRITTEN. `take` may allocate; it must not throw. */
+int neap_profile_pass(uint32_t kind, int (*take)(const void *bytes, size_t size, void *context), void *context);
 
 /* ---- Ranges in pages of a chosen size ------------------------------------------------------------------------------
  *

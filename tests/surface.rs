@@ -179,6 +179,10 @@ const IMPORTS: &[(&str, &str)] = &[
     ("pthread_setcancelstate", "as pthread_create: the calling thread waits for them"),
     ("pthread_setspecific", "the end of a thread; outside of calls, as it may allocate"),
     ("sbrk", "free of a foreign block: where the C library's heap lies"),
+    (
+        "sigaction",
+        "the handler of option profile_signal; what stands in front of the C library sees it as the program's",
+    ),
     ("strlen", "strings of the environment"),
 ];
 

@@ -147,7 +147,7 @@ mod tests {
             assert!(now.value == opt.default || same(opt, &now.value, opt.default), "{}: {}", opt.name, now.value);
             assert_eq!(now.origin, Origin::Default);
         }
-        let origins = (Origin::Mallopt as u64) << (Id::MmapThreshold as u64 * 4);
+        let origins = (Origin::Mallopt as u64) << (Id::MmapThreshold as u64 * 3);
         let other = Gauges { mmap_threshold: 131_072, origins, policy: 3, zero: 1, foreign: 1, limit: 0, ..defaults };
         let all = of_gauges(&other, "set");
         let at = |id: Id| all[id as usize].value.as_str();

@@ -6,6 +6,7 @@
 //! | `options.rs` | how options and glibc's parameters are read and set |
 //! | `stats.rs` | how much memory is where |
 //! | `info.rs` | the same as mallinfo2, malloc_info and malloc_stats show it |
+//! | `profile.rs` | which code holds and allocates memory |
 //! | `trim.rs` | how memory is given back on request |
 //!
 //! Only [`hooks::set`] allocates. May depend on `neap-core`, `neap-sys`, `neap-options` and the C library.
@@ -13,6 +14,7 @@
 
 pub mod info;
 pub mod options;
+pub mod profile;
 pub mod stats;
 pub mod trim;
 

@@ -50,6 +50,7 @@ pub fn value(option: &Opt) -> Value<'static> {
             0 => profile::DEFAULT,
             interval => interval,
         }),
+        Id::ProfileSignal => option.parse(profile::signal().as_bytes()).unwrap_or(Value::Word("off")),
         Id::Prefault => option.parse(prefault::text()).unwrap_or(Value::Word("off")),
         // It is not set, or no file could be made.
         _ if origin(option) == Origin::Default => Value::Path(b""),

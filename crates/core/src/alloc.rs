@@ -41,10 +41,18 @@ impl<O: Os> Allocator<O> {
     /// Where the byte lies, from the start of the allocator, by which another process makes this one call
     /// [`Os::requested`] at the end of its next slow path: it stores a number other than 0.
     pub const REQUEST_AT: usize = offset_of!(Self, observed) + Observed::<O>::REQUEST_AT;
+    /// Where two counts of 16 bits lie, from the start of the allocator, in which the kernel counts the readers of two
+    /// probes. While one of them is not 0, each slow path ends with a call of [`Os::requested`].
+    pub const READERS_AT: usize = offset_of!(Self, observed) + Observed::<O>::READERS_AT;
 
     /// Makes an allocator that has made no system call yet.
     pub const fn new(os: O) -> Self {
         Allocator { observed: Observed::new(os) }
+    }
+
+    /// The counts of readers ([`Allocator::READERS_AT`]).
+    pub fn readers(&self) -> [u16; 2] {
+        self.notes.readers()
     }
 
     /// Does what lower layers noted. The last step of a slow path, under no lock (invariant 23).
@@ -61,7 +69,8 @@ impl<O: Os> Allocator<O> {
             // The notes concern structures that another thread may have left half changed.
             return;
         }
-        if self.notes.take_request() && self.os.requested() {
+        let request = self.notes.take_request();
+        if (request || self.readers() != [0, 0]) && self.os.requested(request) {
             self.show_everywhere();
         }
         let notes = self.notes.take(DEFERRED | LIMIT | TABLES);

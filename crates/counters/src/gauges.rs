@@ -134,7 +134,7 @@ gauges! {
     mmap_threshold: Bytes,
     /// What becomes of blocks of another allocator (option `foreign`): 0 pass, 1 abort.
     foreign: Code,
-    /// Who chose each option's value: four bits each, in the order of the options table.
+    /// Who chose each option's value: three bits each, in the order of the options table.
     origins: Code,
     /// Most bytes of arenas that were in use or waited at one time.
     peak_bytes: Bytes,

@@ -37,6 +37,7 @@
 #![no_std]
 
 mod control;
+pub mod profile;
 pub mod ranges;
 
 use core::alloc::{GlobalAlloc, Layout};

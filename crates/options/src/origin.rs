@@ -1,8 +1,9 @@
 //! Who chose the value of an option.
 
 use core::fmt;
+use neap_core::policy::Policy;
 
-/// Who chose a value. The numbers are stored in the counters page, four bits for each option.
+/// Who chose a value. The numbers are stored in the counters page, three bits for each option.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Origin {
@@ -44,9 +45,9 @@ impl Origin {
         (Origin::Program, "the program"),
     ];
 
-    /// The origin of the option at `place` in the table; `origins` has four bits for each.
+    /// The origin of the option at `place` in the table; `origins` has three bits for each.
     pub fn of(origins: u64, place: usize) -> Origin {
-        let number = (origins >> (place % 16 * 4) & 0xF) as usize;
+        let number = (origins >> (place % Policy::ORIGINS * 3) & 7) as usize;
         Self::ALL.get(number).map_or(Origin::Program, |(origin, _)| *origin)
     }
 
@@ -71,7 +72,7 @@ mod tests {
     fn numbers_are_places() {
         for (i, (origin, _)) in Origin::ALL.into_iter().enumerate() {
             assert_eq!(origin as usize, i);
-            assert_eq!(Origin::of((i as u64) << 12, 3), origin);
+            assert_eq!(Origin::of((i as u64) << 9, 3), origin);
         }
         assert_eq!(Origin::of(u64::MAX, 0), Origin::Program, "a newer writer's");
     }

@@ -236,6 +236,14 @@ options! {
         default: "512K",
         doc: "The sampling interval of profile: the mean number of bytes between two sampled blocks; 1: each block is kept.",
     }
+    ProfileSignal("profile_signal", "NEAP_PROFILE_SIGNAL") = START {
+        kind: Kind::Choice(&[
+            "off", "usr1", "usr2", "rtmin+1", "rtmin+2", "rtmin+3", "rtmin+4", "rtmin+5", "rtmin+6", "rtmin+7",
+            "rtmin+8",
+        ]),
+        default: "off",
+        doc: "The signal at which the process writes a profile for pprof into the directory of profile.",
+    }
     Prefault("prefault", "NEAP_PREFAULT") = START {
         kind: Kind::Prefault { max: ALL },
         default: "off",
@@ -248,6 +256,9 @@ options! {
         doc: "What huge=hugetlb does when the pool has no more: small pages, after one line on standard error (fallback), or allocations fail (strict).",
     }
 }
+
+const _: () =
+    assert!(TABLE.len() <= Policy::ORIGINS, "each option has its place among the origins: see Policy::set_origin");
 
 impl Id {
     /// The option of this name.
@@ -345,7 +356,9 @@ mod tests {
                 Kind::Prefault { .. } => crate::PREFAULT,
             };
             for word in words {
-                assert!(word.bytes().all(|b| b.is_ascii_lowercase()), "{word}");
+                // Signals have numbers in their names.
+                let is_letter = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'+';
+                assert!(word.bytes().all(is_letter), "{word}");
                 assert_eq!(opt.parse(word.as_bytes()), Some(Value::Word(word)));
             }
         }

@@ -6,12 +6,13 @@ use core::fmt::{Display, Write};
 use core::time::Duration;
 use neap_control::options::{self, find};
 use neap_control::stats::{self, Stats};
-use neap_control::{hooks, trim};
+use neap_control::{hooks, profile, trim};
 use neap_options::Opt;
 use neap_sys::global;
 
 /// Results of these functions, with the numbers of [`options::Error`]: `enum neap_result` of the header.
 pub const OK: c_int = 0;
+const BAD_VALUE: c_int = 2;
 pub const TOO_SHORT: c_int = 4;
 const NO_MEMORY: c_int = 5;
 
@@ -43,6 +44,7 @@ pub extern "C" fn neap_version() -> *const c_char {
 pub extern "C" fn neap_result_text(result: c_int) -> *const c_char {
     let text = usize::try_from(result).ok().and_then(|place| TEXTS.get(place).copied());
     let text = text.or_else(|| neap_ranges::error::Error::from_number(result).map(neap_ranges::error::Error::text));
+    let text = text.or_else(|| profile::Error::from_number(result).map(profile::Error::text));
     text.unwrap_or(c"no result of neap").as_ptr()
 }
 
@@ -181,4 +183,49 @@ pub unsafe extern "C" fn neap_sample(hook: Option<hooks::Hook>, context: *mut c_
     };
     // SAFETY: the contract of `hooks::set` is that of this function.
     if unsafe { hooks::set(hook, context, interval) } { OK } else { NO_MEMORY }
+}
+
+/// neap: begins to keep samples for a profile, `interval` bytes apart on average (0: 512 KiB; 1: each block).
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_profile_start(interval: usize) -> c_int {
+    result(profile::start(interval))
+}
+
+/// neap: ends that.
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_profile_stop() {
+    profile::stop();
+}
+
+/// neap: writes a profile to an open file.
+#[unsafe(no_mangle)]
+pub extern "C" fn neap_profile_write(file: c_int, kind: u32) -> c_int {
+    profile_kind(kind).map_or(BAD_VALUE, |kind| result(profile::write_to(kind, file)))
+}
+
+/// What takes the bytes of a profile: returns another number than 0 when it takes no more.
+type Take = unsafe extern "C" fn(bytes: *const c_void, size: usize, context: *mut c_void) -> c_int;
+
+/// neap: passes a profile to `take`, piece by piece.
+///
+/// # Safety
+/// `take` must be callable with `context`, and must not unwind.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn neap_profile_pass(kind: u32, take: Option<Take>, context: *mut c_void) -> c_int {
+    let (Some(kind), Some(take)) = (profile_kind(kind), take) else { return BAD_VALUE };
+    // SAFETY: as the caller promises; the bytes are valid for the call.
+    result(profile::write(kind, &mut |bytes| unsafe { take(bytes.as_ptr().cast(), bytes.len(), context) == 0 }))
+}
+
+fn result(result: Result<(), profile::Error>) -> c_int {
+    result.map_or_else(|error| error as c_int, |()| OK)
+}
+
+/// `enum neap_profile` of the header.
+fn profile_kind(kind: u32) -> Option<profile::Kind> {
+    match kind {
+        1 => Some(profile::Kind::Heap),
+        2 => Some(profile::Kind::Allocs),
+        _ => None,
+    }
 }

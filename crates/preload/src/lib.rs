@@ -14,6 +14,7 @@
 //! | `counting.rs` | which file a process counts in (option `counters`) |
 //! | `foreign.rs` | what happens to a block of another allocator |
 //! | `prefault.rs` | what is made resident when the program starts |
+//! | `signal.rs` | at which signal a profile is written |
 //! | `lookup.rs` | how functions of other objects are found |
 //!
 //! Exported symbols are in the first eight files. A call from C or C++ goes to `neap_sys::global`, `neap_control` or
@@ -33,6 +34,7 @@ mod glibc;
 mod lookup;
 mod prefault;
 mod ranges;
+mod signal;
 mod start;
 
 #[cfg(not(test))]

@@ -1,7 +1,7 @@
 //! What the library does when it is loaded: it reads options and glibc's controls from the environment. The dynamic
 //! linker and other libraries call malloc earlier, so malloc works before that, with the defaults.
 
-use crate::{c, calls, counting, foreign, prefault};
+use crate::{c, calls, counting, foreign, prefault, signal};
 use core::ffi::{CStr, c_char, c_int};
 use core::fmt::Write;
 use neap_control::options::{self, Process, SAVED};
@@ -34,11 +34,19 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     if !environment.has_any(&environment::BEGINNINGS) {
         return;
     }
-    let mut start = Start { environment, sites: None, interval: 1, profile: None, profile_interval: profile::DEFAULT };
+    let mut start = Start {
+        environment,
+        sites: None,
+        interval: 1,
+        profile: None,
+        profile_interval: profile::DEFAULT,
+        profile_signal: None,
+    };
     let variable = |name: &str| environment.variable(name).map(CStr::to_bytes);
     environment::read(variable, &SAVED, &mut start, complain);
     start.record_sites();
     start.profile();
+    start.profile_signal();
 }
 
 /// The environment of the process: an array of strings that ends with NULL, and lives for ever.
@@ -87,6 +95,8 @@ struct Start {
     /// Who chose to keep samples.
     profile: Option<Origin>,
     profile_interval: u64,
+    /// The signal at which a profile is written, and who chose it.
+    profile_signal: Option<(&'static str, Origin)>,
 }
 
 impl Target for Start {
@@ -111,8 +121,10 @@ impl Target for Start {
             (Id::Profile, _) => self.profile = Some(by.origin),
             (Id::ProfileInterval, Value::Bytes(bytes)) => {
                 self.profile_interval = bytes;
+                profile::choose_for_probes(bytes);
                 options::note_origin(id, by.origin);
             }
+            (Id::ProfileSignal, Value::Word(name)) => self.profile_signal = Some((name, by.origin)),
             (Id::Prefault, _) => {
                 let text = self.environment.path(id).to_bytes();
                 // SAFETY: the constructor runs once, before main.
@@ -155,6 +167,17 @@ impl Start {
             options::note_origin(Id::Profile, by);
         } else {
             complain(Id::Profile.option(), directory.to_bytes());
+        }
+    }
+}
+
+impl Start {
+    /// Starts option `profile_signal`, which needs the directory of `profile`.
+    fn profile_signal(&self) {
+        let Some((name, by)) = self.profile_signal.filter(|(name, _)| *name != "off") else { return };
+        // SAFETY: as above.
+        if unsafe { signal::start(name) } {
+            options::note_origin(Id::ProfileSignal, by);
         }
     }
 }

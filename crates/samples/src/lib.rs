@@ -30,6 +30,7 @@
 //! | `lib.rs` | the layout |
 //! | `table.rs` | the writer |
 //! | `view.rs` | the parser |
+//! | `pprof.rs` | profiles for pprof, from a file |
 //! | `control.rs` | how another process asks for samples |
 //!
 //! Everything is pure, nothing allocates, and nothing panics, whatever the words are. May depend on nothing.
@@ -40,6 +41,7 @@
 extern crate std;
 
 pub mod control;
+pub mod pprof;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -154,12 +156,18 @@ pub(crate) mod module {
     pub const LENGTHS: usize = 5;
     /// The build id.
     pub const BUILD: usize = 6;
+    /// First address of its code.
+    pub const CODE: usize = 10;
+    /// Address behind its code.
+    pub const CODE_END: usize = 11;
+    /// Where the code lies in the file.
+    pub const CODE_OFFSET: usize = 12;
     /// The path.
-    pub const PATH: usize = 10;
+    pub const PATH: usize = 13;
 }
 
 /// Longest build id that is kept.
-pub const BUILD_BYTES: usize = (module::PATH - module::BUILD) * 8;
+pub const BUILD_BYTES: usize = (module::CODE - module::BUILD) * 8;
 /// Longest path that is kept.
 pub const PATH_BYTES: usize = (MODULE_WORDS - module::PATH) * 8;
 

@@ -18,6 +18,9 @@ pub struct Module<'a> {
     pub end: u64,
     /// What is added to the addresses that the object states.
     pub bias: u64,
+    /// The part of it that has the code of the frame, as it is mapped: first address, address behind the last, place in
+    /// the file. Zeros where that is not known.
+    pub code: [u64; 3],
     /// The build id; empty if there is none.
     pub build: &'a [u8],
     /// The path, as the dynamic linker has it; empty for the program.
@@ -73,6 +76,23 @@ impl<'a> Table<'a> {
         self.word(word as usize)
     }
 
+    /// Copies all but the live blocks into `to`, which must be zeroed and have [`words`]`(0)` words: then it is a file
+    /// without live blocks, whose stacks have all counts.
+    pub fn copy(&self, to: &mut [u64]) {
+        let frames = (self.header(Word::Frames).load(Ordering::Relaxed) as usize).min(FRAME_WORDS);
+        for (at, place) in to.iter_mut().enumerate().take(FRAMES_AT + frames) {
+            // Acquire: what a word says is there is copied after it.
+            let word = self.word(at).load(Ordering::Acquire);
+            // A word that is not written takes no memory.
+            if word != 0 {
+                *place = word;
+            }
+        }
+        if let Some(shift) = to.get_mut(Word::LiveShift as usize) {
+            *shift = 0;
+        }
+    }
+
     fn count(&self, word: Word) {
         self.header(word).fetch_add(1, Ordering::Relaxed);
     }
@@ -124,6 +144,9 @@ impl<'a> Table<'a> {
                 (module::START, from.start),
                 (module::END, from.end),
                 (module::BIAS, from.bias),
+                (module::CODE, from.code[0]),
+                (module::CODE_END, from.code[1]),
+                (module::CODE_OFFSET, from.code[2]),
                 (module::LENGTHS, build.len() as u64 | (path.len() as u64) << 32),
             ] {
                 self.word(at + word).store(value, Ordering::Relaxed);

@@ -24,7 +24,14 @@ fn copy(words: &[AtomicU64]) -> Vec<u64> {
 fn what_goes_in_comes_out() {
     let words = zeroed();
     let table = set_up(&words);
-    let library = Module { start: 0x1000, end: 0x9000, bias: 0x800, build: &[1; 20], path: b"/lib/x.so" };
+    let library = Module {
+        start: 0x1000,
+        end: 0x9000,
+        bias: 0x800,
+        code: [0x2000, 0x4000, 0x1000],
+        build: &[1; 20],
+        path: b"/lib/x.so",
+    };
     let frame = table.frame(0x1234, &library);
     assert_eq!(table.frame(0x1234, &library), frame, "a module is entered once");
     let reloaded = table.frame(0x1234, &Module { build: &[2; 20], ..library });
@@ -51,6 +58,7 @@ fn what_goes_in_comes_out() {
     let modules: Vec<Mapped> = view.modules().collect();
     let first = modules.iter().find(|module| u64::from(module.number) + 1 == frame >> MODULE_SHIFT).unwrap();
     assert_eq!((first.start, first.end, first.bias), (0x1000, 0x9000, 0x800));
+    assert_eq!(first.code, [0x2000, 0x4000, 0x1000]);
     assert_eq!((first.build.bytes(), first.path.bytes()), (&[1; 20][..], &b"/lib/x.so"[..]));
     assert_eq!(modules.len(), 2);
 }

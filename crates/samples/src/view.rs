@@ -61,6 +61,8 @@ pub struct Mapped {
     pub end: u64,
     /// What is added to the addresses that the object states.
     pub bias: u64,
+    /// Its code, as it is mapped: first address, address behind the last, place in the file. Zeros: not known.
+    pub code: [u64; 3],
     /// The build id; empty if it has none.
     pub build: Path,
     /// The path, as the dynamic linker has it; empty for the program.
@@ -154,6 +156,7 @@ impl<'a> View<'a> {
                 start: words[module::START],
                 end: words[module::END],
                 bias: words[module::BIAS],
+                code: [words[module::CODE], words[module::CODE_END], words[module::CODE_OFFSET]],
                 build: view.path(at + module::BUILD, (lengths as u32 as usize).min(BUILD_BYTES)),
                 path: view.path(at + module::PATH, (lengths >> 32) as usize),
             })

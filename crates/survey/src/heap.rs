@@ -183,7 +183,9 @@ impl<'s> Places<'s> {
 
 fn mapping_of(builder: &mut Builder, module: &Mapped, file: String) -> MappingId {
     let build_id = Some(module.build.bytes().to_vec()).filter(|id| !id.is_empty());
-    builder.mapping(Mapping { start: module.start, end: module.end, offset: 0, file, build_id })
+    let [start, end, offset] = module.code;
+    let (start, end) = if start == 0 { (module.start, module.end) } else { (start, end) };
+    builder.mapping(Mapping { start, end, offset, file, build_id })
 }
 
 fn frame_of(builder: &mut Builder, name: Name) -> Frame {

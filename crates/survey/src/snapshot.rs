@@ -81,12 +81,15 @@ fn unreadable(why: Unreadable) -> Error {
     }
 }
 
-/// The files of a directory that option `profile` named, by the process that wrote each, in the order of their
-/// beginnings.
+/// The files of samples of a directory that option `profile` named, by the process that wrote each, in the order of their
+/// beginnings. Profiles that processes wrote at a signal (`.pb`) are left out.
 pub fn in_directory(directory: &Path) -> Result<Vec<Snapshot>, Error> {
     let mut all = Vec::new();
     for entry in fs::read_dir(directory)? {
-        all.push(Snapshot::from_file(&entry?.path())?);
+        let path = entry?.path();
+        if path.extension().is_none_or(|ending| ending != "pb") {
+            all.push(Snapshot::from_file(&path)?);
+        }
     }
     all.sort_by_key(|snapshot| snapshot.view().header(Word::Started));
     Ok(all)

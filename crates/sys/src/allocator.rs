@@ -2,8 +2,8 @@
 
 use crate::helper::thread;
 use crate::linux::Linux;
-use crate::observe::{profile, samples};
-use crate::system::{filter, space};
+use crate::observe::{probes, profile, samples};
+use crate::system::{clock, filter, space};
 use core::arch::global_asm;
 use core::mem::offset_of;
 use core::ops::Deref;
@@ -31,6 +31,11 @@ impl Deref for Placed {
     }
 }
 
+/// Where the semaphores of the probes lie in [`NEAP`] (`observe/probes.rs`): of `alloc`, then of `free`.
+pub(crate) const READERS_AT: usize = offset_of!(Placed, allocator) + Allocator::<Linux>::READERS_AT;
+
+const _: () = assert!(READERS_AT.is_multiple_of(2), "the kernel refuses semaphores that are not aligned");
+
 /// The allocator.
 pub static NEAP: Placed = Placed {
     control: Control::new(offset_of!(Placed, allocator) + Allocator::<Linux>::REQUEST_AT),
@@ -51,6 +56,13 @@ global_asm!(
     block = sym NEAP,
 );
 
+global_asm!(
+    probes::own_text!(),
+    block = sym NEAP,
+    alloc = const READERS_AT,
+    free = const READERS_AT + 2,
+);
+
 const _: () = assert!(offset_of!(Placed, control) == 0, "the note leads to the start of NEAP");
 
 impl Placed {
@@ -63,14 +75,12 @@ impl Placed {
 
     /// Has blocks sampled as the hook and the profile need it. Heaps follow as above.
     pub(crate) fn choose_samples(&self) {
-        let (hook, wanted) = (samples::interval() as u64, profile::interval());
-        // Both get samples at the shorter distance. Weights say what each stands for. A profile of each block needs
+        let wanted = profile::interval();
+        // All get samples at the shortest distance. Weights say what each stands for. A profile of each block needs
         // none.
-        let interval = match (hook, wanted) {
-            (_, 0 | 1) => hook,
-            (0, _) => wanted,
-            _ => hook.min(wanted),
-        };
+        let kept = if wanted == 1 { 0 } else { wanted };
+        let all = [samples::interval() as u64, kept, probes::interval()];
+        let interval = all.into_iter().filter(|&interval| interval != 0).min().unwrap_or(0);
         if interval != 0 {
             // This reason stays for ever. A thread that frees a sample has synchronised with the one that made it, so
             // it sees it.
@@ -80,18 +90,50 @@ impl Placed {
         self.set_reason(Reason::Exact, wanted == 1);
         self.set_reason(Reason::Samples, interval != 0);
     }
+
+    /// Has blocks sampled as long as a tool is attached to a probe; returns whether that is new. Heaps follow as above.
+    pub(crate) fn follow_readers(&self) -> bool {
+        let new = probes::follow(self.readers() != [0, 0]);
+        if new {
+            self.choose_samples();
+        }
+        new
+    }
+
+    /// Passes the probe `alloc` where a tool is attached: the sampled block of `size` requested bytes stands for `weight`
+    /// bytes. Where there was a tool, and none is left, samples for it end.
+    #[cold]
+    pub(crate) fn pass_alloc(&self, block: *mut u8, size: usize, weight: u64) {
+        let readers = self.readers();
+        if readers[0] != 0 {
+            probes::allocated(block, size, weight);
+        } else if probes::interval() != 0 && readers == [0, 0] {
+            // Heaps follow at their next slow path, which is their next call.
+            self.follow_readers();
+        }
+    }
+
+    /// Passes the probe `free` where a tool is attached: the sampled block is about to be freed.
+    pub(crate) fn pass_free(&self, block: *mut u8) {
+        if self.readers()[1] != 0 {
+            probes::freed(block);
+        }
+    }
 }
 
 /// See `Os::requested`.
 #[cold]
-fn requested() -> bool {
-    let kept = space::space().map(|space| &space.profile);
-    if profile::follow_request(&NEAP.control, kept, filter::known_process().unwrap_or(0)) {
-        NEAP.choose_samples();
-        profile::answer(&NEAP.control);
+fn requested(request: bool) -> bool {
+    if request {
+        let kept = space::space().map(|space| &space.profile);
+        if profile::follow_request(&NEAP.control, kept, filter::known_process().unwrap_or(0)) {
+            NEAP.choose_samples();
+            profile::answer(&NEAP.control);
+        }
     }
-    // Also for heaps that could not be reached before.
-    true
+    let new = NEAP.follow_readers();
+    // Again for heaps that could not be reached before.
+    request || new || clock::read(libc::CLOCK_MONOTONIC).is_none_or(|now| probes::is_time(now.as_nanos() as u64))
 }
 
 /// What the helper thread runs.

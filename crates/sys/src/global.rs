@@ -68,6 +68,7 @@ fn finish_watched(p: *mut u8, size: usize, sampled: bool, zero: bool) {
     }
     if sampled {
         samples::call(samples::ALLOCATED, p, size, usable, weight);
+        NEAP.pass_alloc(p, size, weight);
     }
 }
 
@@ -362,8 +363,8 @@ unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
     }
     // SAFETY: as the caller promises.
     unsafe {
-        if NEAP.is_watched() && (NEAP.has_reason(Reason::Exact) || NEAP.is_marked(p)) {
-            profile::freed(p);
+        if NEAP.is_watched() {
+            profile::note_free(p);
         }
         let size = size_to_free(p);
         if NEAP.free_reentrant(p).is_err() { foreign(p) } else { freed(size) }
@@ -378,11 +379,7 @@ unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
 unsafe fn end_sample(p: *mut u8) {
     // SAFETY: as the caller promises.
     unsafe {
-        let marked = NEAP.is_marked(p);
-        if marked || NEAP.has_reason(Reason::Exact) {
-            profile::freed(p);
-        }
-        if marked {
+        if profile::note_free(p) {
             samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
             NEAP.take_mark(p);
         }

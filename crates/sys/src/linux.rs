@@ -30,7 +30,7 @@ pub struct Linux {
     /// What the helper thread runs.
     pub(crate) helper: Entry,
     /// Does what another process has asked for.
-    pub(crate) requested: fn() -> bool,
+    pub(crate) requested: fn(bool) -> bool,
     /// The options, for the counters page.
     pub(crate) policy: fn() -> &'static Policy,
 }
@@ -336,8 +336,8 @@ unsafe impl Os for Linux {
         space.page.publish(|| page::gauges(figures, (self.policy)(), purge::calls(), prefaulted));
     }
 
-    fn requested(&self) -> bool {
-        (self.requested)()
+    fn requested(&self, request: bool) -> bool {
+        (self.requested)(request)
     }
 
     fn address_limit(&self) -> Option<usize> {

@@ -1,21 +1,40 @@
 //! Keeps sampled blocks for a profile: begins and ends that, and passes samples on. See `observe/profile.rs`.
 
 use crate::allocator::NEAP;
-use crate::observe::profile;
+use crate::observe::once::AtStart;
+use crate::observe::{probes, profile, written};
 use crate::system::filter::Asking;
-use crate::system::space;
+use crate::system::{errno, space};
 use crate::watch;
-use core::ffi::CStr;
+use core::ffi::{CStr, c_int};
 use core::sync::atomic::Ordering;
+use neap_core::watch::Reason;
+use rustix::fd::RawFd;
 
 pub use crate::observe::profile::{DEFAULT, directory, interval};
+pub use crate::observe::written::Unwritten;
+pub use neap_samples::pprof::Kind;
 
-/// Begins to keep samples that are `interval` bytes apart on average, or each block (1). Not in a call.
-pub fn start(interval: u64) {
+/// Sets the mean bytes between two samples for tools that attach to the probes from now on (`observe/probes.rs`).
+pub fn choose_for_probes(interval: u64) {
+    probes::choose(interval);
+}
+
+/// Begins to keep samples that are `interval` bytes apart on average, or each block (1). Not in a call. False if there
+/// can be no file for them.
+pub fn start(interval: u64) -> bool {
+    let Some(space) = space::space() else { return false };
+    let before = profile::interval();
+    profile::set(&NEAP.control, interval, 0);
+    let made = {
+        let _asking = Asking::begin();
+        space.profile.make(&NEAP.control)
+    };
     // The program's own choice has no lease.
     NEAP.control.lease.store(0, Ordering::Relaxed);
-    NEAP.keep_samples(interval, 0);
+    NEAP.keep_samples(if made { interval } else { before }, 0);
     watch::apply();
+    made
 }
 
 /// Ends that. The file stays, and frees of samples are noted in it.
@@ -29,20 +48,48 @@ pub fn stop() {
 /// # Safety
 /// To be called once, while the process has one thread.
 pub unsafe fn start_in(directory: &CStr, interval: u64) -> bool {
-    let Some(space) = space::space() else { return false };
     // SAFETY: as the caller promises.
     if !unsafe { profile::set_directory(directory) } {
         return false;
     }
-    profile::set(&NEAP.control, interval, 0);
-    let _asking = Asking::begin();
-    let made = space.profile.make(&NEAP.control);
-    if made {
-        start(interval)
-    } else {
-        profile::set(&NEAP.control, 0, 0)
+    start(interval)
+}
+
+/// Writes a profile of this process for pprof to `sink`, which returns false when it takes no more. Allocates nothing from
+/// the heap.
+pub fn write(kind: Kind, sink: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Unwritten> {
+    let space = space::space().ok_or(Unwritten::NoSamples)?;
+    written::write(&space.profile, kind, sink)
+}
+
+/// Writes one to an open file.
+pub fn write_to(kind: Kind, file: RawFd) -> Result<(), Unwritten> {
+    let space = space::space().ok_or(Unwritten::NoSamples)?;
+    written::write_to(&space.profile, kind, file)
+}
+
+/// The value of option `profile_signal`.
+static SIGNAL: AtStart<&str> = AtStart::new("off");
+
+/// The value of option `profile_signal` that is in force.
+pub fn signal() -> &'static str {
+    SIGNAL.get()
+}
+
+/// Notes it.
+///
+/// # Safety
+/// To be called once, while the process has one thread.
+pub unsafe fn set_signal(name: &'static str) {
+    // SAFETY: as the caller promises.
+    unsafe { SIGNAL.change(|signal| *signal = name) };
+}
+
+/// The handler of option `profile_signal`: writes a profile into a new file of the directory.
+pub extern "C" fn by_signal(_: c_int) {
+    if let Some(space) = space::space() {
+        errno::kept(|| written::by_signal(&space.profile, profile::place()));
     }
-    made
 }
 
 /// Keeps a new block of `size` requested bytes that stands for `weight` bytes. In no call.
@@ -62,4 +109,22 @@ pub fn freed(p: *mut u8) {
     if let Some(space) = space::space() {
         space.profile.freed(p);
     }
+}
+
+/// Tells the profile and tools that are attached that the block at `p` is about to be freed, where it is a sample;
+/// returns whether it is marked as one.
+///
+/// # Safety
+/// `p` must be a live block of neap's, which is the caller's, or foreign.
+#[inline]
+pub unsafe fn note_free(p: *mut u8) -> bool {
+    // SAFETY: as the caller promises.
+    let marked = unsafe { NEAP.is_marked(p) };
+    if marked || NEAP.has_reason(Reason::Exact) {
+        freed(p);
+    }
+    if marked {
+        NEAP.pass_free(p);
+    }
+    marked
 }

@@ -46,6 +46,8 @@ impl<O: Os> Deref for Back<O> {
 impl<O: Os> Back<O> {
     /// See `Allocator::REQUEST_AT`.
     pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Self, blocks) + Blocks::<O>::REQUEST_AT;
+    /// See `Allocator::READERS_AT`.
+    pub(crate) const READERS_AT: usize = core::mem::offset_of!(Self, blocks) + Blocks::<O>::READERS_AT;
 
     /// A layer with no memory to give back yet.
     pub const fn new(os: O) -> Self {

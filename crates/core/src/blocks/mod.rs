@@ -96,6 +96,8 @@ impl<O: Os> Deref for Blocks<O> {
 impl<O: Os> Blocks<O> {
     /// See `Allocator::REQUEST_AT`.
     pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Self, pages) + Pages::<O>::REQUEST_AT;
+    /// See `Allocator::READERS_AT`.
+    pub(crate) const READERS_AT: usize = core::mem::offset_of!(Self, pages) + Pages::<O>::READERS_AT;
 
     /// A layer without blocks.
     pub const fn new(os: O) -> Self {

@@ -30,6 +30,8 @@ impl<O: Os> Deref for Observed<O> {
 impl<O: Os> Observed<O> {
     /// See `Allocator::REQUEST_AT`.
     pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Self, back) + Back::<O>::REQUEST_AT;
+    /// See `Allocator::READERS_AT`.
+    pub(crate) const READERS_AT: usize = core::mem::offset_of!(Self, back) + Back::<O>::READERS_AT;
 
     /// A layer with nothing to observe yet.
     pub const fn new(os: O) -> Self {

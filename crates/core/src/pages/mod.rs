@@ -79,6 +79,8 @@ impl<O: Os> Deref for Pages<O> {
 impl<O: Os> Pages<O> {
     /// See `Allocator::REQUEST_AT`.
     pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Self, notes) + Notes::REQUEST_AT;
+    /// See `Allocator::READERS_AT`.
+    pub(crate) const READERS_AT: usize = core::mem::offset_of!(Self, notes) + Notes::READERS_AT;
 
     /// A process that has taken no memory yet.
     pub const fn new(os: O) -> Self {

@@ -23,7 +23,16 @@ pub(crate) const GROWN: u32 = 32;
 /// no store of this process touches unless it takes the request.
 const REQUEST: u64 = 0xff << 56;
 
+/// The readers of probes that are attached now: two counts of 16 bits in the middle of the word of the notes, from
+/// [`Notes::READERS_AT`] on. The kernel changes them, which no store of this process does. While there are some, there
+/// always is a note, so looking for readers costs nothing where there is none.
+const READERS: u64 = 0xffff_ffff << 16;
+
 const _: () = assert!(cfg!(target_endian = "little"), "the last byte of a word is its most significant one");
+const _: () = assert!(
+    (WANTED | LIMIT | TABLES | DEFERRED | SHRUNK | GROWN) as u64 & (REQUEST | READERS) == 0,
+    "notes are bits of the first two bytes"
+);
 
 /// Number of clean chunks that may be taken before the memory limit is read again.
 pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
@@ -39,7 +48,7 @@ const MOST_CACHED: usize = if cfg!(neap_sim) { 256 << 10 } else { 16 << 20 };
 /// The notes, and the counts that decide when to leave them. Readable without a lock.
 #[derive(Debug)]
 pub struct Notes {
-    /// The notes, one bit each, and [`REQUEST`].
+    /// The notes, one bit each, [`READERS`] and [`REQUEST`].
     bits: AtomicU64,
     /// Number of times that a slab began to wait.
     slabs: AtomicUsize,
@@ -89,6 +98,16 @@ impl Notes {
     /// Where the byte of [`REQUEST`] lies, from here.
     pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Notes, bits) + 7;
 
+    /// Where the first count of [`READERS`] lies, from here; the second one follows.
+    pub(crate) const READERS_AT: usize = core::mem::offset_of!(Notes, bits) + 2;
+
+    /// The two counts of [`READERS`].
+    pub(crate) fn readers(&self) -> [u16; 2] {
+        // Relaxed: they stand for themselves.
+        let bits = self.bits.load(Ordering::Relaxed);
+        [(bits >> 16) as u16, (bits >> 32) as u16]
+    }
+
     /// Takes the request; returns whether there was one.
     pub(crate) fn take_request(&self) -> bool {
         // Acquire: what another process wrote before is seen.
@@ -96,7 +115,7 @@ impl Notes {
             && self.bits.fetch_and(!REQUEST, Ordering::Acquire) & REQUEST != 0
     }
 
-    /// Whether there are notes, or a request.
+    /// Whether there are notes, a request or readers.
     #[inline]
     pub(crate) fn is_any(&self) -> bool {
         // Relaxed: if this slow path does not see a note yet, the next one does.

@@ -311,9 +311,10 @@ pub unsafe trait Os: Threads {
     /// the same time.
     fn publish(&self, _: &Figures) {}
 
-    /// Another process has made a request (`Allocator::REQUEST_AT`). Called at the end of a slow path, under no lock, in
-    /// a call. Returns whether the watch mode has changed.
-    fn requested(&self) -> bool {
+    /// Another process has made a request (`Allocator::REQUEST_AT`; `request`), or reads a probe
+    /// (`Allocator::READERS_AT`). Called at the end of a slow path, under no lock, in a call. Returns whether heaps are
+    /// to adopt the watch mode, as it has changed.
+    fn requested(&self, _request: bool) -> bool {
         false
     }
 

@@ -252,15 +252,18 @@ impl Policy {
         self.word(Setting::ForeignAbort) != 0
     }
 
-    /// Where the values come from, four bits for each option in the order of the options table.
+    /// Where the values come from, three bits for each option in the order of the options table.
     pub fn origins(&self) -> u64 {
         self.origins.load(Ordering::Relaxed)
     }
 
-    /// Notes that the value of the option at `place` (below 16) of the table comes from `by` (below 16).
+    /// Limit of options whose origins are kept.
+    pub const ORIGINS: usize = 21;
+
+    /// Notes that the value of the option at `place` (below [`Policy::ORIGINS`]) of the table comes from `by` (below 8).
     pub fn set_origin(&self, place: usize, by: u8) {
-        let shift = place % 16 * 4;
-        let noted = |old| old & !(0xF << shift) | u64::from(by & 0xF) << shift;
+        let shift = place % Self::ORIGINS * 3;
+        let noted = |old| old & !(7 << shift) | u64::from(by & 7) << shift;
         // Never fails, as `noted` returns a value each time.
         let _ = self.origins.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |old| Some(noted(old)));
     }
@@ -310,9 +313,9 @@ mod tests {
         p.set_mmap_threshold(1 << 20);
         assert_eq!(p.mmap_threshold(), 1 << 20);
         p.set_origin(0, 3);
-        p.set_origin(7, 15);
-        p.set_origin(15, 1);
+        p.set_origin(7, 7);
+        p.set_origin(20, 1);
         p.set_origin(7, 6);
-        assert_eq!(p.origins(), 0x1000_0000_6000_0003);
+        assert_eq!(p.origins(), 3 | 6 << 21 | 1 << 60);
     }
 }

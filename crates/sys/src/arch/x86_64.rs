@@ -173,6 +173,30 @@ pub fn untag(block: *mut Block) -> bool {
     true
 }
 
+/// Calls `f` with `argument` on another stack, which ends at `end`, and returns to the present one.
+///
+/// # Safety
+/// `end` must be aligned to 16, and as much memory lie before it as `f` needs. `f` must be callable with `argument`, and
+/// not unwind.
+#[unsafe(naked)]
+pub unsafe extern "C" fn call_on(
+    end: *mut u8,
+    f: unsafe extern "C" fn(*mut core::ffi::c_void),
+    argument: *mut core::ffi::c_void,
+) {
+    naked_asm!(
+        "endbr64",
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, rdi",
+        "mov rdi, rdx",
+        "call rsi",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret",
+    )
+}
+
 /// Defines an exported function of two words. It calls `$find` with the same arguments and returns its result, unless
 /// that is null. Then it jumps to the function that `$next` returns, which finds arguments and return address as if the
 /// caller had called it directly.

@@ -6,7 +6,7 @@ use crate::system::call::READ_WRITE;
 use core::ffi::CStr;
 use core::fmt::Write;
 use neap_core::text::Text;
-use rustix::fd::OwnedFd;
+use rustix::fd::{AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{AtFlags, CWD, FallocateFlags, MemfdFlags, Mode, OFlags, openat, unlinkat};
 use rustix::io::Errno;
 use rustix::mm::{self, MapFlags};
@@ -44,12 +44,17 @@ impl Directory {
     /// Makes a file in it, named PID.N with the first N that is free, and returns what `make` makes of the file. If
     /// `make` fails, the file is removed.
     pub fn create<T>(&self, make: impl FnOnce(&OwnedFd) -> Option<T>) -> Option<T> {
+        self.create_named("", make)
+    }
+
+    /// The same, with `ending` at the end of the name.
+    pub fn create_named<T>(&self, ending: &str, make: impl FnOnce(&OwnedFd) -> Option<T>) -> Option<T> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = openat(CWD, self.path.get().c_str()?, flags, Mode::empty()).ok()?;
         let pid = call::process();
         for n in 0..MOST {
             let mut name = Text::<32>::new();
-            write!(name, "{pid}.{n}").ok()?;
+            write!(name, "{pid}.{n}{ending}").ok()?;
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
             let file = match openat(&directory, name.c_str()?, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => file,
@@ -64,6 +69,11 @@ impl Directory {
         }
         None
     }
+}
+
+/// The number of an open file.
+pub fn number(file: &OwnedFd) -> RawFd {
+    file.as_raw_fd()
 }
 
 /// A memory file of `len` zeroed bytes, which has all its memory; `None` if the system refuses.

@@ -56,6 +56,20 @@ pub unsafe fn tables_in(headers: &[libc::Elf64_Phdr], bias: usize, tables: usize
     None
 }
 
+/// The segment of an object that has the code at an address, as it is mapped: first address, address behind the last,
+/// place in the file. Zeros where there is none.
+pub fn code_at(headers: &[libc::Elf64_Phdr], bias: usize, at: u64) -> [u64; 3] {
+    let start = |header: &libc::Elf64_Phdr| (bias as u64).wrapping_add(header.p_vaddr);
+    let has =
+        |header: &&libc::Elf64_Phdr| header.p_type == libc::PT_LOAD && at.wrapping_sub(start(header)) < header.p_memsz;
+    headers.iter().find(has).map_or([0; 3], |header| {
+        let start = start(header);
+        // Whole OS pages are mapped.
+        let before = start % call::page_size() as u64;
+        [start - before, start.wrapping_add(header.p_memsz), header.p_offset.saturating_sub(before)]
+    })
+}
+
 /// The build id of an object.
 ///
 /// # Safety

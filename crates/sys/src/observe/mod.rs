@@ -1,14 +1,16 @@
 //! What a process shows to observers: the counters page, the files of samples and of allocation sites, the
-//! hook for samples.
+//! hook for samples, and the probes that tools attach to.
 
 pub mod files;
 mod linker;
-mod once;
+pub(crate) mod once;
 pub mod page;
 pub mod prefault;
+pub mod probes;
 pub mod profile;
 pub mod samples;
 pub mod sites;
 mod stack;
+pub mod written;
 
 pub use linker::may_read;

@@ -60,6 +60,11 @@ pub fn interval() -> u64 {
     INTERVAL.load(Ordering::Relaxed)
 }
 
+/// The place of the files.
+pub fn place() -> &'static Directory {
+    &DIRECTORY
+}
+
 /// The directory of the files; empty where there is none.
 pub fn directory() -> &'static [u8] {
     DIRECTORY.bytes()
@@ -181,7 +186,8 @@ impl Kept {
         self.of(header)
     }
 
-    fn existing(&self) -> Option<Table<'static>> {
+    /// The file, if there is one.
+    pub fn existing(&self) -> Option<Table<'static>> {
         self.of(self.file.get()?)
     }
 

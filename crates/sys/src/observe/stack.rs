@@ -114,8 +114,9 @@ pub fn with_module<R>(at: u64, f: impl FnOnce(&Module<'_>) -> R) -> Option<R> {
         let headers = linker::headers(found.start, found.end.addr() - found.start.addr());
         let bias = *found.link_map;
         let build = headers.and_then(|headers| linker::build_id(headers, bias)).unwrap_or(&[]);
+        let code = headers.map_or([0; 3], |headers| linker::code_at(headers, bias, at));
         let (start, end) = (found.start.addr() as u64, found.end.addr() as u64);
-        Some(f(&Module { start, end, bias: bias as u64, build, path }))
+        Some(f(&Module { start, end, bias: bias as u64, code, build, path }))
     }
 }
 

@@ -94,6 +94,43 @@ pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
+/// SIGPIPE and SIGXFSZ, as a mask.
+const OF_WRITES: u64 = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1);
+
+/// Runs `f`, in which writes bring no SIGPIPE and no SIGXFSZ: they fail.
+pub fn without_signals_of_writes<R>(f: impl FnOnce() -> R) -> R {
+    let Some(before) = set_mask(u64::MAX) else { return f() };
+    let waiting = pending();
+    set_mask(before | OF_WRITES);
+    let result = f();
+    set_mask(u64::MAX);
+    let new = pending() & OF_WRITES & !waiting;
+    if new != 0 {
+        take_pending(new);
+    }
+    set_mask(before);
+    result
+}
+
+/// The signals that wait for the calling thread.
+fn pending() -> u64 {
+    let mut waiting = 0u64;
+    let arguments = [(&raw mut waiting).expose_provenance(), 8, 0, 0, 0, 0];
+    // SAFETY: a mask has eight bytes.
+    unsafe { arch::syscall(libc::SYS_rt_sigpending as usize, arguments) };
+    waiting
+}
+
+/// Takes signals of a mask that wait, and does not wait for any.
+fn take_pending(mask: u64) {
+    let no_time = [0u64; 2];
+    let (mask, no_time) = ((&raw const mask).expose_provenance(), (&raw const no_time).expose_provenance());
+    for _ in 0..OF_WRITES.count_ones() {
+        // SAFETY: a mask of eight bytes, and a time of two words.
+        unsafe { arch::syscall(libc::SYS_rt_sigtimedwait as usize, [mask, 0, no_time, 8, 0, 0]) };
+    }
+}
+
 /// Whether the calling thread is known to have no seccomp filter, by a call that few filters allow.
 pub fn has_no_filter() -> bool {
     // SAFETY: this question takes no pointers.
@@ -155,13 +192,21 @@ pub fn takes_writes(file: RawFd) -> bool {
 /// Writes all of `text` to the file of this number; false where that fails. A pipe may take a part, and a signal may
 /// come.
 pub fn write(file: RawFd, text: &[u8]) -> bool {
+    write_all(file, text).is_ok()
+}
+
+/// [`write`]; says why it failed.
+pub fn write_all(file: RawFd, text: &[u8]) -> rustix::io::Result<()> {
+    if file < 0 {
+        return Err(rustix::io::Errno::BADF);
+    }
     let file = by_number(file);
     let mut left = text;
     while !left.is_empty() {
-        match retry_on_intr(|| rustix::io::write(file, left)) {
-            Ok(n) if n > 0 => left = &left[n..],
-            _ => return false,
+        match retry_on_intr(|| rustix::io::write(file, left))? {
+            0 => return Err(rustix::io::Errno::IO),
+            n => left = left.get(n..).unwrap_or(&[]),
         }
     }
-    true
+    Ok(())
 }
