@@ -1,7 +1,8 @@
 //! From snapshots to a profile: what is live, what was allocated, and what has grown since an earlier snapshot.
 
-use crate::ask::Asked;
+use crate::ask::{Asked, Look};
 use crate::names::{Name, Names};
+use crate::pinned::{Tally, Told};
 use crate::snapshot::Snapshot;
 use neap_profile::{
     Builder, Frame, Function, Label, Location, LocationId, Mapping, MappingId, Period, Profile, Unit, ValueType, types,
@@ -36,10 +37,25 @@ impl Scope {
 /// `growth_space`. Each stack with live blocks has the label `oldest`: the age of its oldest one. No snapshot: no block
 /// was sampled.
 pub fn profile(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope) -> Profile {
+    made(snapshot, earlier, scope, None)
+}
+
+/// The same of a look, with `pinned_space` too: the bytes of resident OS pages that the live blocks of each stack keep from
+/// going back, without these blocks. What no block keeps, and what the samples do not tell, are sites of their own, so the
+/// sum is what is resident and not live ([`crate::Tally`]).
+pub fn pinned_profile(look: &Look, earlier: Option<&Snapshot>, scope: &Scope) -> Profile {
+    made(Some(&look.snapshot), earlier, scope, Some(&look.tally))
+}
+
+fn made(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope, tally: Option<&Tally>) -> Profile {
     let mut of = vec![types::ALLOC_OBJECTS, types::ALLOC_SPACE, types::INUSE_OBJECTS, types::INUSE_SPACE];
     if earlier.is_some() {
         of.extend([types::GROWTH_OBJECTS, types::GROWTH_SPACE]);
     }
+    if tally.is_some() {
+        of.push(types::PINNED_SPACE);
+    }
+    let columns = of.len();
     let mut builder = Builder::new(of);
     let head = builder.profile_mut();
     head.allocator = Some("neap".into());
@@ -54,6 +70,7 @@ pub fn profile(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &
     describe(head, &view, snapshot, scope);
     let before = earlier.map(|earlier| live_by_stack(&earlier.view()));
     let oldest = oldest_by_stack(&view);
+    let told = tally.map(|tally| tally.told(scope.late));
     let mut places = Places::new(&view, scope);
     for stack in view.stacks() {
         let locations: Vec<LocationId> = places.of_stack(&mut builder, stack.frames);
@@ -64,12 +81,53 @@ pub fn profile(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &
             let (then_objects, then_bytes) = before.get(&stack.number).copied().unwrap_or((0, 0));
             values.extend([count(objects) - count(then_objects), number(bytes) - number(then_bytes)]);
         }
+        if let Some(told) = &told {
+            values.push(number(told.stacks.get(&stack.number).copied().unwrap_or(0)));
+        }
         let end = if snapshot.time == 0 { view.header(Word::Last) } else { snapshot.time };
         let age = oldest.get(&stack.number).map(|&time| number(end.saturating_sub(time)));
         let labels = age.map(|age| Label::number("oldest", age, Unit::Nanoseconds)).into_iter().collect();
         builder.add(id, labels, &values);
     }
+    if let Some((tally, told)) = tally.zip(told) {
+        add_tally(&mut builder, tally, &told, columns, scope);
+    }
     builder.finish()
+}
+
+/// Adds what no stack keeps, as sites with names of their own, and the notes of it.
+fn add_tally(builder: &mut Builder, tally: &Tally, told: &Told, columns: usize, scope: &Scope) {
+    let unknown =
+        if scope.late { "[blocks from before the profile, or without a sample]" } else { "[blocks without a sample]" };
+    for (name, bytes) in [
+        (unknown, told.unknown),
+        ("[free memory that waits to go back]", tally.waiting),
+        ("[caches of threads]", tally.cached),
+        ("[beside sampled blocks]", tally.samples),
+        ("[records of the allocator]", tally.records),
+    ] {
+        let function = builder.function(Function { name: name.to_owned(), ..Function::default() });
+        let frames = vec![Frame { function, line: 0 }];
+        let location = builder.location(Location { address: 0, mapping: None, frames });
+        let stack = builder.stack([location]);
+        let mut values = vec![0; columns];
+        values[columns - 1] = number(bytes);
+        builder.add(stack, Vec::new(), &values);
+    }
+    let head = builder.profile_mut();
+    head.shown = columns - 1;
+    head.whole = Some(number(tally.resident));
+    let text = |bytes: u64| neap_profile::amount(number(bytes), &Unit::Bytes);
+    let (resident, live) = (text(tally.resident), text(tally.live));
+    head.notes.push(format!("{resident} of the heap are resident, {live} of them live."));
+    if tally.untouched > 0 {
+        let untouched = text(tally.untouched);
+        head.notes.push(format!("{untouched} more of live blocks are not resident: not touched yet, or swapped out."));
+    }
+    if tally.moved.0 > 0 {
+        let (count, bytes) = (tally.moved.0, text(tally.moved.1));
+        head.notes.push(format!("{count} sampled blocks have OS pages of their own meanwhile: {bytes}, as live memory."));
+    }
 }
 
 /// What the profile is of, and what it does not cover.

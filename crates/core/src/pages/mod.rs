@@ -80,6 +80,9 @@ impl<O: Os> Pages<O> {
     /// See `Allocator::REQUEST_AT`.
     pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Self, notes) + Notes::REQUEST_AT;
 
+    /// Where an observer in another process finds the arenas.
+    pub(crate) const ARENAS_AT: usize = core::mem::offset_of!(Self, space) + Space::<O>::ARENAS_AT;
+
     /// A process that has taken no memory yet.
     pub const fn new(os: O) -> Self {
         Pages {
