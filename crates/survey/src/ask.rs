@@ -1,7 +1,7 @@
 //! Asks a process for samples (`neap_samples::control`).
 
-use crate::process::Memory;
 use crate::pinned::Tally;
+use crate::process::Memory;
 use crate::snapshot::Snapshot;
 use crate::walk::walk;
 use crate::{Error, find};
@@ -31,8 +31,8 @@ pub struct Request {
 /// Samples and the heap at one moment.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// The samples.
-    pub snapshot: Snapshot,
+    /// The samples; `None` if the process has had none yet.
+    pub snapshot: Option<Snapshot>,
     /// What keeps the OS pages of the heap.
     pub tally: Tally,
 }
@@ -145,9 +145,9 @@ impl Asked {
         Ok(keeps.then_some(asked))
     }
 
-    /// What the process has kept so far, and what keeps the OS pages of its heap; `None` as above.
-    pub fn look(&self) -> Result<Option<Look>, Error> {
-        let Some(snapshot) = self.snapshot()? else { return Ok(None) };
+    /// What the process has kept so far, and what keeps the OS pages of its heap.
+    pub fn look(&self) -> Result<Look, Error> {
+        let snapshot = self.snapshot()?;
         let place = |at: usize| self.word(offset_of!(Control, heap) + at);
         let places = HeapPlaces {
             layout: place(offset_of!(HeapPlaces, layout))?,
@@ -155,9 +155,9 @@ impl Asked {
             heaps: place(offset_of!(HeapPlaces, heaps))?,
             huge: place(offset_of!(HeapPlaces, huge))?,
         };
-        let live: Vec<Live> = snapshot.view().live().collect();
+        let live: Vec<Live> = snapshot.as_ref().map_or_else(Vec::new, |snapshot| snapshot.view().live().collect());
         let tally = walk(&self.memory, self.pid, self.block, places, &live)?;
-        Ok(Some(Look { snapshot, tally }))
+        Ok(Look { snapshot, tally })
     }
 
     /// Ends the request.

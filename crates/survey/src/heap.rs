@@ -44,7 +44,7 @@ pub fn profile(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &
 /// going back, without these blocks. What no block keeps, and what the samples do not tell, are sites of their own, so the
 /// sum is what is resident and not live ([`crate::Tally`]).
 pub fn pinned_profile(look: &Look, earlier: Option<&Snapshot>, scope: &Scope) -> Profile {
-    made(Some(&look.snapshot), earlier, scope, Some(&look.tally))
+    made(look.snapshot.as_ref(), earlier, scope, Some(&look.tally))
 }
 
 fn made(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope, tally: Option<&Tally>) -> Profile {
@@ -55,25 +55,38 @@ fn made(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope, 
     if tally.is_some() {
         of.push(types::PINNED_SPACE);
     }
-    let columns = of.len();
+    let told = tally.map(|tally| tally.told(scope.late));
     let mut builder = Builder::new(of);
     let head = builder.profile_mut();
     head.allocator = Some("neap".into());
     head.pid = scope.process.unwrap_or(0);
     head.command = scope.command.clone();
     head.shown = 3;
-    let Some(snapshot) = snapshot else {
-        head.notes.push("No block was sampled in this time.".into());
-        return builder.finish();
-    };
+    match snapshot {
+        Some(snapshot) => add_stacks(&mut builder, snapshot, earlier, scope, told.as_ref()),
+        None => head.notes.push("No block was sampled in this time.".into()),
+    }
+    if let Some((tally, told)) = tally.zip(told) {
+        add_tally(&mut builder, tally, &told, scope);
+    }
+    builder.finish()
+}
+
+/// Adds the stacks of a snapshot.
+fn add_stacks(
+    builder: &mut Builder,
+    snapshot: &Snapshot,
+    earlier: Option<&Snapshot>,
+    scope: &Scope,
+    told: Option<&Told>,
+) {
     let view = snapshot.view();
-    describe(head, &view, snapshot, scope);
+    describe(builder.profile_mut(), &view, snapshot, scope);
     let before = earlier.map(|earlier| live_by_stack(&earlier.view()));
     let oldest = oldest_by_stack(&view);
-    let told = tally.map(|tally| tally.told(scope.late));
     let mut places = Places::new(&view, scope);
     for stack in view.stacks() {
-        let locations: Vec<LocationId> = places.of_stack(&mut builder, stack.frames);
+        let locations: Vec<LocationId> = places.of_stack(builder, stack.frames);
         let id = builder.stack(locations.into_iter().rev());
         let (objects, bytes) = live(&stack);
         let mut values = vec![count(stack.objects), number(stack.bytes), count(objects), number(bytes)];
@@ -81,7 +94,7 @@ fn made(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope, 
             let (then_objects, then_bytes) = before.get(&stack.number).copied().unwrap_or((0, 0));
             values.extend([count(objects) - count(then_objects), number(bytes) - number(then_bytes)]);
         }
-        if let Some(told) = &told {
+        if let Some(told) = told {
             values.push(number(told.stacks.get(&stack.number).copied().unwrap_or(0)));
         }
         let end = if snapshot.time == 0 { view.header(Word::Last) } else { snapshot.time };
@@ -89,14 +102,11 @@ fn made(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope, 
         let labels = age.map(|age| Label::number("oldest", age, Unit::Nanoseconds)).into_iter().collect();
         builder.add(id, labels, &values);
     }
-    if let Some((tally, told)) = tally.zip(told) {
-        add_tally(&mut builder, tally, &told, columns, scope);
-    }
-    builder.finish()
 }
 
 /// Adds what no stack keeps, as sites with names of their own, and the notes of it.
-fn add_tally(builder: &mut Builder, tally: &Tally, told: &Told, columns: usize, scope: &Scope) {
+fn add_tally(builder: &mut Builder, tally: &Tally, told: &Told, scope: &Scope) {
+    let columns = builder.profile_mut().types.len();
     let unknown =
         if scope.late { "[blocks from before the profile, or without a sample]" } else { "[blocks without a sample]" };
     for (name, bytes) in [
@@ -126,7 +136,8 @@ fn add_tally(builder: &mut Builder, tally: &Tally, told: &Told, columns: usize, 
     }
     if tally.moved.0 > 0 {
         let (count, bytes) = (tally.moved.0, text(tally.moved.1));
-        head.notes.push(format!("{count} sampled blocks have OS pages of their own meanwhile: {bytes}, as live memory."));
+        head.notes
+            .push(format!("{count} sampled blocks have OS pages of their own meanwhile: {bytes}, as live memory."));
     }
 }
 

@@ -68,7 +68,7 @@ pub struct Tally {
     pub waiting: u64,
     /// OS pages without a live block, of which a thread's cache has some.
     pub cached: u64,
-    /// What samples of small blocks keep beside them, as each has a chunk of its own.
+    /// What samples of small blocks keep beside them, as each has a chunk of its own: memory of earlier blocks there.
     pub samples: u64,
     /// Records: side tables, heaps.
     pub records: u64,
@@ -146,7 +146,10 @@ mod tests {
         (0..60).for_each(|_| tally.add_sample(4, 4096 - 128, 128, 1, 65536.0));
         tally.add_sample(4, 64, 4096 - 64, 2, 65536.0);
         let told = tally.told(false);
-        assert_eq!((told.stacks[&2], told.unknown), (1024 * (4096 - 64), 1024 * 64 - told.stacks.get(&1).unwrap_or(&0)));
+        assert_eq!(
+            (told.stacks[&2], told.unknown),
+            (1024 * (4096 - 64), 1024 * 64 - told.stacks.get(&1).unwrap_or(&0))
+        );
         assert_eq!(tally.pinned(), told.stacks.values().sum::<u64>() + told.unknown);
     }
 

@@ -2,22 +2,22 @@
 //! resident OS pages.
 //!
 //! Records and bits are copied in pieces while the process goes on, so what changes meanwhile may be counted where it was
-//! or where it is. Each resident OS page is counted once, as one thing.
+//! or where it is. Each resident OS page is counted once, as one thing. Nothing is read that the process never touched.
 
 use crate::Error;
 use crate::pinned::Tally;
 use crate::process::Memory;
 use crate::resident::Pages;
 use crate::slab::{Slab, block_size};
-use neap_core::observe::outside::{Kind, LAYOUT, RECORD_BYTES, Seen, SeenArena, SeenHeap, SeenHuge, SeenLarge, SeenSlab};
+use neap_core::observe::outside::{
+    Kind, LAYOUT, RECORD_BYTES, Seen, SeenArena, SeenHeap, SeenHuge, SeenLarge, SeenSlab,
+};
 use neap_core::{CHUNK, class};
 use neap_samples::Live;
 use neap_samples::control::HeapPlaces;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Bytes that are read at once.
-const PIECE: usize = 1 << 20;
 /// Chunks whose bits are read at once: they lie together.
 const GROUP: u64 = 64;
 /// Longest bits of a group that are believed.
@@ -32,15 +32,11 @@ pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: 
     if places.layout != LAYOUT {
         return Err(Error::Structures);
     }
-    let mut walk = Walk {
-        memory,
-        pages: Pages::open(pid)?,
-        cached: cached_blocks(memory, block + places.heaps)?,
-        samples: HashMap::new(),
-        tally: Tally::default(),
-    };
+    let pages = Pages::open(pid)?;
+    let cached = cached_blocks(memory, &pages, block + places.heaps)?;
+    let mut walk = Walk { memory, pages, cached, samples: HashMap::new(), tally: Tally::default() };
     let mut arenas = Vec::new();
-    for seen in SeenArena::all(&read(memory, block + places.arenas, SeenArena::BYTES)?) {
+    for seen in SeenArena::all(&walk.copy(block + places.arenas, SeenArena::BYTES)?) {
         arenas.push(Arena::read(memory, &walk.pages, seen)?);
     }
     walk.place(&arenas, samples);
@@ -52,23 +48,19 @@ pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: 
     Ok(walk.tally)
 }
 
-fn read(memory: &Memory, at: u64, length: usize) -> Result<Vec<u8>, Error> {
-    let mut bytes = vec![0; length];
-    for (nth, piece) in bytes.chunks_mut(PIECE).enumerate() {
-        memory.read(at + (nth * PIECE) as u64, piece).map_err(|_| Error::Gone)?;
-    }
-    Ok(bytes)
+fn chunk_of(address: u64) -> u64 {
+    address & !(CHUNK as u64 - 1)
 }
 
-/// The blocks in the caches of all threads. `newest` is where the address of the newest heap is.
-fn cached_blocks(memory: &Memory, newest: u64) -> Result<HashSet<u64>, Error> {
-    let mut cached = HashSet::new();
+/// The blocks in the caches of all threads, by their chunks. `newest` is where the address of the newest heap is.
+fn cached_blocks(memory: &Memory, pages: &Pages, newest: u64) -> Result<HashMap<u64, HashSet<u64>>, Error> {
+    let mut cached: HashMap<u64, HashSet<u64>> = HashMap::new();
     let mut at = memory.word(newest).map_err(|_| Error::Gone)?;
     for _ in 0..HEAPS {
         if at == 0 {
             break;
         }
-        let heap = SeenHeap::of(&read(memory, at, SeenHeap::BYTES)?);
+        let heap = SeenHeap::of(&pages.copy(memory, at, SeenHeap::BYTES)?);
         for mut block in heap.first.into_iter().skip(1) {
             for _ in 0..SeenHeap::MOST {
                 let mut front = [0; SeenHeap::BLOCK_BYTES];
@@ -76,7 +68,7 @@ fn cached_blocks(memory: &Memory, newest: u64) -> Result<HashSet<u64>, Error> {
                 let Some(next) = memory.read(block, &mut front).ok().and_then(|()| SeenHeap::behind(&front)) else {
                     break;
                 };
-                cached.insert(block);
+                cached.entry(chunk_of(block)).or_default().insert(block);
                 block = next;
             }
         }
@@ -96,14 +88,14 @@ impl Arena {
     fn read(memory: &Memory, pages: &Pages, seen: SeenArena) -> Result<Self, Error> {
         let of = |chunks: Range<u64>| -> Result<(Range<u64>, Vec<u8>), Error> {
             let length = chunks.end.saturating_sub(chunks.start) as usize * RECORD_BYTES;
-            let records = read(memory, seen.base + chunks.start * RECORD_BYTES as u64, length)?;
+            let records = pages.copy(memory, seen.base + chunks.start * RECORD_BYTES as u64, length)?;
             Ok((chunks, records))
         };
-        // The reserve is mostly untouched, and nothing in it is readable then.
+        // The reserve is mostly untouched.
         let reserve = seen.reserve..seen.chunks;
         let in_use = pages.held(seen.base + reserve.start * CHUNK as u64..seen.base + reserve.end * CHUNK as u64)? > 0;
         let reserve = if in_use { reserve } else { seen.chunks..seen.chunks };
-        let front = seen.first..seen.frontier.clamp(seen.first, seen.chunks);
+        let front = seen.first..seen.frontier.max(seen.first);
         Ok(Arena { seen, parts: [of(front)?, of(reserve)?] })
     }
 
@@ -136,7 +128,11 @@ enum Use {
     Cached,
     Heaps,
     /// A large block that starts there, and ends where its usable bytes do.
-    Large { start: u64, end: u64, sample: SeenLarge },
+    Large {
+        start: u64,
+        end: u64,
+        sample: SeenLarge,
+    },
 }
 
 /// What a large block has so far.
@@ -149,13 +145,17 @@ struct Large {
 struct Walk<'m> {
     memory: &'m Memory,
     pages: Pages,
-    cached: HashSet<u64>,
+    cached: HashMap<u64, HashSet<u64>>,
     /// By the chunk that they would lie in; those of large blocks by the chunk that they begin in.
     samples: HashMap<u64, Vec<Placed>>,
     tally: Tally,
 }
 
 impl Walk<'_> {
+    fn copy(&self, at: u64, length: usize) -> Result<Vec<u8>, Error> {
+        self.pages.copy(self.memory, at, length)
+    }
+
     /// Finds out where samples would lie.
     fn place(&mut self, arenas: &[Arena], samples: &[Live]) {
         let record = |address: u64| arenas.iter().find_map(|arena| arena.record(address));
@@ -172,12 +172,12 @@ impl Walk<'_> {
                 (None, 0) => 0,
             };
             let placed = Placed { address, class, stack: sample.stack, weight: sample.weight as f64 };
-            self.samples.entry(address & !(CHUNK as u64 - 1)).or_default().push(placed);
+            self.samples.entry(chunk_of(address)).or_default().push(placed);
         }
     }
 
     fn arena(&mut self, arena: &Arena) -> Result<(), Error> {
-        let tables = self.pages.held(arena.seen.base..arena.address(arena.seen.first))?;
+        let tables = self.pages.written(self.memory, arena.seen.base..arena.address(arena.seen.first))?;
         self.tally.resident += tables;
         self.tally.records += tables;
         for (chunks, records) in &arena.parts {
@@ -197,7 +197,8 @@ impl Walk<'_> {
                         self.close(what, &mut large);
                         what = use_of(address, &seen, record);
                     }
-                    if seen.kind == Kind::SLAB && class::SIZE.get(usize::from(seen.class)).is_some_and(|&size| size > 0) {
+                    if seen.kind == Kind::SLAB && class::SIZE.get(usize::from(seen.class)).is_some_and(|&size| size > 0)
+                    {
                         self.slab(address, seen.class, &bits.of(record, seen.class), resident);
                     } else {
                         self.whole(what, address, resident, &mut large);
@@ -208,7 +209,7 @@ impl Walk<'_> {
             self.close(what, &mut large);
         }
         // Committed, but never used.
-        let behind = self.pages.held(arena.address(arena.parts[0].0.end)..arena.address(arena.parts[1].0.start))?;
+        let behind = self.pages.held(arena.address(arena.parts[0].0.end)..arena.address(arena.seen.committed))?;
         self.tally.resident += behind;
         self.tally.waiting += behind;
         Ok(())
@@ -216,7 +217,7 @@ impl Walk<'_> {
 
     /// The bits of the slabs of some chunks.
     fn bits(&self, arena: &Arena, records: &[[u8; RECORD_BYTES]]) -> Result<Bits, Error> {
-        let slabs = records.iter().filter_map(|record| slab_of(record));
+        let slabs = records.iter().filter_map(slab_of);
         let (mut from, mut to) = (u64::MAX, 0);
         for slab in slabs {
             for at in [slab.free_bits, slab.remote_bits] {
@@ -224,14 +225,15 @@ impl Walk<'_> {
             }
         }
         let known = from < to && to - from <= BITS;
-        let bytes = if known { read(self.memory, arena.seen.base + from, (to - from) as usize)? } else { Vec::new() };
+        let bytes = if known { self.copy(arena.seen.base + from, (to - from) as usize)? } else { Vec::new() };
         Ok(Bits { from, bytes })
     }
 
     fn slab(&mut self, address: u64, class: u8, slab: &Slab, resident: &[bool]) {
         let (size, page) = (self.pages.size, self.pages.size as usize);
-        let cached = |block: u64| self.cached.contains(&(address + block));
-        let (live, kept) = slab.pages(page, cached);
+        let cached = self.cached.remove(&address).unwrap_or_default();
+        let is_cached = |offset: u64| !cached.is_empty() && cached.contains(&(address + offset));
+        let (live, kept) = slab.pages(page, is_cached);
         for ((&live, &kept), &held) in live.iter().zip(&kept).zip(resident) {
             match (held, live) {
                 (true, 1..) => self.tally.add_pinned(class, live, size - live),
@@ -242,7 +244,7 @@ impl Walk<'_> {
         }
         for sample in self.samples.remove(&address).unwrap_or_default() {
             let offset = sample.address - address;
-            let lives = sample.class == class && slab.is_live(offset) && !self.cached.contains(&sample.address);
+            let lives = sample.class == class && slab.is_live(offset) && !is_cached(offset);
             self.add_sample(&sample, &live, lives);
         }
     }
@@ -305,7 +307,7 @@ impl Walk<'_> {
 
     /// Counts the huge blocks.
     fn huge(&mut self, at: u64) -> Result<(), Error> {
-        let copy = read(self.memory, at, SeenHuge::BYTES)?;
+        let copy = self.copy(at, SeenHuge::BYTES)?;
         let mut next = self.blocks(&SeenHuge::first(&copy))?;
         for _ in 0..TABLES {
             if next == 0 {
@@ -314,7 +316,7 @@ impl Walk<'_> {
             let table = self.pages.held(next..next + SeenHuge::TABLE_BYTES as u64)?;
             self.tally.resident += table;
             self.tally.records += table;
-            let copy = read(self.memory, next, SeenHuge::TABLE_BYTES)?;
+            let copy = self.copy(next, SeenHuge::TABLE_BYTES)?;
             next = self.blocks(&SeenHuge::table(&copy))?;
         }
         Ok(())

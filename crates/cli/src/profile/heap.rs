@@ -40,11 +40,11 @@ fn of_process(pid: u32, args: &ProfileArgs, view: View) -> Result<Profile, neap_
     let mut asked = Asked::ask(pid, Request { interval: args.interval, duration: duration / 2 })?;
     let first = if asked.kept_before() { asked.snapshot()? } else { None };
     let seen = watch(&mut asked);
-    let look = if view == View::Pinned && seen.is_ok() { asked.look() } else { Ok(None) };
+    let look = (view == View::Pinned && seen.is_ok()).then(|| asked.look());
     // Also where it failed: the process is not to go on for its lease.
     let ended = asked.end();
     let (middle, last) = seen?;
-    let look = look?;
+    let look = look.transpose()?;
     ended?;
     let (earlier, scope) = (first.or(middle), Scope::of(&asked));
     Ok(match look {
@@ -132,7 +132,8 @@ fn of_moment(moment: Moment, args: &ProfileArgs) -> Result<Profile, Error> {
     };
     let mut made = pinned_profile(&look, None, &scope(args));
     let after = neap_profile::amount(i64::try_from(made.duration).unwrap_or(i64::MAX), &Unit::Nanoseconds);
-    made.notes.push(format!("The moment, of {} that were looked at, at which most was pinned: after {after}.", moment.looks));
+    made.notes
+        .push(format!("The moment, of {} that were looked at, at which most was pinned: after {after}.", moment.looks));
     Ok(made)
 }
 

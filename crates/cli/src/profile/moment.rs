@@ -39,7 +39,7 @@ impl Looking {
             let (mut moment, mut pause) = (Moment::default(), FIRST);
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let began = Instant::now();
-                moment.add(Asked::join(pid).and_then(|asked| asked.map_or(Ok(None), |asked| asked.look())));
+                moment.add(Asked::join(pid).and_then(|asked| asked.map(|asked| asked.look()).transpose()));
                 pause = PAUSE.max(began.elapsed() * PART);
             }
             moment

@@ -20,7 +20,6 @@ use crate::blocks::watch::Watch;
 use crate::pages::chunk::{Chunk, Kind, List, Record};
 use crate::pages::page_map::PageMap;
 use crate::system::remote::Pending;
-use crate::system::seen;
 use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, peek_cell};
 use core::cell::{Cell, UnsafeCell};
 use core::mem::offset_of;
@@ -195,6 +194,9 @@ pub(crate) const fn first(class: usize) -> u16 {
 }
 
 impl Heap {
+    /// Where an observer in another process finds the heads of the caches, and the next heap.
+    pub(crate) const SEEN_AT: [usize; 2] = [offset_of!(Self, head), offset_of!(Self, next)];
+
     /// Makes a heap without caches that owns nothing.
     pub const fn new() -> Self {
         Heap {
@@ -366,41 +368,6 @@ impl Heap {
 #[inline(always)]
 pub(crate) fn owner(c: Record) -> *mut Heap {
     slab_record::owner(c).cast()
-}
-
-/// The fields of a copy of a heap, for an observer in another process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SeenHeap {
-    /// First block of the cache of each class.
-    pub first: [u64; CLASSES],
-    /// The next heap in the list of all; 0: none.
-    pub next: u64,
-}
-
-impl SeenHeap {
-    /// Where the fields lie, and where those of a block in a cache lie.
-    pub(crate) const LAYOUT: [usize; 4] =
-        [offset_of!(Heap, head), offset_of!(Heap, next), offset_of!(Block, tag), offset_of!(Block, link)];
-    /// Length of a copy.
-    pub const BYTES: usize = size_of::<Heap>();
-    /// Length of a copy of the front of a block.
-    pub const BLOCK_BYTES: usize = size_of::<Block>();
-    /// Maximum number of blocks in the cache of a class.
-    pub const MOST: usize = CACHE_BLOCKS;
-
-    /// The fields of a copy.
-    pub fn of(copy: &[u8]) -> Self {
-        let [head, next, ..] = Self::LAYOUT;
-        let first = core::array::from_fn(|class| seen::word(copy, head + class * size_of::<usize>()));
-        SeenHeap { first, next: seen::word(copy, next) }
-    }
-
-    /// Whether a copy of the front of a block is that of one in a cache: then the address of the next one. The end of a
-    /// cache is none.
-    pub fn behind(block: &[u8]) -> Option<u64> {
-        let [.., tag, link] = Self::LAYOUT;
-        (u32::from_ne_bytes(seen::bytes(block, tag)) == Block::TAG).then(|| seen::word(block, link))
-    }
 }
 
 /// A heap that the holder alone uses now (invariant 18). Having one proves one of these:

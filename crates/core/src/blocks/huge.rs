@@ -88,7 +88,8 @@ impl<'a> SeenHuge<'a> {
     /// Address and length of each block.
     pub fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
         let [.., p, bytes] = Self::LAYOUT;
-        let all = self.slots.chunks_exact(size_of::<Slot>()).map(move |slot| (seen::word(slot, p), seen::word(slot, bytes)));
+        let all =
+            self.slots.chunks_exact(size_of::<Slot>()).map(move |slot| (seen::word(slot, p), seen::word(slot, bytes)));
         all.filter(|&(at, bytes)| at > TAKEN.addr() as u64 && bytes > 0)
     }
 }

@@ -94,6 +94,8 @@ pub struct SeenArena {
     pub first: u64,
     /// Index of the first chunk that was never used.
     pub frontier: u64,
+    /// Index of the first chunk that is not committed.
+    pub committed: u64,
     /// Index of the first chunk of the reentrant reserve; `chunks` where there is none.
     pub reserve: u64,
 }
@@ -101,11 +103,12 @@ pub struct SeenArena {
 impl SeenArena {
     /// Where the fields of an arena lie in it, and those of all arenas: the number, the arenas, their length, the
     /// address of the reentrant reserve.
-    pub(crate) const LAYOUT: [usize; 8] = [
+    pub(crate) const LAYOUT: [usize; 9] = [
         offset_of!(Arena, base),
         offset_of!(Arena, len),
         offset_of!(Arena, first),
         offset_of!(Arena, frontier),
+        offset_of!(Arena, committed),
         offset_of!(Arenas, count),
         offset_of!(Arenas, arenas),
         size_of::<Arena>(),
@@ -116,13 +119,20 @@ impl SeenArena {
 
     /// The arenas of a copy of all.
     pub fn all(copy: &[u8]) -> impl Iterator<Item = SeenArena> {
-        let [base, len, first, frontier, count, arenas, size, reserve] = Self::LAYOUT;
+        let [base, len, first, frontier, committed, count, arenas, size, reserve] = Self::LAYOUT;
         let reserve = seen::word(copy, reserve);
         (0..(seen::word(copy, count) as usize).min(MAX_ARENAS)).map(move |i| {
             let word = |at: usize| seen::word(copy, arenas + i * size + at);
             let (base, chunks) = (word(base), word(len) >> CHUNK_SHIFT);
             let reserve = reserve.wrapping_sub(base) >> CHUNK_SHIFT;
-            SeenArena { base, chunks, first: word(first), frontier: word(frontier), reserve: reserve.min(chunks) }
+            SeenArena {
+                base,
+                chunks,
+                first: word(first).min(chunks),
+                frontier: word(frontier).min(chunks),
+                committed: word(committed).min(chunks),
+                reserve: reserve.min(chunks),
+            }
         })
     }
 }
