@@ -9,10 +9,11 @@ use crate::blocks::heap::Mine;
 use crate::blocks::large::MAX_LARGE;
 use crate::blocks::misuse::Call;
 use crate::observe::Observed;
+use crate::observe::outside::Places;
 use crate::pages::chunk::Record;
 use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
 use crate::system::policy::Purge;
-use crate::{CHUNK, Os};
+use crate::{CHUNK, Heap, Os};
 use core::mem::offset_of;
 use core::ops::Deref;
 
@@ -44,6 +45,9 @@ impl<O: Os> Allocator<O> {
     /// Where two counts of 16 bits lie, from the start of the allocator, in which the kernel counts the readers of two
     /// probes. While one of them is not 0, each slow path ends with a call of [`Os::requested`].
     pub const READERS_AT: usize = offset_of!(Self, observed) + Observed::<O>::READERS_AT;
+
+    /// Where an observer in another process finds the structures of the heap, see [`crate::observe::outside`].
+    pub const PLACES: Places = Observed::<O>::PLACES;
 
     /// Makes an allocator that has made no system call yet.
     pub const fn new(os: O) -> Self {
@@ -213,6 +217,7 @@ impl<O: Os> Allocator<O> {
         if size > MAX_LARGE {
             return core::ptr::null_mut();
         }
+        let place = self.usual_place(heap, size, align);
         let p = self.take_whole_pages(heap, size, align.max(CHUNK), zero);
         if p.is_null() {
             return p;
@@ -223,7 +228,22 @@ impl<O: Os> Allocator<O> {
             let _ = self.put(heap, given, None);
             return core::ptr::null_mut();
         };
-        self.large_block(Call::Free, given, c).set_sample_of(size);
+        let block = self.large_block(Call::Free, given, c);
+        block.set_sample_of(size);
+        block.set_place(place);
+        p
+    }
+
+    /// Where a small block would lie if it were no sample: takes one there, and gives it back. Null for a large block, or
+    /// if there is no memory.
+    fn usual_place(&self, heap: Mine<'_>, size: usize, align: usize) -> *mut u8 {
+        let Some(class) = class::of_aligned(size, align) else { return core::ptr::null_mut() };
+        let p = self.take_class(heap, class);
+        // SAFETY: the heap is the caller's, as `Mine` proves; the block is new, so it is a live block of the caller's.
+        if !p.is_null() && unsafe { !Heap::free(heap.id(), &self.map, p) } {
+            // SAFETY: as above.
+            let _ = unsafe { self.free_after_miss(heap, p) };
+        }
         p
     }
 
@@ -382,7 +402,7 @@ impl<O: Os> Allocator<O> {
         if heap.is_fast() || !self.is_due_for_sample(heap, size) {
             return core::ptr::null_mut();
         }
-        self.malloc_sample(heap, size, CHUNK, false)
+        self.malloc_sample(heap, size, 1, false)
     }
 
     /// Frees `p` after [`crate::Heap::free`] failed for it.

@@ -161,7 +161,9 @@ pub fn is_allocator(object: &str, function: &str) -> bool {
     let name = bare(function);
     // `<neap_core::alloc::Allocator>::free`
     let head = name.trim_start_matches('<');
-    LIBRARIES.iter().any(|library| file.starts_with(library))
+    // `[caches of threads]`: what belongs to no function has a name in brackets, and no object.
+    (object.is_empty() && function.starts_with('['))
+        || LIBRARIES.iter().any(|library| file.starts_with(library))
         || call(function).is_some()
         || NAMES.iter().any(|prefix| head.starts_with(prefix))
         || OF_GLIBC.iter().any(|prefix| name.starts_with(prefix))

@@ -12,11 +12,26 @@ use core::sync::atomic::AtomicU64;
 /// First word of a control block: `neapctl\0`.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"neapctl\0");
 /// Version of the block and of the file of samples; an asker refuses any other.
-pub const CONTROL_VERSION: u64 = 1;
+pub const CONTROL_VERSION: u64 = 2;
 /// The name of the note.
 pub const NOTE_NAME: &[u8] = b"neap";
 /// The type of the note. Its value is 8 bytes: how far the control block is from the value's first byte.
 pub const NOTE_TYPE: u32 = 1;
+
+/// How to read the heap of the process without its help: a number that stands for its structures, and how far from the
+/// control block's first byte they are.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HeapPlaces {
+    /// The structures; a reader that knows others reads nothing.
+    pub layout: u64,
+    /// The arenas.
+    pub arenas: u64,
+    /// The address of the newest heap.
+    pub heaps: u64,
+    /// The huge blocks.
+    pub huge: u64,
+}
 
 /// A control block.
 #[repr(C)]
@@ -44,11 +59,13 @@ pub struct Control {
     pub process: AtomicU64,
     /// The address of the file of samples; 0: there is none yet.
     pub file: AtomicU64,
+    /// How to read the heap.
+    pub heap: HeapPlaces,
 }
 
 impl Control {
     /// A block without a request, whose byte is `knock` bytes from its start.
-    pub const fn new(knock: usize) -> Self {
+    pub const fn new(knock: usize, heap: HeapPlaces) -> Self {
         Control {
             magic: AtomicU64::new(CONTROL_MAGIC),
             version: AtomicU64::new(CONTROL_VERSION),
@@ -60,6 +77,7 @@ impl Control {
             state: AtomicU64::new(0),
             process: AtomicU64::new(0),
             file: AtomicU64::new(0),
+            heap,
         }
     }
 }

@@ -1,9 +1,12 @@
 //! Asks a process for samples (`neap_samples::control`).
 
+use crate::pinned::Tally;
 use crate::process::Memory;
 use crate::snapshot::Snapshot;
+use crate::walk::walk;
 use crate::{Error, find};
-use neap_samples::control::Control;
+use neap_samples::Live;
+use neap_samples::control::{Control, HeapPlaces};
 use std::mem::offset_of;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -23,6 +26,15 @@ pub struct Request {
     pub interval: u64,
     /// For how long.
     pub duration: Duration,
+}
+
+/// Samples and the heap at one moment.
+#[derive(Clone, Debug)]
+pub struct Look {
+    /// The samples; `None` if the process has had none yet.
+    pub snapshot: Option<Snapshot>,
+    /// What keeps the OS pages of the heap.
+    pub tally: Tally,
 }
 
 /// A process that was asked, or keeps samples already.
@@ -120,6 +132,32 @@ impl Asked {
             0 => Ok(None),
             file => Snapshot::from_memory(&self.memory, file).map(Some),
         }
+    }
+
+    /// Attaches to a process that keeps samples by its own choice, and asks for nothing. `None` if it keeps none, or has
+    /// had none yet.
+    pub fn join(pid: u32) -> Result<Option<Self>, Error> {
+        let memory = Memory::open(pid)?;
+        let block = find::control(pid, &memory)?;
+        let request = Request { interval: 0, duration: Duration::ZERO };
+        let asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
+        let keeps = asked.word(offset_of!(Control, state))? != 0 && asked.word(offset_of!(Control, file))? != 0;
+        Ok(keeps.then_some(asked))
+    }
+
+    /// What the process has kept so far, and what keeps the OS pages of its heap.
+    pub fn look(&self) -> Result<Look, Error> {
+        let snapshot = self.snapshot()?;
+        let place = |at: usize| self.word(offset_of!(Control, heap) + at);
+        let places = HeapPlaces {
+            layout: place(offset_of!(HeapPlaces, layout))?,
+            arenas: place(offset_of!(HeapPlaces, arenas))?,
+            heaps: place(offset_of!(HeapPlaces, heaps))?,
+            huge: place(offset_of!(HeapPlaces, huge))?,
+        };
+        let live: Vec<Live> = snapshot.as_ref().map_or_else(Vec::new, |snapshot| snapshot.view().live().collect());
+        let tally = walk(&self.memory, self.pid, self.block, places, &live)?;
+        Ok(Look { snapshot, tally })
     }
 
     /// Ends the request.

@@ -1,7 +1,8 @@
 //! From snapshots to a profile: what is live, what was allocated, and what has grown since an earlier snapshot.
 
-use crate::ask::Asked;
+use crate::ask::{Asked, Look};
 use crate::names::{Name, Names};
+use crate::pinned::{Tally, Told};
 use crate::snapshot::Snapshot;
 use neap_profile::{
     Builder, Frame, Function, Label, Location, LocationId, Mapping, MappingId, Period, Profile, Unit, ValueType, types,
@@ -36,27 +37,56 @@ impl Scope {
 /// `growth_space`. Each stack with live blocks has the label `oldest`: the age of its oldest one. No snapshot: no block
 /// was sampled.
 pub fn profile(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope) -> Profile {
+    made(snapshot, earlier, scope, None)
+}
+
+/// The same of a look, with `pinned_space` too: the bytes of resident OS pages that the live blocks of each stack keep from
+/// going back, without these blocks. What no block keeps, and what the samples do not tell, are sites of their own, so the
+/// sum is what is resident and not live ([`crate::Tally`]).
+pub fn pinned_profile(look: &Look, earlier: Option<&Snapshot>, scope: &Scope) -> Profile {
+    made(look.snapshot.as_ref(), earlier, scope, Some(&look.tally))
+}
+
+fn made(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope, tally: Option<&Tally>) -> Profile {
     let mut of = vec![types::ALLOC_OBJECTS, types::ALLOC_SPACE, types::INUSE_OBJECTS, types::INUSE_SPACE];
     if earlier.is_some() {
         of.extend([types::GROWTH_OBJECTS, types::GROWTH_SPACE]);
     }
+    if tally.is_some() {
+        of.push(types::PINNED_SPACE);
+    }
+    let told = tally.map(|tally| tally.told(scope.late));
     let mut builder = Builder::new(of);
     let head = builder.profile_mut();
     head.allocator = Some("neap".into());
     head.pid = scope.process.unwrap_or(0);
     head.command = scope.command.clone();
     head.shown = 3;
-    let Some(snapshot) = snapshot else {
-        head.notes.push("No block was sampled in this time.".into());
-        return builder.finish();
-    };
+    match snapshot {
+        Some(snapshot) => add_stacks(&mut builder, snapshot, earlier, scope, told.as_ref()),
+        None => head.notes.push("No block was sampled in this time.".into()),
+    }
+    if let Some((tally, told)) = tally.zip(told) {
+        add_tally(&mut builder, tally, &told, scope);
+    }
+    builder.finish()
+}
+
+/// Adds the stacks of a snapshot.
+fn add_stacks(
+    builder: &mut Builder,
+    snapshot: &Snapshot,
+    earlier: Option<&Snapshot>,
+    scope: &Scope,
+    told: Option<&Told>,
+) {
     let view = snapshot.view();
-    describe(head, &view, snapshot, scope);
+    describe(builder.profile_mut(), &view, snapshot, scope);
     let before = earlier.map(|earlier| live_by_stack(&earlier.view()));
     let oldest = oldest_by_stack(&view);
     let mut places = Places::new(&view, scope);
     for stack in view.stacks() {
-        let locations: Vec<LocationId> = places.of_stack(&mut builder, stack.frames);
+        let locations: Vec<LocationId> = places.of_stack(builder, stack.frames);
         let id = builder.stack(locations.into_iter().rev());
         let (objects, bytes) = live(&stack);
         let mut values = vec![count(stack.objects), number(stack.bytes), count(objects), number(bytes)];
@@ -64,12 +94,51 @@ pub fn profile(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &
             let (then_objects, then_bytes) = before.get(&stack.number).copied().unwrap_or((0, 0));
             values.extend([count(objects) - count(then_objects), number(bytes) - number(then_bytes)]);
         }
+        if let Some(told) = told {
+            values.push(number(told.stacks.get(&stack.number).copied().unwrap_or(0)));
+        }
         let end = if snapshot.time == 0 { view.header(Word::Last) } else { snapshot.time };
         let age = oldest.get(&stack.number).map(|&time| number(end.saturating_sub(time)));
         let labels = age.map(|age| Label::number("oldest", age, Unit::Nanoseconds)).into_iter().collect();
         builder.add(id, labels, &values);
     }
-    builder.finish()
+}
+
+/// Adds what no stack keeps, as sites with names of their own, and the notes of it.
+fn add_tally(builder: &mut Builder, tally: &Tally, told: &Told, scope: &Scope) {
+    let columns = builder.profile_mut().types.len();
+    let unknown =
+        if scope.late { "[blocks from before the profile, or without a sample]" } else { "[blocks without a sample]" };
+    for (name, bytes) in [
+        (unknown, told.unknown),
+        ("[free memory that waits to go back]", tally.waiting),
+        ("[caches of threads]", tally.cached),
+        ("[beside sampled blocks]", tally.samples),
+        ("[records of the allocator]", tally.records),
+    ] {
+        let function = builder.function(Function { name: name.to_owned(), ..Function::default() });
+        let frames = vec![Frame { function, line: 0 }];
+        let location = builder.location(Location { address: 0, mapping: None, frames });
+        let stack = builder.stack([location]);
+        let mut values = vec![0; columns];
+        values[columns - 1] = number(bytes);
+        builder.add(stack, Vec::new(), &values);
+    }
+    let head = builder.profile_mut();
+    head.shown = columns - 1;
+    head.whole = Some(number(tally.resident));
+    let text = |bytes: u64| neap_profile::amount(number(bytes), &Unit::Bytes);
+    let (resident, live) = (text(tally.resident), text(tally.live));
+    head.notes.push(format!("{resident} of the heap are resident, {live} of them live."));
+    if tally.untouched > 0 {
+        let untouched = text(tally.untouched);
+        head.notes.push(format!("{untouched} more of live blocks are not resident: not touched yet, or swapped out."));
+    }
+    if tally.moved.0 > 0 {
+        let (count, bytes) = (tally.moved.0, text(tally.moved.1));
+        head.notes
+            .push(format!("{count} sampled blocks have OS pages of their own meanwhile: {bytes}, as live memory."));
+    }
 }
 
 /// What the profile is of, and what it does not cover.

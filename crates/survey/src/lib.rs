@@ -7,23 +7,31 @@
 //! | `find.rs` | where its control block is |
 //! | `ask.rs` | how it is asked for samples |
 //! | `snapshot.rs` | a copy of its file of samples, from its memory or from a directory |
+//! | `walk.rs`, `slab.rs`, `resident.rs` | what keeps each resident OS page: the heap's own records, the kernel's page table |
+//! | `pinned.rs` | who keeps them: the rule by which what blocks pin is divided among stacks |
 //! | `heap.rs` | from snapshots to a profile |
 //! | `names.rs` | names and lines for addresses |
 //!
 //! A process is asked and read through `/proc/PID/mem`, without stopping it. That wants the rights of a debugger, which
 //! the kernel checks: the same user (where `kernel.yama.ptrace_scope` is 1: a process that this one started), or root.
-//! May depend on `neap-samples` (layouts), `neap-profile` (the model), `neap-symbols` and std.
+//! May depend on `neap-core` (structures of the heap), `neap-samples` (layouts), `neap-profile` (the model),
+//! `neap-symbols` and std.
 #![forbid(unsafe_code)]
 
 mod ask;
 mod find;
 mod heap;
 mod names;
+mod pinned;
 mod process;
+mod resident;
+mod slab;
 mod snapshot;
+mod walk;
 
-pub use ask::{Asked, Request};
-pub use heap::{Scope, profile};
+pub use ask::{Asked, Look, Request};
+pub use heap::{Scope, pinned_profile, profile};
+pub use pinned::{Key, Stratum, Tally, Told};
 pub use snapshot::{Snapshot, in_directory};
 
 use neap_profile::Profile;
@@ -42,6 +50,8 @@ pub enum Error {
     Denied,
     /// The process runs on another version of neap.
     Version(u64),
+    /// The heap of the process has other structures than this neap knows.
+    Structures,
     /// The process has not answered in that time.
     Silent(Duration),
     /// The process executed another program, or ended, before it was read.
@@ -62,6 +72,9 @@ impl fmt::Display for Error {
                  kernel.yama.ptrace_scope is 0; or start the program with neap profile -- CMD",
             ),
             Error::Version(version) => write!(f, "its neap has samples of version {version}, unknown here"),
+            Error::Structures => {
+                f.write_str("its neap has a heap of another make: use the command neap of the build that it runs on")
+            }
             Error::Silent(time) => write!(
                 f,
                 "it has not answered in {:.1} s: it is idle, or serves all calls from its caches, so that it made no call \

@@ -9,8 +9,9 @@ use core::mem::offset_of;
 use core::ops::Deref;
 use neap_core::Allocator;
 use neap_core::helper::Leave;
+use neap_core::observe::outside::LAYOUT;
 use neap_core::watch::Reason;
-use neap_samples::control::{Control, NOTE_TYPE};
+use neap_samples::control::{Control, HeapPlaces, NOTE_TYPE};
 
 /// The allocator, so placed that all of it which a program's first block writes lies on two OS pages.
 #[repr(C, align(4096))]
@@ -38,9 +39,20 @@ const _: () = assert!(READERS_AT.is_multiple_of(2), "the kernel refuses semaphor
 
 /// The allocator.
 pub static NEAP: Placed = Placed {
-    control: Control::new(offset_of!(Placed, allocator) + Allocator::<Linux>::REQUEST_AT),
+    control: Control::new(offset_of!(Placed, allocator) + Allocator::<Linux>::REQUEST_AT, HEAP),
     _before: [0; 1024 - size_of::<Control>()],
     allocator: Allocator::new(Linux { helper, policy: || &NEAP.policy, requested }),
+};
+
+/// How other processes read the heap.
+const HEAP: HeapPlaces = {
+    let (start, places) = (offset_of!(Placed, allocator), Allocator::<Linux>::PLACES);
+    HeapPlaces {
+        layout: LAYOUT,
+        arenas: (start + places.arenas) as u64,
+        heaps: (start + places.heaps) as u64,
+        huge: (start + places.huge) as u64,
+    }
 };
 
 // The note by which other processes find the control block, at the start of `NEAP`: its value is the distance.

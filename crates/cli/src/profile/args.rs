@@ -19,6 +19,8 @@ Examples:
   neap profile --heap -- ./server              which code holds memory at its end
   neap profile --heap --pid 1234 --duration 1min
   neap profile --allocs --format html -o allocs.html -- ./server
+  neap profile --pinned --pid 1234             which code keeps memory resident that is not live
+  neap profile --pinned --interval 64K -- ./server
   neap profile --time -- ./server              where the time of allocation goes
   neap profile --time -- neap run -- ./server  ... on neap
   neap profile --time --pid 1234 --duration 10s
@@ -80,7 +82,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_period)]
     pub period: Duration,
 
-    /// With --heap and --allocs: sample one block each so many bytes on average (64K, 4MiB); 1: each block
+    /// With --heap, --allocs and --pinned: sample one block each so many bytes on average (64K, 4MiB); 1: each block
     #[arg(long, value_name = "SIZE", default_value = "512K", value_parser = parse_interval)]
     pub interval: u64,
 
@@ -101,6 +103,10 @@ pub struct Views {
     #[arg(long)]
     pub allocs: bool,
 
+    /// Memory that live blocks keep from going back to the system, by call site: what is resident and not live
+    #[arg(long)]
+    pub pinned: bool,
+
     /// Where the time of allocation goes: malloc, free, clearing, copying, page faults on fresh memory, each by caller
     #[arg(long)]
     pub time: bool,
@@ -109,9 +115,13 @@ pub struct Views {
 impl Views {
     /// The view of the flag that is given.
     pub fn chosen(self) -> Option<View> {
-        [(self.heap, View::Heap), (self.allocs, View::Allocs), (self.time, View::Time)]
-            .into_iter()
-            .find_map(|(given, view)| given.then_some(view))
+        let all = [
+            (self.heap, View::Heap),
+            (self.allocs, View::Allocs),
+            (self.pinned, View::Pinned),
+            (self.time, View::Time),
+        ];
+        all.into_iter().find_map(|(given, view)| given.then_some(view))
     }
 }
 

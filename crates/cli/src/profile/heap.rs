@@ -1,4 +1,5 @@
-//! `neap profile --heap` and `--allocs`: which code holds memory, and which code allocates, from sampled blocks.
+//! `neap profile --heap`, `--allocs` and `--pinned`: which code holds memory, which code allocates, and which code keeps
+//! memory from going back to the system, from sampled blocks.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,10 +10,11 @@ use neap_launch::error::{Error, FAILED};
 use neap_launch::private_dir::{self, PrivateDir};
 use neap_launch::{Setting, library, target};
 use neap_options::Id;
-use neap_profile::{Profile, View};
-use neap_survey::{Asked, Request, Scope, Snapshot, in_directory, profile};
+use neap_profile::{Profile, Unit, View};
+use neap_survey::{Asked, Request, Scope, Snapshot, in_directory, pinned_profile, profile};
 
 use super::args::ProfileArgs;
+use super::moment::{Looking, Moment};
 use super::written;
 
 /// How long a process is watched unless the user says.
@@ -23,7 +25,7 @@ pub fn run(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     match args.pid {
         Some(pid) => {
             let output = written::output(&args.written, pid)?;
-            let made = of_process(pid, args).map_err(|e| Error::failed(format!("process {pid}: {e}")))?;
+            let made = of_process(pid, args, view).map_err(|e| Error::failed(format!("process {pid}: {e}")))?;
             write(made, view, args, output)?;
             Ok(0)
         }
@@ -33,16 +35,22 @@ pub fn run(args: &ProfileArgs, view: View) -> Result<u8, Error> {
 
 /// Profiles a process that runs. Growth is that of the second half of the time, or of all of it where the process keeps
 /// samples anyway.
-fn of_process(pid: u32, args: &ProfileArgs) -> Result<Profile, neap_survey::Error> {
+fn of_process(pid: u32, args: &ProfileArgs, view: View) -> Result<Profile, neap_survey::Error> {
     let duration = args.duration.unwrap_or(DURATION);
     let mut asked = Asked::ask(pid, Request { interval: args.interval, duration: duration / 2 })?;
     let first = if asked.kept_before() { asked.snapshot()? } else { None };
     let seen = watch(&mut asked);
+    let look = (view == View::Pinned && seen.is_ok()).then(|| asked.look());
     // Also where it failed: the process is not to go on for its lease.
     let ended = asked.end();
     let (middle, last) = seen?;
+    let look = look.transpose()?;
     ended?;
-    Ok(profile(last.as_ref(), first.or(middle).as_ref(), &Scope::of(&asked)))
+    let (earlier, scope) = (first.or(middle), Scope::of(&asked));
+    Ok(match look {
+        Some(look) => pinned_profile(&look, earlier.as_ref(), &scope),
+        None => profile(last.as_ref(), earlier.as_ref(), &scope),
+    })
 }
 
 /// Two snapshots: in the middle of the time, and at its end.
@@ -66,9 +74,17 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     let setting = |id: Id, value| Setting { name: id.option().name, env: id.option().env, value };
     let settings = [setting(Id::Profile, named), setting(Id::ProfileInterval, args.interval.to_string())];
     let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
-    let ended = child::supervise(&program)?;
+    let (ended, moment) = if view == View::Pinned {
+        let (ended, looking, _) = child::supervise_watched(&program, |pid| Ok(Looking::start(pid.unsigned_abs())))?;
+        (ended, Some(looking.end()))
+    } else {
+        (child::supervise(&program)?, None)
+    };
     let written = in_directory(directory.path()).map_err(|e| Error::failed(format!("samples: {e}"))).and_then(|all| {
-        let made = of_ended(&all, ended.pid, args)?;
+        let made = match moment {
+            Some(moment) => of_moment(moment, args)?,
+            None => of_ended(&all, ended.pid, args)?,
+        };
         // Named by the process, which is known only now.
         let output = written::output(&args.written, ended.pid)?;
         write(made, view, args, output)
@@ -99,13 +115,32 @@ fn of_ended(all: &[Snapshot], pid: u32, args: &ProfileArgs) -> Result<Profile, E
         return Err(Error::failed("the program has left no samples")
             .remedy("it may have started others only, or cleared its environment: neap profile --pid, while it runs"));
     };
-    let command = args.command.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
-    let mut made = profile(Some(last), None, &Scope { command, ..Scope::default() });
+    let mut made = profile(Some(last), None, &scope(args));
     made.notes.push("Live is what was live when the program ended.".to_owned());
     if all.len() > 1 {
         made.notes.push(format!("{} other processes and programs that it started are not in it.", all.len() - 1));
     }
     Ok(made)
+}
+
+/// The profile of the moment at which most was pinned.
+fn of_moment(moment: Moment, args: &ProfileArgs) -> Result<Profile, Error> {
+    let Some(look) = moment.look else {
+        let why = moment.error.map_or("it ended too soon, or took no sample".to_owned(), |error| error.to_string());
+        return Err(Error::failed(format!("the program's heap was not seen: {why}"))
+            .remedy("a smaller --interval takes more samples; neap profile --heap needs no look while it runs"));
+    };
+    let mut made = pinned_profile(&look, None, &scope(args));
+    let after = neap_profile::amount(i64::try_from(made.duration).unwrap_or(i64::MAX), &Unit::Nanoseconds);
+    made.notes
+        .push(format!("The moment, of {} that were looked at, at which most was pinned: after {after}.", moment.looks));
+    Ok(made)
+}
+
+/// What is known of the program.
+fn scope(args: &ProfileArgs) -> Scope {
+    let command = args.command.iter().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    Scope { command, ..Scope::default() }
 }
 
 fn write(

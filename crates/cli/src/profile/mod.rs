@@ -1,11 +1,12 @@
 //! `neap profile`: which code takes memory, and where the time of allocation goes.
 //!
-//! A view is measured by a module (`time`, `heap`), which makes a `Profile`; what becomes of it is the same for all:
+//! A view is measured by a module (`time`, `heap`; `moment` looks for it while a program runs), which makes a `Profile`; what becomes of it is the same for all:
 //! `written`. `files` shows and compares profiles that were written.
 
 pub mod args;
 mod files;
 mod heap;
+mod moment;
 mod time;
 mod written;
 
@@ -26,7 +27,7 @@ pub fn run(args: ProfileArgs) -> Result<u8, Error> {
     }
     match args.views.chosen() {
         Some(View::Time) => time::run(&args),
-        Some(view @ (View::Heap | View::Allocs)) => heap::run(&args, view),
-        _ => Err(Error::failed("no view is given").remedy("neap profile --heap -- PROGRAM")),
+        Some(view @ (View::Heap | View::Allocs | View::Pinned)) => heap::run(&args, view),
+        None => Err(Error::failed("no view is given").remedy("neap profile --heap -- PROGRAM")),
     }
 }

@@ -49,6 +49,9 @@ impl<O: Os> Back<O> {
     /// See `Allocator::READERS_AT`.
     pub(crate) const READERS_AT: usize = core::mem::offset_of!(Self, blocks) + Blocks::<O>::READERS_AT;
 
+    /// Where an observer in another process finds the layer of blocks.
+    pub(crate) const BLOCKS_AT: usize = core::mem::offset_of!(Self, blocks);
+
     /// A layer with no memory to give back yet.
     pub const fn new(os: O) -> Self {
         Back { blocks: Blocks::new(os), purger: Purger::new(), forks: Forks::new() }

@@ -22,6 +22,7 @@ use crate::pages::page_map::PageMap;
 use crate::system::remote::Pending;
 use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU32, AtomicUsize, peek_cell};
 use core::cell::{Cell, UnsafeCell};
+use core::mem::offset_of;
 use core::ops::Deref;
 
 pub use crate::blocks::free_block::Block;
@@ -193,6 +194,9 @@ pub(crate) const fn first(class: usize) -> u16 {
 }
 
 impl Heap {
+    /// Where an observer in another process finds the heads of the caches, and the next heap.
+    pub(crate) const SEEN_AT: [usize; 2] = [offset_of!(Self, head), offset_of!(Self, next)];
+
     /// Makes a heap without caches that owns nothing.
     pub const fn new() -> Self {
         Heap {

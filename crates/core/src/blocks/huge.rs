@@ -9,8 +9,10 @@
 
 use crate::blocks::given::Given;
 use crate::pages::Pages;
+use crate::system::seen;
 use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::{CHUNK, Os};
+use core::mem::offset_of;
 
 /// Minimum bytes of a huge block: for smaller requests no mapping is tried if arenas are exhausted.
 const MIN_HUGE: usize = 1 << 20;
@@ -43,6 +45,57 @@ const _: () = assert!(size_of::<Table>() <= CHUNK, "a table has a mapping of a c
 fn table_at<'a>(table: *mut Table) -> &'a Table {
     // SAFETY: tables are never unmapped, and their links never change.
     unsafe { &*table }
+}
+
+/// Copies of huge blocks' slots, for an observer in another process.
+#[derive(Clone, Debug)]
+pub struct SeenHuge<'a> {
+    slots: &'a [u8],
+    /// The next table of slots; 0: none.
+    pub next: u64,
+}
+
+impl<'a> SeenHuge<'a> {
+    /// Where the fields lie, and their lengths.
+    pub(crate) const LAYOUT: [usize; 9] = [
+        offset_of!(Huge, first),
+        FIRST,
+        offset_of!(Huge, more),
+        offset_of!(Table, slots),
+        SLOTS,
+        offset_of!(Table, next),
+        size_of::<Slot>(),
+        offset_of!(Slot, p),
+        offset_of!(Slot, bytes),
+    ];
+    /// Length of a copy of what is known without a table.
+    pub const BYTES: usize = size_of::<Huge>();
+    /// Length of a copy of a table, which is that of its mapping.
+    pub const TABLE_BYTES: usize = CHUNK;
+
+    /// The slots in a copy of what is known without a table.
+    pub fn first(copy: &'a [u8]) -> Self {
+        let [first, count, more, ..] = Self::LAYOUT;
+        SeenHuge { slots: slots(copy, first, count), next: seen::word(copy, more) }
+    }
+
+    /// The slots in a copy of a table.
+    pub fn table(copy: &'a [u8]) -> Self {
+        let [.., table, count, next, _, _, _] = Self::LAYOUT;
+        SeenHuge { slots: slots(copy, table, count), next: seen::word(copy, next) }
+    }
+
+    /// Address and length of each block.
+    pub fn blocks(&self) -> impl Iterator<Item = (u64, u64)> {
+        let [.., p, bytes] = Self::LAYOUT;
+        let all =
+            self.slots.chunks_exact(size_of::<Slot>()).map(move |slot| (seen::word(slot, p), seen::word(slot, bytes)));
+        all.filter(|&(at, bytes)| at > TAKEN.addr() as u64 && bytes > 0)
+    }
+}
+
+fn slots(copy: &[u8], at: usize, count: usize) -> &[u8] {
+    copy.get(at..at + count * size_of::<Slot>()).unwrap_or(&[])
 }
 
 /// All huge blocks.

@@ -4,6 +4,7 @@ use crate::CHUNK;
 use crate::blocks::class;
 use crate::pages::chunk::{BY_KIND, Flag, Gap, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, State, View};
 use crate::pages::owned::Owned;
+use crate::system::seen;
 use crate::system::sync::{AtomicU8, AtomicUsize, Ordering, peek_cell};
 use core::cell::Cell;
 
@@ -28,7 +29,8 @@ struct LargeRecord {
     len: Cell<u32>,
     /// Number of chunks at the front that it ever used.
     carved: Cell<u32>,
-    _more: Gap<8>,
+    /// Of a sample that is a large block only for that: where its block would lie otherwise; else 0.
+    place: Cell<usize>,
     _links: Gap<{ OWNER_OR_BYTES - LINKS }>,
     /// Usable bytes. Atomic, as other threads read them.
     bytes: AtomicUsize,
@@ -66,6 +68,28 @@ pub(crate) fn since_roughly(c: Record, in_miri: u8) -> u8 {
     peek_cell(&c.view::<LargeRecord>().since, in_miri)
 }
 
+/// The fields of a copy of a large block's record, for an observer in another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenLarge {
+    /// It is a sample.
+    pub sample: bool,
+    /// Of a sample that is a large block only for that: where its block would lie otherwise; else 0.
+    pub place: u64,
+}
+
+impl SeenLarge {
+    /// Where the fields lie.
+    pub(crate) const LAYOUT: [usize; 2] =
+        [core::mem::offset_of!(LargeRecord, sample), core::mem::offset_of!(LargeRecord, place)];
+}
+
+impl From<&[u8; RECORD_BYTES]> for SeenLarge {
+    fn from(record: &[u8; RECORD_BYTES]) -> Self {
+        let [sample, place] = Self::LAYOUT;
+        SeenLarge { sample: record[sample] != 0, place: seen::word(record, place) }
+    }
+}
+
 impl Large {
     /// Returns the large block of `c`.
     ///
@@ -84,6 +108,7 @@ impl Large {
         record.behind.set(behind as u8);
         record.guarded.set(false);
         record.sample.set(false);
+        record.place.set(0);
         record.apart.store(0, Ordering::Relaxed);
         record.len.set(len as u32);
         record.carved.set(carved as u32);
@@ -195,6 +220,11 @@ impl Large {
             0 => self.bytes(),
             like => class::SIZE[usize::from(like)] as usize,
         }
+    }
+
+    /// Notes where the block of a sample would lie otherwise, for observers.
+    pub(crate) fn set_place(self, place: *mut u8) {
+        self.record().place.set(place.addr());
     }
 
     /// In a heap's cache: the epoch since which it waits.

@@ -99,6 +99,13 @@ impl<O: Os> Blocks<O> {
     /// See `Allocator::READERS_AT`.
     pub(crate) const READERS_AT: usize = core::mem::offset_of!(Self, pages) + Pages::<O>::READERS_AT;
 
+    /// Where an observer in another process finds the arenas, the newest heap, and the huge blocks.
+    pub(crate) const SEEN_AT: [usize; 3] = [
+        core::mem::offset_of!(Self, pages) + Pages::<O>::ARENAS_AT,
+        core::mem::offset_of!(Self, registry) + Locked::<Registry>::VALUE_AT + Registry::NEWEST_AT,
+        core::mem::offset_of!(Self, huge),
+    ];
+
     /// A layer without blocks.
     pub const fn new(os: O) -> Self {
         Blocks {

@@ -31,6 +31,9 @@ pub struct Registry {
 unsafe impl Send for Registry {}
 
 impl Registry {
+    /// Where an observer in another process finds the newest heap.
+    pub(crate) const NEWEST_AT: usize = core::mem::offset_of!(Self, all);
+
     /// A registry without heaps.
     pub const fn new() -> Self {
         Registry {

@@ -2,11 +2,13 @@
 //!
 //! Invariant 9: `used + (free bits) == carved <= capacity`; `used` counts the blocks in caches as well.
 
+use crate::CHUNK;
 use crate::blocks::class;
 use crate::pages::age;
 use crate::pages::arena::Arenas;
 use crate::pages::chunk::{BY_KIND, Flag, Gap, Kind, LINKS, OWNER_OR_BYTES, RECORD_BYTES, Record, View};
 use crate::pages::layout;
+use crate::system::seen;
 use crate::system::sync::{AtomicPtr, AtomicU8, AtomicU16, AtomicU64, Ordering, peek, peek_cell};
 use core::cell::Cell;
 
@@ -143,6 +145,37 @@ pub(crate) fn bits_of_any(c: Record, tables: u8, few: bool, word: usize) -> (u64
 #[inline]
 pub(crate) fn is_hardened(c: Record) -> bool {
     c.view::<SlabRecord>().hardened.get() != 0
+}
+
+/// The fields of a copy of a slab's record, for an observer in another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenSlab {
+    /// Number of blocks at the front that were handed out at least once.
+    pub carved: u32,
+    /// Offset of its free bits from the base of its arena.
+    pub free_bits: u64,
+    /// Offset of its remote bits.
+    pub remote_bits: u64,
+    /// Number of words of either that it uses.
+    pub words: usize,
+}
+
+impl SeenSlab {
+    /// Where the fields lie.
+    pub(crate) const LAYOUT: [usize; 2] =
+        [core::mem::offset_of!(SlabRecord, carved), core::mem::offset_of!(SlabRecord, bits)];
+
+    /// The fields of a copy of the record of a slab of `class`, which must be a class other than 0.
+    pub fn of(record: &[u8; RECORD_BYTES], class: usize) -> Self {
+        let [carved, bits] = Self::LAYOUT;
+        let free = u32::from_ne_bytes(seen::bytes(record, bits)) as usize;
+        SeenSlab {
+            carved: u32::from(u16::from_ne_bytes(seen::bytes(record, carved))).min(class::capacity(class)),
+            free_bits: free as u64,
+            remote_bits: layout::remote_bits(free.max(CHUNK), class >= class::FIRST_FEW) as u64,
+            words: words(class),
+        }
+    }
 }
 
 /// The free bits of an [`OwnSlab`], and so proves the same.

@@ -1,6 +1,7 @@
 //! Observing: reports how much memory is where, and checks every structure against its documentation.
 
 pub mod census;
+pub mod outside;
 pub mod publish;
 pub mod publisher;
 pub mod resident;
@@ -8,6 +9,7 @@ pub mod valid;
 
 use crate::Os;
 use crate::back::Back;
+use crate::blocks::Blocks;
 use crate::observe::publisher::Publisher;
 use core::ops::Deref;
 
@@ -32,6 +34,13 @@ impl<O: Os> Observed<O> {
     pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Self, back) + Back::<O>::REQUEST_AT;
     /// See `Allocator::READERS_AT`.
     pub(crate) const READERS_AT: usize = core::mem::offset_of!(Self, back) + Back::<O>::READERS_AT;
+
+    /// See [`outside::Places`].
+    pub(crate) const PLACES: outside::Places = {
+        let blocks = core::mem::offset_of!(Self, back) + Back::<O>::BLOCKS_AT;
+        let [arenas, heaps, huge] = Blocks::<O>::SEEN_AT;
+        outside::Places { arenas: blocks + arenas, heaps: blocks + heaps, huge: blocks + huge }
+    };
 
     /// A layer with nothing to observe yet.
     pub const fn new(os: O) -> Self {

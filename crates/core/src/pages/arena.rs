@@ -11,9 +11,11 @@ use crate::pages::page_map::PageMap;
 use crate::pages::place::{is_pressed, reserve, share};
 use crate::pages::reentrant_reserve::{self, ReentrantReserve};
 use crate::system::os::Moved;
+use crate::system::seen;
 use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering, peek_cell};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::cell::Cell;
+use core::mem::offset_of;
 
 /// One arena. Chunks `first..frontier` have been used; chunks `frontier..committed` may be used without a system call.
 ///
@@ -78,6 +80,60 @@ impl Arena {
     /// Whether the arena has the greatest length, so that most of it is never used.
     pub(crate) fn is_long(&self) -> bool {
         self.len.get() == ARENA_ALIGN
+    }
+}
+
+/// The fields of a copy of an arena, for an observer in another process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeenArena {
+    /// Its address.
+    pub base: u64,
+    /// Number of its chunks.
+    pub chunks: u64,
+    /// Index of the first chunk after the side tables.
+    pub first: u64,
+    /// Index of the first chunk that was never used.
+    pub frontier: u64,
+    /// Index of the first chunk that is not committed.
+    pub committed: u64,
+    /// Index of the first chunk of the reentrant reserve; `chunks` where there is none.
+    pub reserve: u64,
+}
+
+impl SeenArena {
+    /// Where the fields of an arena lie in it, and those of all arenas: the number, the arenas, their length, the
+    /// address of the reentrant reserve.
+    pub(crate) const LAYOUT: [usize; 9] = [
+        offset_of!(Arena, base),
+        offset_of!(Arena, len),
+        offset_of!(Arena, first),
+        offset_of!(Arena, frontier),
+        offset_of!(Arena, committed),
+        offset_of!(Arenas, count),
+        offset_of!(Arenas, arenas),
+        size_of::<Arena>(),
+        offset_of!(Arenas, reentrant_reserve) + ReentrantReserve::BASE_AT,
+    ];
+    /// Length of a copy of all arenas.
+    pub const BYTES: usize = size_of::<Arenas>();
+
+    /// The arenas of a copy of all.
+    pub fn all(copy: &[u8]) -> impl Iterator<Item = SeenArena> {
+        let [base, len, first, frontier, committed, count, arenas, size, reserve] = Self::LAYOUT;
+        let reserve = seen::word(copy, reserve);
+        (0..(seen::word(copy, count) as usize).min(MAX_ARENAS)).map(move |i| {
+            let word = |at: usize| seen::word(copy, arenas + i * size + at);
+            let (base, chunks) = (word(base), word(len) >> CHUNK_SHIFT);
+            let reserve = reserve.wrapping_sub(base) >> CHUNK_SHIFT;
+            SeenArena {
+                base,
+                chunks,
+                first: word(first).min(chunks),
+                frontier: word(frontier).min(chunks),
+                committed: word(committed).min(chunks),
+                reserve: reserve.min(chunks),
+            }
+        })
     }
 }
 

@@ -14,6 +14,7 @@
 
 use crate::pages::layout::{self, ARENA_ALIGN};
 use crate::system::remote::{Node, Remote};
+use crate::system::seen;
 use crate::system::sync::{AtomicU8, Ordering, peek_cell};
 use core::cell::{Cell, UnsafeCell};
 use core::ptr::NonNull;
@@ -309,14 +310,15 @@ pub struct Seen {
 
 impl From<&[u8; RECORD_BYTES]> for Seen {
     fn from(record: &[u8; RECORD_BYTES]) -> Self {
-        let mut bytes = [0; size_of::<usize>()];
-        bytes.copy_from_slice(&record[OWNER_OR_BYTES..OWNER_OR_BYTES + size_of::<usize>()]);
-        Seen {
-            kind: Kind(record[core::mem::offset_of!(Chunk, kind)]),
-            class: record[core::mem::offset_of!(Chunk, class)],
-            bytes: usize::from_ne_bytes(bytes) as u64,
-        }
+        let [kind, class, bytes] = Seen::LAYOUT;
+        Seen { kind: Kind(record[kind]), class: record[class], bytes: seen::word(record, bytes) }
     }
+}
+
+impl Seen {
+    /// Where the fields lie.
+    pub(crate) const LAYOUT: [usize; 3] =
+        [core::mem::offset_of!(Chunk, kind), core::mem::offset_of!(Chunk, class), OWNER_OR_BYTES];
 }
 
 /// A list of records, newest first. All zero bytes are an empty list. Invariant: a record is in at most one list, that

@@ -82,6 +82,9 @@ impl<O: Os> Pages<O> {
     /// See `Allocator::READERS_AT`.
     pub(crate) const READERS_AT: usize = core::mem::offset_of!(Self, notes) + Notes::READERS_AT;
 
+    /// Where an observer in another process finds the arenas.
+    pub(crate) const ARENAS_AT: usize = core::mem::offset_of!(Self, space) + Space::<O>::ARENAS_AT;
+
     /// A process that has taken no memory yet.
     pub const fn new(os: O) -> Self {
         Pages {

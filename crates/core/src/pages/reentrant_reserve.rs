@@ -51,6 +51,9 @@ pub struct ReentrantReserve {
 }
 
 impl ReentrantReserve {
+    /// Where an observer in another process finds the address of the first chunk.
+    pub(crate) const BASE_AT: usize = core::mem::offset_of!(Self, base);
+
     /// A reserve that is not open.
     pub const fn new() -> Self {
         ReentrantReserve {

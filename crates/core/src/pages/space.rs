@@ -21,6 +21,9 @@ pub struct Space<O: Os> {
 }
 
 impl<O: Os> Space<O> {
+    /// Where an observer in another process finds the arenas.
+    pub(crate) const ARENAS_AT: usize = core::mem::offset_of!(Self, arenas);
+
     /// An address space in which nothing is reserved yet.
     pub const fn new(os: O) -> Self {
         Space { map: PageMap::new(), os, policy: Policy::new(), page_size: AtomicUsize::new(0), arenas: Arenas::new() }

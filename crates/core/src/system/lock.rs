@@ -190,6 +190,9 @@ unsafe impl<T: Send> Sync for Locked<T> {}
 
 #[cfg(not(loom))]
 impl<T> Locked<T> {
+    /// Where an observer in another process finds the value.
+    pub(crate) const VALUE_AT: usize = core::mem::offset_of!(Self, value);
+
     /// An unlocked value.
     pub const fn new(value: T) -> Self {
         Locked { lock: Lock::new(), value: core::cell::UnsafeCell::new(value) }

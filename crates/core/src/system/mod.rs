@@ -11,5 +11,6 @@ pub mod points;
 pub mod policy;
 pub mod random;
 pub mod remote;
+pub(crate) mod seen;
 pub mod sync;
 pub mod text;

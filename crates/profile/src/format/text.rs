@@ -101,6 +101,8 @@ fn operations(profile: &Profile, column: usize, out: &mut dyn Write) -> io::Resu
 struct Table {
     column: usize,
     count: Option<usize>,
+    /// Live bytes, beside what they pin.
+    live: Option<usize>,
     growth: Option<usize>,
     oldest: bool,
     operation: bool,
@@ -114,6 +116,7 @@ impl Table {
         Self {
             column,
             count: view.and_then(View::count).and_then(|count| profile.column(&count.name)),
+            live: (view == Some(View::Pinned)).then(|| profile.column(&types::INUSE_SPACE.name)).flatten(),
             growth,
             oldest: view == Some(View::Heap) && rows.iter().any(|row| row.oldest.is_some()),
             operation: rows.iter().any(|row| row.site.operation.is_some()),
@@ -134,6 +137,9 @@ impl Table {
             let name = if profile.types[count] == types::TIME_SAMPLES { "samples" } else { "blocks" };
             add(&mut line, name, 9);
         }
+        if self.live.is_some() {
+            add(&mut line, "live", 10);
+        }
         if self.growth.is_some() {
             add(&mut line, "trend", 11);
         }
@@ -146,6 +152,9 @@ impl Table {
             let mut line = format!("{:>10}  {:>7}", amount(value, &of.unit), share(value, total));
             if let Some(count) = self.count {
                 add(&mut line, &amount(row.values[count], &Unit::Count), 9);
+            }
+            if let Some(live) = self.live {
+                add(&mut line, &amount(row.values[live], &Unit::Bytes), 10);
             }
             if let Some(growth) = self.growth {
                 add(&mut line, &change(row.values[growth], &Unit::Bytes), 11);

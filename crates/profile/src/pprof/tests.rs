@@ -59,6 +59,16 @@ fn without_names() {
     assert!(message.mapping.iter().all(|row| !row.has_functions && row.filename != 0));
     assert!(!message.string_table.iter().any(|text| text == "leaky"));
     assert_eq!(message.location[0].address, 0x1010);
+    // What lies in no file keeps its name.
+    let mut profile = profile();
+    let (id, _) = profile.locations.iter().next().expect("a location");
+    profile.locations[id].mapping = None;
+    let message = pprof::message(&profile, Symbols::Addresses);
+    let names: Vec<&str> =
+        message.function.iter().map(|row| message.string_table[row.name as usize].as_str()).collect();
+    assert_eq!(names, ["main", pprof::NO_STACK]);
+    assert_eq!(message.location[0].line[0].function_id, message.function[0].id);
+    assert!(read(&written(&profile, Symbols::Addresses)).expect("it is valid").is_valid());
 }
 
 /// Catches files that are damaged and make the reader fail otherwise than with a reason, or are taken for good.

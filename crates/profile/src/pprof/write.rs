@@ -1,6 +1,6 @@
 //! From the model to `profile.proto`.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
 use flate2::Compression;
@@ -9,14 +9,15 @@ use neap_trace::{Id, text};
 use prost::Message;
 
 use super::{ALLOCATOR, COMMAND, NO_STACK, PROCESS, WHOLE, schema};
-use crate::{Label, LabelValue, Location, Profile, ValueType};
+use crate::{Frame, FunctionId, Label, LabelValue, Location, Profile, ValueType};
 
 /// Whether names of functions are in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symbols {
     /// Functions, files and lines.
     Named,
-    /// Addresses, with mappings and build ids: the reader finds the names.
+    /// Addresses, with mappings and build ids: the reader finds the names. What lies in no file keeps its name, as none
+    /// could find it.
     Addresses,
 }
 
@@ -82,19 +83,24 @@ pub fn message(profile: &Profile, symbols: Symbols) -> schema::Profile {
         comment: comments(profile).into_iter().map(|line| texts.own(line)).collect(),
         ..schema::Profile::default()
     };
-    if named {
-        message.function = profile
-            .functions
-            .iter()
-            .map(|(row, function)| schema::Function {
-                id: id(row),
-                name: texts.add(&function.name),
-                system_name: texts.add(function.symbol.as_deref().unwrap_or(&function.name)),
-                filename: texts.add(&function.file),
-                start_line: i64::from(function.line),
-            })
-            .collect();
-    }
+    let shown: HashSet<FunctionId> = profile
+        .locations
+        .iter()
+        .flat_map(|(_, location)| frames(location, named))
+        .map(|frame| frame.function)
+        .collect();
+    message.function = profile
+        .functions
+        .iter()
+        .filter(|(row, _)| named || shown.contains(row))
+        .map(|(row, function)| schema::Function {
+            id: id(row),
+            name: texts.add(&function.name),
+            system_name: texts.add(function.symbol.as_deref().unwrap_or(&function.name)),
+            filename: texts.add(&function.file),
+            start_line: i64::from(function.line),
+        })
+        .collect();
     message.location = profile.locations.iter().map(|(row, location)| of_location(id(row), location, named)).collect();
     let no_stack = profile.samples.iter().any(|sample| sample.stack.is_none());
     let no_stack = no_stack.then(|| add_no_stack(&mut message, texts.add(NO_STACK)));
@@ -114,8 +120,13 @@ pub fn message(profile: &Profile, symbols: Symbols) -> schema::Profile {
     message
 }
 
+/// The frames of a location that are in the file.
+fn frames(location: &Location, named: bool) -> &[Frame] {
+    if named || location.mapping.is_none() { &location.frames } else { &[] }
+}
+
 fn of_location(id_of: u64, location: &Location, named: bool) -> schema::Location {
-    let frames = location.frames.iter().filter(|_| named);
+    let frames = frames(location, named).iter();
     schema::Location {
         id: id_of,
         mapping_id: location.mapping.map_or(0, id),
@@ -129,7 +140,7 @@ fn of_location(id_of: u64, location: &Location, named: bool) -> schema::Location
 
 /// Adds the location of samples without a stack.
 fn add_no_stack(message: &mut schema::Profile, name: i64) -> u64 {
-    let function = message.function.len() as u64 + 1;
+    let function = message.function.iter().map(|function| function.id).max().unwrap_or(0) + 1;
     let location = message.location.len() as u64 + 1;
     message.function.push(schema::Function { id: function, name, system_name: name, ..schema::Function::default() });
     message.location.push(schema::Location {

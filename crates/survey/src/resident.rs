@@ -1,0 +1,135 @@
+//! Which OS pages of a process hold memory: `/proc/PID/pagemap`, which has a word for each OS page of the address space.
+
+use crate::Error;
+use crate::process::Memory;
+use neap_core::CHUNK;
+use std::fs::{self, File};
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Words that are read at once.
+const PIECE: u64 = 1 << 16;
+/// In a word: the OS page holds memory.
+const PRESENT: u64 = 1 << 63;
+/// In a word: no other process has it too, nor another place of this one.
+const ALONE: u64 = 1 << 56;
+/// In a word: it is swapped out.
+const SWAPPED: u64 = 1 << 62;
+
+/// The OS pages of a process.
+#[derive(Debug)]
+pub struct Pages {
+    map: File,
+    /// Bytes of an OS page: a power of two, at most a chunk.
+    pub size: u64,
+}
+
+impl Pages {
+    /// Those of process `pid`.
+    pub fn open(pid: u32) -> Result<Self, Error> {
+        Ok(Pages { map: File::open(format!("/proc/{pid}/pagemap"))?, size: page_size() })
+    }
+
+    /// Whether each OS page of `range`, whole OS pages, holds memory.
+    pub fn resident(&self, range: Range<u64>) -> Result<Vec<bool>, Error> {
+        self.are(PRESENT, range)
+    }
+
+    /// Copies memory. What the process has never touched is not read, as that would give it an OS page of zeros.
+    pub fn copy(&self, memory: &Memory, at: u64, length: usize) -> Result<Vec<u8>, Error> {
+        let (mut bytes, end) = (vec![0; length], at + length as u64);
+        let first = at & !(self.size - 1);
+        let touched = self.are(PRESENT | SWAPPED, first..end.next_multiple_of(self.size))?;
+        let mut from = 0;
+        for run in touched.chunk_by(|a, b| a == b) {
+            let to = from + run.len() as u64;
+            if run[0] {
+                let (start, stop) = ((first + from * self.size).max(at), (first + to * self.size).min(end));
+                let part = &mut bytes[(start - at) as usize..(stop - at) as usize];
+                memory.read(start, part).map_err(|_| Error::Gone)?;
+            }
+            from = to;
+        }
+        Ok(bytes)
+    }
+
+    /// Whether one of the `bits` is set for each OS page.
+    fn are(&self, bits: u64, range: Range<u64>) -> Result<Vec<bool>, Error> {
+        let mut all = Vec::with_capacity((range.end.saturating_sub(range.start) / self.size) as usize);
+        let (mut at, end) = (range.start / self.size, range.end / self.size);
+        while at < end {
+            let mut bytes = vec![0; 8 * (end - at).min(PIECE) as usize];
+            // There is nothing to read once the process has ended.
+            self.map.read_exact_at(&mut bytes, 8 * at).map_err(|_| Error::Gone)?;
+            let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+            all.extend(words.map(|word| word & bits != 0));
+            at = range.start / self.size + all.len() as u64;
+        }
+        Ok(all)
+    }
+
+    /// The same of memory that the process may have read and never written, as its side tables: the kernel's one page of
+    /// zeros does not count. What other processes have too after a fork is told from that by its contents.
+    pub fn written(&self, memory: &Memory, range: Range<u64>) -> Result<u64, Error> {
+        let range = range.start & !(self.size - 1)..range.end.next_multiple_of(self.size);
+        let (present, alone) = (self.resident(range.clone())?, self.are(ALONE, range.clone())?);
+        let mut held = 0;
+        let all = range.step_by(self.size as usize).zip(present.into_iter().zip(alone));
+        for (page, (_, alone)) in all.filter(|(_, (present, _))| *present) {
+            let is_written = alone || self.copy(memory, page, self.size as usize)?.iter().any(|&byte| byte != 0);
+            held += if is_written { self.size } else { 0 };
+        }
+        Ok(held)
+    }
+
+    /// How many bytes of `range` hold memory, in whole OS pages.
+    pub fn held(&self, range: Range<u64>) -> Result<u64, Error> {
+        let range = range.start & !(self.size - 1)..range.end.next_multiple_of(self.size);
+        Ok(self.resident(range)?.into_iter().filter(|held| *held).count() as u64 * self.size)
+    }
+}
+
+/// Bytes of an OS page: what the kernel tells each program at its start.
+fn page_size() -> u64 {
+    /// The kind of the entry, `AT_PAGESZ`.
+    const PAGE_SIZE: u64 = 6;
+    let entries = fs::read("/proc/self/auxv").unwrap_or_default();
+    let words: Vec<u64> = entries.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word)).collect();
+    let found = words.as_chunks::<2>().0.iter().find(|[kind, _]| *kind == PAGE_SIZE).map(|[_, value]| *value);
+    found.filter(|&size| size.is_power_of_two() && size <= CHUNK as u64).unwrap_or(4096)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches pages that are found elsewhere than they are, untouched ones that count, and ones that get memory because
+    /// they are copied.
+    #[test]
+    fn touched_pages_are_found() {
+        let pages = Pages::open(std::process::id()).expect("this process");
+        // A mapping of its own; two of its pages are touched.
+        let block = vec![0u8; 64 << 20];
+        let start = (block.as_ptr() as u64).next_multiple_of(pages.size);
+        let before = pages.held(start..start + (1 << 20)).expect("pages");
+        let mut block = block;
+        let offset = (start - block.as_ptr() as u64) as usize;
+        for page in [3, 7] {
+            block[offset + page * pages.size as usize] = 1;
+        }
+        let found = pages.resident(start..start + 16 * pages.size).expect("pages");
+        assert!(found[3] && found[7] && found.len() == 16, "{found:?}");
+        let memory = Memory::open(std::process::id()).expect("this process");
+        let copy = pages.copy(&memory, start + 5, 8 * pages.size as usize).expect("a copy");
+        let set: Vec<usize> = (0..copy.len()).filter(|&at| copy[at] != 0).collect();
+        assert_eq!(set, [3, 7].map(|page| page * pages.size as usize - 5));
+        assert_eq!(pages.resident(start..start + 16 * pages.size).expect("pages"), found);
+        // A page that was read is the kernel's page of zeros.
+        let zeros: u64 = block[offset..][..4 * pages.size as usize].iter().map(|&byte| u64::from(byte)).sum();
+        assert_eq!(zeros, 1);
+        let held = pages.written(&memory, start..start + 16 * pages.size).expect("pages");
+        assert!(held == 2 * pages.size || found == [true; 16], "{held}");
+        // Less where the system gives huge pages, but never what nobody touched.
+        assert!(before == 0 && pages.held(start..start + (1 << 20)).expect("pages") >= 2 * pages.size);
+    }
+}
