@@ -8,6 +8,7 @@ use neap_control::options::{self, Process, SAVED};
 use neap_core::text::Text;
 use neap_options::glibc::{By, Effect, Target};
 use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
+use neap_sys::guards::{self, Mode};
 use neap_sys::{call, profile, thread, watch};
 
 /// glibc calls the functions of this section with the arguments of main.
@@ -34,11 +35,20 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     if !environment.has_any(&environment::BEGINNINGS) {
         return;
     }
-    let mut start = Start { environment, sites: None, interval: 1, profile: None, profile_interval: profile::DEFAULT };
+    let mut start = Start {
+        environment,
+        sites: None,
+        interval: 1,
+        profile: None,
+        profile_interval: profile::DEFAULT,
+        guards: None,
+        guards_interval: guards::DEFAULT,
+    };
     let variable = |name: &str| environment.variable(name).map(CStr::to_bytes);
     environment::read(variable, &SAVED, &mut start, complain);
     start.record_sites();
     start.profile();
+    start.guards();
 }
 
 /// The environment of the process: an array of strings that ends with NULL, and lives for ever.
@@ -87,6 +97,9 @@ struct Start {
     /// Who chose to keep samples.
     profile: Option<Origin>,
     profile_interval: u64,
+    /// What guards do, and who chose that.
+    guards: Option<(Mode, Origin)>,
+    guards_interval: u64,
 }
 
 impl Target for Start {
@@ -111,6 +124,21 @@ impl Target for Start {
             (Id::Profile, _) => self.profile = Some(by.origin),
             (Id::ProfileInterval, Value::Bytes(bytes)) => {
                 self.profile_interval = bytes;
+                options::note_origin(id, by.origin);
+            }
+            (Id::Guards, Value::Word(word)) => {
+                let mode = match word {
+                    "on" => Some(Mode::Abort),
+                    "report" => Some(Mode::Report),
+                    _ => None,
+                };
+                self.guards = mode.map(|mode| (mode, by.origin));
+                if mode.is_none() {
+                    options::note_origin(id, by.origin);
+                }
+            }
+            (Id::GuardsInterval, Value::Bytes(bytes)) => {
+                self.guards_interval = bytes;
                 options::note_origin(id, by.origin);
             }
             (Id::Prefault, _) => {
@@ -143,6 +171,16 @@ impl Start {
             options::note_origin(Id::Sites, by);
         } else {
             complain(Id::Sites.option(), directory.to_bytes());
+        }
+    }
+
+    /// Starts option `guards`.
+    fn guards(&self) {
+        let Some((mode, by)) = self.guards else { return };
+        if watch::start_guards(mode, self.guards_interval) {
+            options::note_origin(Id::Guards, by);
+        } else {
+            call::write(libc::STDERR_FILENO, b"neap: guards are off: the system refuses their memory\n");
         }
     }
 

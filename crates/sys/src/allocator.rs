@@ -1,5 +1,6 @@
 //! The one allocator of the process, on Linux. The functions that the port calls back are passed in here.
 
+use crate::guards;
 use crate::helper::thread;
 use crate::linux::Linux;
 use crate::observe::{profile, samples};
@@ -61,16 +62,14 @@ impl Placed {
         self.choose_samples();
     }
 
-    /// Has blocks sampled as the hook and the profile need it. Heaps follow as above.
+    /// Has blocks sampled as the hook, the profile and guards need it. Heaps follow as above.
     pub(crate) fn choose_samples(&self) {
         let (hook, wanted) = (samples::interval() as u64, profile::interval());
-        // Both get samples at the shorter distance. Weights say what each stands for. A profile of each block needs
-        // none.
-        let interval = match (hook, wanted) {
-            (_, 0 | 1) => hook,
-            (0, _) => wanted,
-            _ => hook.min(wanted),
-        };
+        // All get samples at the shortest distance. Weights say what each stands for, and guards choose among them. A
+        // profile of each block needs none.
+        let wanted_samples = if wanted == 1 { 0 } else { wanted };
+        let distances = [hook, wanted_samples, guards::interval()];
+        let interval = distances.into_iter().filter(|&distance| distance != 0).min().unwrap_or(0);
         if interval != 0 {
             // This reason stays for ever. A thread that frees a sample has synchronised with the one that made it, so
             // it sees it.

@@ -5,6 +5,7 @@
 //! | [`arch`], `slot` | all that depends on the processor; each thread's slot in thread storage |
 //! | `system`, `observe` | plain functions over system calls; what a process shows to observers |
 //! | `helper` | how the helper thread runs |
+//! | [`guards`] | samples beside inaccessible OS pages, and the handler of SIGSEGV that reports errors on them |
 //! | [`linux`] | the trait `Os` of the core, put together from these |
 //! | `allocator` | the one allocator of the process |
 //! | [`thread`] | which heap a call uses, the end of a thread, and fork |
@@ -20,6 +21,7 @@ mod allocator;
 #[path = "arch/x86_64.rs"]
 pub mod arch;
 pub mod global;
+pub mod guards;
 mod helper;
 pub mod hooks;
 pub mod linux;

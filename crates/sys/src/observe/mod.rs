@@ -3,12 +3,13 @@
 
 pub mod files;
 mod linker;
-mod once;
+pub mod once;
 pub mod page;
 pub mod prefault;
 pub mod profile;
 pub mod samples;
 pub mod sites;
-mod stack;
+pub mod stack;
+pub mod trace;
 
 pub use linker::may_read;
