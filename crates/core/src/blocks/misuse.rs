@@ -35,7 +35,11 @@ fn die<O: Os>(a: &Blocks<O>, block: *const u8, what: core::fmt::Arguments<'_>) -
 pub fn corrupted<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
     let size = class::SIZE[class];
     if a.map.class(p) != class && a.map.is_complete() {
-        die(a, p, format_args!("corrupted free list of {size}-byte blocks: a free block was written and points to {p:p}"));
+        die(
+            a,
+            p,
+            format_args!("corrupted free list of {size}-byte blocks: a free block was written and points to {p:p}"),
+        );
     }
     die(a, p, format_args!("corrupted free block {p:p} ({size}-byte block): written after free"));
 }
@@ -52,7 +56,11 @@ pub fn written<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
 #[cold]
 pub fn double_free_seen_late<O: Os>(a: &Blocks<O>, c: Record) -> ! {
     let (p, size) = (c.start(), class::SIZE[c.class()]);
-    die(a, core::ptr::null(), format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()))
+    die(
+        a,
+        core::ptr::null(),
+        format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()),
+    )
 }
 
 /// The call of the program, as the message names it.

@@ -158,7 +158,8 @@ unsafe fn pass_on(code: c_int, info: *const libc::siginfo_t) -> usize {
             action(Some(&DEFAULT), None);
             if was_sent {
                 // It comes when this handler returns.
-                let arguments = [call::process() as usize, call::thread() as usize, SIGSEGV, info.expose_provenance(), 0, 0];
+                let arguments =
+                    [call::process() as usize, call::thread() as usize, SIGSEGV, info.expose_provenance(), 0, 0];
                 // SAFETY: the kernel reads the structure that it has written.
                 unsafe { arch::syscall(libc::SYS_rt_tgsigqueueinfo as usize, arguments) };
             }

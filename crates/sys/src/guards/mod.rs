@@ -53,7 +53,7 @@ const CANARY: u8 = 0xC5;
 
 /// Starts guards. False if the system has no memory for them, or takes no handler.
 pub fn start(settings: Settings) -> bool {
-    Pool::make(settings).is_some_and(|pool| fault::install() && pool.publish())
+    Pool::make(settings, true).is_some_and(|pool| fault::install() && pool.publish())
 }
 
 /// How guards were started, if they were.
@@ -167,19 +167,29 @@ impl Ending {
         self.slot().flags.has(slot::REPORTED)
     }
 
-    /// Ends the block's life: its page is closed.
-    pub fn finish(self) {
+    /// The nearest bytes before and behind the block that were written.
+    fn written(&self) -> [Option<*const u8>; 2] {
         let (pool, slot) = (self.pool, self.slot());
+        if slot.flags.has(slot::CHANGED) {
+            // The program may have taken access away.
+            return [None, None];
+        }
         let page = pool.address(Page::Slot(self.number));
         let offset = slot.start() - page.addr();
         let end = offset + slot.size();
         // SAFETY: the page is open: this thread owns the slot of a block that was live.
-        let byte = |at: usize| unsafe { page.add(at).read() };
-        let before = (0..offset).rev().find(|&at| byte(at) != CANARY);
-        let behind = (end..pool.page_size).find(|&at| byte(at) != CANARY);
+        let is_written = |&at: &usize| unsafe { page.add(at).read() } != CANARY;
+        let before = (0..offset).rev().find(is_written);
+        let behind = (end..pool.page_size).find(is_written);
+        [before, behind].map(|at| at.map(|at| page.wrapping_add(at).cast_const()))
+    }
+
+    /// Ends the block's life: its page is closed.
+    pub fn finish(self) {
+        let (pool, slot) = (self.pool, self.slot());
         slot.end();
-        for at in [before, behind].into_iter().flatten() {
-            report::misuse(pool, Error::Written, page.wrapping_add(at), Some(slot));
+        for at in self.written().into_iter().flatten() {
+            report::misuse(pool, Error::Written, at, Some(slot));
         }
         if pool.close(self.number) {
             pool.open.fetch_sub(1, Ordering::Relaxed);

@@ -103,12 +103,13 @@ unsafe fn mark(p: *mut u8, len: usize, advice: usize) -> bool {
 }
 
 impl Pool {
-    /// Maps a pool whose pages are all closed. `None` if there is no memory.
-    pub fn make(settings: Settings) -> Option<&'static Pool> {
+    /// Maps a pool whose pages are all closed, by markers where that is wanted and the kernel has them. `None` if there is
+    /// no memory.
+    pub fn make(settings: Settings, markers: bool) -> Option<&'static Pool> {
         let page_size = call::page_size();
         let place = map(0, size_of::<Pool>().next_multiple_of(page_size), READ_WRITE)?.cast::<Pool>();
         let len = (2 * SLOTS + 1) * page_size;
-        let marked = Self::map_marked(len);
+        let marked = if markers { Self::map_marked(len) } else { None };
         let Some(base) = marked.or_else(|| map(0, len, ProtFlags::empty())) else {
             // SAFETY: the mapping was just made.
             unsafe { unmap(place.cast(), size_of::<Pool>().next_multiple_of(page_size)) };
@@ -239,10 +240,10 @@ impl Pool {
             if self.by_marker && GUARD.works() && mark(p, self.page_size, INSTALL) {
                 return true;
             }
-            // First the memory, as the look at what became of it needs access.
-            let empty = purge::purge(p, self.page_size);
             count(Syscall::Mprotect);
             let closed = mm::mprotect(p.cast(), self.page_size, MprotectFlags::empty()).is_ok();
+            purge::count_call();
+            let empty = mm::madvise(p.cast(), self.page_size, mm::Advice::LinuxDontNeed).is_ok();
             if closed {
                 self.slot(number).flags.add(slot::PROTECTED);
             }

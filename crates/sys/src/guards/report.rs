@@ -41,7 +41,8 @@ impl Display for Beside<'_> {
         } else {
             (self.address - start - size, "behind")
         };
-        write!(f, "{:#x}, {count} bytes {place} the {size}-byte block at {start:#x}", self.address)
+        let bytes = if count == 1 { "byte" } else { "bytes" };
+        write!(f, "{:#x}, {count} {bytes} {place} the {size}-byte block at {start:#x}", self.address)
     }
 }
 
@@ -88,11 +89,14 @@ pub fn misuse(pool: &Pool, error: Error, p: *const u8, slot: Option<&Slot>) {
 /// Reports an access to a closed page, which a signal has interrupted. Returns where the program goes on.
 #[cold]
 pub fn access(pool: &Pool, address: usize, page: Page, access: Access, slot: Option<&Slot>, from: Frame) {
-    let (thread, how) = (slot::thread(), match access {
-        Access::Read => "read of",
-        Access::Write => "write to",
-        Access::Execute => "execution of",
-    });
+    let (thread, how) = (
+        slot::thread(),
+        match access {
+            Access::Read => "read of",
+            Access::Write => "write to",
+            Access::Execute => "execution of",
+        },
+    );
     report(pool, |file| {
         match slot {
             Some(slot) => {
