@@ -4,7 +4,8 @@
 //! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::observe::{samples, sites};
-use crate::system::{errno, random, space};
+use crate::sampled::{free_guarded, freed, is_reported, malloc_sample, take_reentrant, take_sample};
+use crate::system::{errno, space};
 use crate::thread::{self, Turn};
 use crate::{arch, guards, profile, slot, watch};
 use core::sync::atomic::Ordering;
@@ -13,7 +14,7 @@ use neap_core::class::{self, MAX_SMALL, MAX_TABLE, SIZE};
 use neap_core::heap::{FORKED, Mine};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
-use neap_core::sample::{by_chance, is_also, weight};
+use neap_core::sample::weight;
 use neap_core::watch::Reason;
 use neap_core::{CHUNK, Heap, Os};
 
@@ -168,50 +169,12 @@ fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
     finish(p, size, chosen || !sample.is_null(), zero)
 }
 
-/// A block that is a sample, if the next block is to be one; else null.
-#[cold]
-fn malloc_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
-    let due = !slot::in_hook() && NEAP.is_due_for_sample(heap, size);
-    if due { take_sample(heap, size, align, zero) } else { core::ptr::null_mut() }
-}
-
-/// Whether samples are for the profile or the hook.
-fn is_reported() -> bool {
-    profile::interval() > 1 || samples::interval() != 0
-}
-
-/// A block that is a sample, as the next block is to be one: a guarded one, or for the profile and the hook. Null if
-/// there can be neither.
-#[cold]
-fn take_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
-    let wanted = guards::interval();
-    if wanted != 0
-        && is_also(size, NEAP.sample_interval() as u64, wanted, random::RANDOM.next())
-        && let Some(p) = guards::allocate(size, align, is_reported())
-    {
-        return p;
-    }
-    if is_reported() { NEAP.malloc_sample(heap, size, align.max(CHUNK), zero) } else { core::ptr::null_mut() }
-}
-
 /// malloc and calloc in a handler that interrupted another call of this thread.
 #[cold]
 #[inline(never)]
 fn malloc_reentrant(size: usize, zero: bool) -> *mut u8 {
     let (p, sampled) = take_reentrant(size, 1, zero);
     finish(p, size, sampled, zero)
-}
-
-/// A new block of a reentrant call, and whether it is a sample. It is chosen by chance, as there is no heap that counts
-/// bytes; only for a profile, as the hook may be what was interrupted.
-fn take_reentrant(size: usize, align: usize, zero: bool) -> (*mut u8, bool) {
-    let interval = NEAP.sample_interval();
-    let is_wanted = profile::interval() != 0 && samples::interval() == 0;
-    let chosen = interval != 0 && is_wanted && by_chance(size, interval as u64, random::RANDOM.next());
-    let p = NEAP.malloc_reentrant(size, if chosen { align.max(CHUNK) } else { align }, zero);
-    // SAFETY: the block is new.
-    let sampled = chosen && !p.is_null() && unsafe { NEAP.mark(p, size) };
-    (p, sampled)
 }
 
 /// `calloc`: a zeroed block of `count * size` bytes.
@@ -373,34 +336,17 @@ unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
     }
     // SAFETY: as the caller promises.
     unsafe {
-        if guards::owns(p) {
-            return free_guarded(p, false);
-        }
-        if NEAP.is_watched() && (NEAP.has_reason(Reason::Exact) || NEAP.is_marked(p)) {
-            profile::freed(p);
+        if NEAP.is_watched() {
+            if guards::owns(p) {
+                return free_guarded(p, false);
+            }
+            if NEAP.has_reason(Reason::Exact) || NEAP.is_marked(p) {
+                profile::freed(p);
+            }
         }
         let size = size_to_free(p);
         if NEAP.free_reentrant(p).is_err() { foreign(p) } else { freed(size) }
     }
-}
-
-/// Frees the guarded block at `p`. `hooked`: whether the hook may be called for it.
-///
-/// # Safety
-/// `p` must be the caller's block, if the pool has one there.
-#[cold]
-#[inline(never)]
-unsafe fn free_guarded(p: *mut u8, hooked: bool) {
-    let Some(ending) = guards::begin_free(p) else { return };
-    let size = ending.size();
-    if ending.is_reported() || NEAP.has_reason(Reason::Exact) {
-        profile::freed(p);
-    }
-    if ending.is_reported() && hooked {
-        samples::call(samples::FREED, p, 0, size, 0);
-    }
-    ending.finish();
-    freed(Some(size));
 }
 
 /// Ends the sample at `p`, if it is one: the block is about to be freed.
@@ -419,15 +365,6 @@ unsafe fn end_sample(p: *mut u8) {
             samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
             NEAP.take_mark(p);
         }
-    }
-}
-
-/// Counts a block of `size` bytes that was freed, where the process counts.
-#[inline]
-fn freed(size: Option<usize>) {
-    if let Some(counters) = NEAP.os.counters() {
-        counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
-        counters.bytes_freed.fetch_add(size.unwrap_or(0) as u64, Ordering::Relaxed);
     }
 }
 

@@ -10,6 +10,7 @@
 //! | `allocator` | the one allocator of the process |
 //! | [`thread`] | which heap a call uses, the end of a thread, and fork |
 //! | [`watch`], [`profile`], [`program`] | calls that are counted, filled, sampled; samples for a profile; system calls of the program that concern neap |
+//! | `sampled` | sampled and guarded blocks, as malloc and free make and free them |
 //! | [`global`], [`hooks`] | malloc, free and their kin; the hook for samples |
 //!
 //! May depend on `neap-core`, `neap-counters`, `neap-sites`, `neap-samples`, `rustix` (system calls that leave errno alone) and the C
@@ -28,6 +29,7 @@ pub mod linux;
 mod observe;
 pub mod profile;
 pub mod program;
+mod sampled;
 mod slot;
 mod system;
 pub mod thread;
