@@ -61,6 +61,7 @@ const GOOD: &[(&str, &str)] = &[
     ("protected_page", "a block on an OS page that the program made inaccessible"),
     ("locked", "a program that fails where its memory is locked"),
     ("many_live", "more open pages than the limit, and slots that are lost"),
+    ("filtered", "a call that a sandbox ends the process for"),
     ("few_mappings", "a program that fails where the kernel gives it no more mappings"),
 ];
 

@@ -1,6 +1,7 @@
 /* Programs in order: with guards on, each call does what it does without. Most blocks up to an OS page are guarded, as far
  * as the pool has room. */
 #include "check.h"
+#include "filter.h"
 #include <malloc.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -220,6 +221,39 @@ static void few_mappings(void) {
     CHECK(!munmap(many, pages * 4096));
     some_are_guarded();
 }
+/* A sandbox that ends the process for advice which few programs give, and for gettid. */
+static void filtered(void) {
+    static struct sock_filter code[] = {
+        FILTER_NUMBER,
+        FILTER_CALL(__NR_gettid, SECCOMP_RET_KILL_PROCESS),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, __NR_madvise, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[2])),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 100, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    char *p[30];
+    for (int i = 0; i < 30; i++) p[i] = malloc(500), fill(p[i], 500, i);
+    CHECK(is_guarded(p[0]));
+    filter(&program);
+    for (int round = 0; round < 300; round++) {
+        for (int i = 0; i < 30; i++) {
+            CHECK_FILL(p[i], 500, i);
+            free(p[i]);
+            p[i] = malloc(500);
+            fill(p[i], 500, i);
+        }
+    }
+    pid_t child = fork();
+    if (!child) {
+        for (int i = 0; i < 30; i++) free(p[i]);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_AT(status == 0, status);
+}
 /* With an interval of 100,000 bytes, 500 bytes are guarded with a probability of 0.499 %. */
 static void rate(void) {
     int guarded = 0;
@@ -234,6 +268,6 @@ static void rate(void) {
 
 static const struct test_case cases[] = {
     CASE(each_call), CASE(threads), CASE(forks), CASE(forked_use_after_free), CASE(signals), CASE(protected_page),
-    CASE(locked), CASE(many_live), CASE(memory), CASE(few_mappings), CASE(rate),
+    CASE(locked), CASE(many_live), CASE(memory), CASE(few_mappings), CASE(filtered), CASE(rate),
 };
 TEST_MAIN(cases)
