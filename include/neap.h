@@ -143,7 +143,7 @@ void neap_thread_idle(void);
  * a lock that the program holds while it allocates. errno is kept for it.
  *
  * Cost: without a hook none. With one each malloc takes its slow path (some 120 instructions more); free keeps its fast
- * one. A sample has an OS page of its own while it lives, and 64 KiB of addresses. Blocks beyond 62 GiB, and those of threads
+ * one. A sample has an OS page of its own while it lives, and 64 KiB of addresses, unless it is guarded. Blocks beyond 62 GiB, and those of threads
  * that are about to end, are no samples. Nor are blocks of a signal handler that interrupted malloc or free; a sample that
  * such a handler frees ends without a word.
  */

@@ -150,6 +150,7 @@ fn main() -> ExitCode {
         }
     }
     cases.push(Case::new("check_action", "MALLOC_CHECK_ that tells too much, or hides a mistake", check_action));
+    cases.push(Case::new("stack_of_sample", "a stack that the profile has and the line does not", stack_of_sample));
     cases.push(Case::new("table::complete", "a program that is written but never run", all_programs_named));
     suite::main(cases)
 }
@@ -176,10 +177,43 @@ fn told(source: &Source, arguments: &[&str], setting: &str, expected: &str) -> O
     let ours = |line: &&str| line.starts_with("neap: ") && !line.starts_with("neap: /");
     let lines: Vec<&str> = done.stderr.lines().filter(ours).collect();
     match lines[..] {
-        [line] if regex.is_match(line) => Ok(()),
+        [line] if regex.is_match(line) => stack_follows(&done, source.stem()),
         [_] => Err(done.fail(&format!("another message was expected: {expected}"))),
         _ => Err(done.fail(&format!("one line of neap's was expected: {expected}"))),
     }
+}
+
+/// Behind the line comes the stack of the call, and nothing else; none where the helper saw the misuse.
+fn stack_follows(done: &neap_tests::Finished, case: &str) -> Outcome {
+    let mut rest = done.stderr.lines().skip_while(|line| !line.starts_with("neap: ")).skip(1).peekable();
+    // The summary comes after the end.
+    let lines: Vec<&str> = std::iter::from_fn(|| rest.next_if(|line| line.starts_with("    "))).collect();
+    let is_frame = |line: &&str| line.starts_with("      #") && line.contains(" 0x");
+    let (Some(title), frames) = (lines.first(), lines.iter().skip(1)) else {
+        return if case.ends_with("_idle") { Ok(()) } else { Err(done.fail("no stack follows")) };
+    };
+    let own = frames.clone().any(|line| line.contains(case));
+    if *title == "    this call:" && frames.clone().all(is_frame) && (own || case.contains("thread_end")) {
+        Ok(())
+    } else {
+        Err(done.fail("another stack was expected, with a frame of the program"))
+    }
+}
+
+/// A line about a block that the profile keeps is followed by the stack of its allocation too.
+fn stack_of_sample() -> Outcome {
+    library::require_neap()?;
+    let program = Source::with_flags("misuse/free_inside_16.c", &["-w"]).build()?;
+    let directory = neap_tests::sys::TempDir::new("misuse")?;
+    for (interval, wanted) in [("1", true), ("1T", false)] {
+        let run = Run::new(&program).env("NEAP_PROFILE", directory.path()).env("NEAP_PROFILE_INTERVAL", interval);
+        let done = run.run()?;
+        let behind = done.stderr.lines().skip_while(|line| *line != "    allocated by:").nth(1);
+        if behind.is_some_and(|line| line.contains("free_inside_16")) != wanted {
+            return Err(done.fail(&format!("the stack of the allocation was expected: {wanted}")));
+        }
+    }
+    Ok(())
 }
 
 /// MALLOC_CHECK_: 2 ends the process without a word, all other values with one line; so does the tunable.

@@ -5,7 +5,7 @@ use neap_core::watch::Reason;
 use neap_options::glibc::{self, By, Effect, Saved, Target};
 use neap_options::{Id, Opt, Origin, Value};
 use neap_sys::files::Directory;
-use neap_sys::{global::NEAP, prefault, profile, sites, thread, watch};
+use neap_sys::{global::NEAP, guards, prefault, profile, sites, thread, watch};
 
 /// Why an option was not read or set. The numbers are those of `enum neap_result` of the C header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,6 +51,12 @@ pub fn value(option: &Opt) -> Value<'static> {
             interval => interval,
         }),
         Id::ProfileSignal => option.parse(profile::signal().as_bytes()).unwrap_or(Value::Word("off")),
+        Id::Guards => Value::Word(match guards::settings().map(|settings| settings.mode) {
+            None => "off",
+            Some(guards::Mode::Abort) => "on",
+            Some(guards::Mode::Report) => "report",
+        }),
+        Id::GuardsInterval => Value::Bytes(guards::settings().map_or(guards::DEFAULT, |settings| settings.interval)),
         Id::Prefault => option.parse(prefault::text()).unwrap_or(Value::Word("off")),
         // It is not set, or no file could be made.
         _ if origin(option) == Origin::Default => Value::Path(b""),

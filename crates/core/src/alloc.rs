@@ -395,14 +395,11 @@ impl<O: Os> Allocator<O> {
         if heap.caches_class(class) { self.refill(heap, class) } else { self.take_class(heap, class) }
     }
 
-    /// After [`crate::Heap::malloc`] failed: returns a sample, if one is due in a heap whose allocations are watched.
-    /// Otherwise returns null and leaves the heap as it was.
-    pub fn sample_after_miss(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
+    /// After [`crate::Heap::malloc`] failed: counts `size` requested bytes in a heap whose allocations are watched, and
+    /// returns whether their block is to be a sample.
+    pub fn is_due_after_miss(&self, heap: Mine<'_>, size: usize) -> bool {
         // A heap on the fast path may have a block half taken: `malloc_after_miss` undoes that.
-        if heap.is_fast() || !self.is_due_for_sample(heap, size) {
-            return core::ptr::null_mut();
-        }
-        self.malloc_sample(heap, size, 1, false)
+        !heap.is_fast() && self.is_due_for_sample(heap, size)
     }
 
     /// Frees `p` after [`crate::Heap::free`] failed for it.

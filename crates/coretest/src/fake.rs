@@ -594,7 +594,7 @@ unsafe impl Os for Fake {
     }
 
     /// Panics with the line as its message, so that a test can catch it.
-    fn die(&self, line: &[u8]) -> ! {
+    fn die(&self, line: &[u8], _block: *const u8) -> ! {
         panic!("{}", String::from_utf8_lossy(line).trim_end())
     }
 }

@@ -201,7 +201,15 @@ fn busy_heaps_are_told_later() {
 fn samples_after_a_miss() {
     let a = system(Config::default());
     let t = thread(&a);
-    let sample = |size| t.with(&a, |heap| a.sample_after_miss(heap, size));
+    let sample = |size| {
+        t.with(&a, |heap| {
+            if a.is_due_after_miss(heap, size) {
+                a.malloc_sample(heap, size, CHUNK, false)
+            } else {
+                core::ptr::null_mut()
+            }
+        })
+    };
     assert!(sample(100).is_null(), "no samples are wanted");
     a.set_sample_interval(1);
     assert!(sample(100).is_null(), "the heap has caches, so that its fast path serves");

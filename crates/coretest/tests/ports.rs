@@ -106,7 +106,7 @@ unsafe impl Os for Bare {
     fn thread_id(&self) -> u32 {
         unreachable!()
     }
-    fn die(&self, _: &[u8]) -> ! {
+    fn die(&self, _: &[u8], _: *const u8) -> ! {
         unreachable!()
     }
 }

@@ -159,8 +159,8 @@ unsafe impl Os for Interrupted {
     fn thread_id(&self) -> u32 {
         self.fake.thread_id()
     }
-    fn die(&self, line: &[u8]) -> ! {
-        self.fake.die(line)
+    fn die(&self, line: &[u8], block: *const u8) -> ! {
+        self.fake.die(line, block)
     }
 }
 

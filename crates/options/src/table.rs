@@ -244,6 +244,16 @@ options! {
         default: "off",
         doc: "The signal at which the process writes a profile for pprof into the directory of profile.",
     }
+    Guards("guards", "NEAP_GUARDS") = START {
+        kind: Kind::Choice(&["off", "on", "report"]),
+        default: "off",
+        doc: "Guarded blocks: some blocks lie beside an inaccessible OS page, and become inaccessible when they are freed. An overrun, a use after free or a double free of one is reported with stacks; then the process ends (on), or goes on (report).",
+    }
+    GuardsInterval("guards_interval", "NEAP_GUARDS_INTERVAL") = START {
+        kind: Kind::Size { words: &[], min: 1, max: ALL },
+        default: "100M",
+        doc: "The sampling interval of guards: the mean number of requested bytes between two blocks that are to be guarded.",
+    }
     Prefault("prefault", "NEAP_PREFAULT") = START {
         kind: Kind::Prefault { max: ALL },
         default: "off",

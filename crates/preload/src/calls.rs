@@ -12,7 +12,7 @@
 use crate::lookup::{self, Scope};
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use neap_sys::global::NEAP;
-use neap_sys::{arch, errno, may_read, program};
+use neap_sys::{arch, errno, guards, may_read, program};
 
 /// Whether the functions by which the program gives itself a filter are those of this file. They are not if the program
 /// has opened neap itself, so that neap comes behind the C library, or if another library is in front, which may not
@@ -61,7 +61,9 @@ unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
         _ => {
             // Noted before the change, as a call that fails may have made a part of it.
             for changed in changed_mappings(number, arguments).into_iter().flatten() {
-                NEAP.note_changed(core::ptr::without_provenance(changed));
+                let changed = core::ptr::without_provenance(changed);
+                NEAP.note_changed(changed);
+                guards::note_changed(changed);
             }
             call()
         }

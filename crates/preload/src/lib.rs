@@ -41,7 +41,7 @@ mod start;
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     use neap_core::Os;
-    neap_sys::global::NEAP.os.die(b"neap: internal error: a check of the allocator itself failed\n")
+    neap_sys::global::NEAP.os.die(b"neap: internal error: a check of the allocator itself failed\n", core::ptr::null())
 }
 
 // Precompiled parts of `core` name this symbol in their unwind tables. Nothing here unwinds, so it is never called.

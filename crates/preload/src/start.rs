@@ -8,6 +8,7 @@ use neap_control::options::{self, Process, SAVED};
 use neap_core::text::Text;
 use neap_options::glibc::{By, Effect, Target};
 use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
+use neap_sys::guards::{self, Mode};
 use neap_sys::{call, profile, thread, watch};
 
 /// glibc calls the functions of this section with the arguments of main.
@@ -41,12 +42,15 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         profile: None,
         profile_interval: profile::DEFAULT,
         profile_signal: None,
+        guards: None,
+        guards_interval: guards::DEFAULT,
     };
     let variable = |name: &str| environment.variable(name).map(CStr::to_bytes);
     environment::read(variable, &SAVED, &mut start, complain);
     start.record_sites();
     start.profile();
     start.profile_signal();
+    start.guards();
 }
 
 /// The environment of the process: an array of strings that ends with NULL, and lives for ever.
@@ -97,6 +101,9 @@ struct Start {
     profile_interval: u64,
     /// The signal at which a profile is written, and who chose it.
     profile_signal: Option<(&'static str, Origin)>,
+    /// What guards do, and who chose that.
+    guards: Option<(Mode, Origin)>,
+    guards_interval: u64,
 }
 
 impl Target for Start {
@@ -125,6 +132,21 @@ impl Target for Start {
                 options::note_origin(id, by.origin);
             }
             (Id::ProfileSignal, Value::Word(name)) => self.profile_signal = Some((name, by.origin)),
+            (Id::Guards, Value::Word(word)) => {
+                let mode = match word {
+                    "on" => Some(Mode::Abort),
+                    "report" => Some(Mode::Report),
+                    _ => None,
+                };
+                self.guards = mode.map(|mode| (mode, by.origin));
+                if mode.is_none() {
+                    options::note_origin(id, by.origin);
+                }
+            }
+            (Id::GuardsInterval, Value::Bytes(bytes)) => {
+                self.guards_interval = bytes;
+                options::note_origin(id, by.origin);
+            }
             (Id::Prefault, _) => {
                 let text = self.environment.path(id).to_bytes();
                 // SAFETY: the constructor runs once, before main.
@@ -155,6 +177,16 @@ impl Start {
             options::note_origin(Id::Sites, by);
         } else {
             complain(Id::Sites.option(), directory.to_bytes());
+        }
+    }
+
+    /// Starts option `guards`.
+    fn guards(&self) {
+        let Some((mode, by)) = self.guards else { return };
+        if watch::start_guards(mode, self.guards_interval) {
+            options::note_origin(Id::Guards, by);
+        } else {
+            call::write(libc::STDERR_FILENO, b"neap: guards are off: the system refuses their memory\n");
         }
     }
 

@@ -246,6 +246,18 @@ impl<'a> Table<'a> {
         false
     }
 
+    /// The frames of the stack that allocated the block at `address`, if it is a sample and live.
+    pub fn stack_of(&self, address: u64) -> Option<impl Iterator<Item = u64>> {
+        // Acquire pairs with the Release of `allocated`.
+        let at = self.window(address).find(|at| self.word(at + live::ADDRESS).load(Ordering::Acquire) == address)?;
+        let stack = (self.word(at + live::SIZE).load(Ordering::Relaxed) >> live::STACK_SHIFT) as usize % STACKS;
+        let place = self.word(STACKS_AT + stack * STACK_WORDS + stack::PLACE).load(Ordering::Acquire);
+        let (first, count) = (place & u64::from(u32::MAX), (place & !stack::READY) >> stack::COUNT_SHIFT);
+        let words = self.words;
+        let frames = (first..first.saturating_add(count)).map(|frame| FRAMES_AT + frame as usize);
+        Some(frames.map_while(move |at| Some(words.get(at)?.load(Ordering::Relaxed))))
+    }
+
     /// Counts the free of a sample that is not in the file.
     pub fn stranger_freed(&self) {
         self.count(Word::Strangers);

@@ -462,7 +462,7 @@ unsafe impl Os for System {
         100 + sched().current as u32
     }
 
-    fn die(&self, line: &[u8]) -> ! {
+    fn die(&self, line: &[u8], _block: *const u8) -> ! {
         finding(String::from_utf8_lossy(line).trim_end())
     }
 }

@@ -1,5 +1,6 @@
 //! The one allocator of the process, on Linux. The functions that the port calls back are passed in here.
 
+use crate::guards;
 use crate::helper::thread;
 use crate::linux::Linux;
 use crate::observe::{probes, profile, samples};
@@ -85,14 +86,14 @@ impl Placed {
         self.choose_samples();
     }
 
-    /// Has blocks sampled as the hook and the profile need it. Heaps follow as above.
+    /// Has blocks sampled as the hook, the profile and guards need it. Heaps follow as above.
     pub(crate) fn choose_samples(&self) {
-        let wanted = profile::interval();
-        // All get samples at the shortest distance. Weights say what each stands for. A profile of each block needs
-        // none.
+        let (hook, wanted) = (samples::interval() as u64, profile::interval());
+        // All get samples at the shortest distance. Weights say what each stands for, and guards choose among them. A
+        // profile of each block needs none.
         let kept = if wanted == 1 { 0 } else { wanted };
-        let all = [samples::interval() as u64, kept, probes::interval()];
-        let interval = all.into_iter().filter(|&interval| interval != 0).min().unwrap_or(0);
+        let distances = [hook, kept, probes::interval(), guards::interval()];
+        let interval = distances.into_iter().filter(|&distance| distance != 0).min().unwrap_or(0);
         if interval != 0 {
             // This reason stays for ever. A thread that frees a sample has synchronised with the one that made it, so
             // it sees it.

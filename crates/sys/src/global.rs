@@ -4,16 +4,17 @@
 //! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::observe::{samples, sites};
-use crate::system::{errno, random, space};
+use crate::sampled::{free_guarded, freed, is_reported, malloc_sample, take_reentrant, take_sample};
+use crate::system::{errno, space};
 use crate::thread::{self, Turn};
-use crate::{arch, profile, slot, watch};
+use crate::{arch, guards, profile, slot, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
-use neap_core::class::{MAX_SMALL, MAX_TABLE};
+use neap_core::class::{self, MAX_SMALL, MAX_TABLE, SIZE};
 use neap_core::heap::{FORKED, Mine};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
-use neap_core::sample::{by_chance, weight};
+use neap_core::sample::weight;
 use neap_core::watch::Reason;
 use neap_core::{CHUNK, Heap, Os};
 
@@ -152,7 +153,8 @@ fn malloc_watched_slow(size: usize, heap: Mine<'static>) -> *mut u8 {
         arch::leave();
         return malloc_slow(size, 1, false);
     }
-    let sample = if slot::in_hook() { core::ptr::null_mut() } else { NEAP.sample_after_miss(heap, size) };
+    let due = !slot::in_hook() && NEAP.is_due_after_miss(heap, size);
+    let sample = if due { take_sample(heap, size, 1, false) } else { core::ptr::null_mut() };
     let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
     NEAP.follow(heap);
     arch::leave();
@@ -181,30 +183,12 @@ fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
     finish(p, size, chosen || !sample.is_null(), zero)
 }
 
-/// A block that is a sample, if the next block is to be one; else null.
-#[cold]
-fn malloc_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
-    let due = !slot::in_hook() && NEAP.is_due_for_sample(heap, size);
-    if due { NEAP.malloc_sample(heap, size, align, zero) } else { core::ptr::null_mut() }
-}
-
 /// malloc and calloc in a handler that interrupted another call of this thread.
 #[cold]
 #[inline(never)]
 fn malloc_reentrant(size: usize, zero: bool) -> *mut u8 {
     let (p, sampled) = take_reentrant(size, 1, zero);
     finish(p, size, sampled, zero)
-}
-
-/// A new block of a reentrant call, and whether it is a sample. It is chosen by chance, as there is no heap that counts
-/// bytes; only for a profile, as the hook may be what was interrupted.
-fn take_reentrant(size: usize, align: usize, zero: bool) -> (*mut u8, bool) {
-    let interval = NEAP.sample_interval();
-    let chosen = interval != 0 && samples::interval() == 0 && by_chance(size, interval as u64, random::RANDOM.next());
-    let p = NEAP.malloc_reentrant(size, if chosen { align.max(CHUNK) } else { align }, zero);
-    // SAFETY: the block is new.
-    let sampled = chosen && !p.is_null() && unsafe { NEAP.mark(p, size) };
-    (p, sampled)
 }
 
 /// `calloc`: a zeroed block of `count * size` bytes.
@@ -338,6 +322,9 @@ unsafe fn free_watched(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
     arch::leave();
     // SAFETY: as the caller of `free` promises.
     unsafe {
+        if guards::owns(p) {
+            return free_guarded(p, true);
+        }
         end_sample(p);
         let size = size_to_free(p);
         // A thread that only frees gains by a cache too. Without memory for a heap the block is freed as by a remote
@@ -364,6 +351,9 @@ unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
     // SAFETY: as the caller promises.
     unsafe {
         if NEAP.is_watched() {
+            if guards::owns(p) {
+                return free_guarded(p, false);
+            }
             profile::note_free(p);
         }
         let size = size_to_free(p);
@@ -383,15 +373,6 @@ unsafe fn end_sample(p: *mut u8) {
             samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
             NEAP.take_mark(p);
         }
-    }
-}
-
-/// Counts a block of `size` bytes that was freed, where the process counts.
-#[inline]
-fn freed(size: Option<usize>) {
-    if let Some(counters) = NEAP.os.counters() {
-        counters.blocks_freed.fetch_add(1, Ordering::Relaxed);
-        counters.bytes_freed.fetch_add(size.unwrap_or(0) as u64, Ordering::Relaxed);
     }
 }
 
@@ -422,15 +403,23 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
 pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
     // SAFETY: as the caller promises.
     unsafe {
-        let Some(entered) = arch::enter() else { return NEAP.usable_size_reentrant(call, p) };
+        let Some(entered) = arch::enter() else { return usable_size_reentrant(p, call) };
         if entered.heap == FORKED.heap() {
             entered.leave();
-            return NEAP.usable_size_reentrant(call, p);
+            return usable_size_reentrant(p, call);
         }
         let size = NEAP.usable_size(entered.lend(), call, p);
         entered.leave();
-        size
+        if size.is_none() { guards::usable_size(p, call) } else { size }
     }
+}
+
+/// # Safety
+/// As [`usable_size`].
+#[cold]
+unsafe fn usable_size_reentrant(p: *mut u8, call: Call) -> Option<usize> {
+    // SAFETY: as the caller promises.
+    unsafe { NEAP.usable_size_reentrant(call, p) }.or_else(|| guards::usable_size(p, call))
 }
 
 /// [`realloc`] of a small block, without a heap's slow path: in place, or through the fast paths of malloc and free.
@@ -507,7 +496,8 @@ unsafe fn realloc_on(turn: Turn, p: *mut u8, old: usize, size: usize) -> *mut u8
 unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     // SAFETY: as the caller promises; the heap is lent to this call; the new block is the caller's.
     unsafe {
-        let ordinary = NEAP.ordinary_size(p);
+        let guarded = guards::owns(p).then(|| SIZE[class::of(old)] as usize);
+        let ordinary = NEAP.ordinary_size(p).or(guarded);
         if watch::fill() != 0 || (ordinary.is_some() && (old <= MAX_SMALL || size <= MAX_SMALL)) {
             return realloc_by_copy(p, old, ordinary, size);
         }
@@ -526,7 +516,7 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         if due && size <= MAX_SMALL {
             // Only a block of its own OS pages can be a sample.
             let new = match &turn {
-                Turn::Heap(lent) => NEAP.malloc_sample(lent.heap(), size, 1, false),
+                Turn::Heap(lent) => take_sample(lent.heap(), size, 1, false),
                 _ => core::ptr::null_mut(),
             };
             drop(turn);
@@ -539,7 +529,7 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         }
         end_sample(p);
         let new = realloc_on(turn, p, old, size);
-        let sampled = due && !new.is_null() && NEAP.mark(new, size);
+        let sampled = due && is_reported() && !new.is_null() && NEAP.mark(new, size);
         if !new.is_null() {
             freed(Some(old));
         }

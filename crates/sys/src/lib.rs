@@ -5,10 +5,12 @@
 //! | [`arch`], `slot` | all that depends on the processor; each thread's slot in thread storage |
 //! | `system`, `observe` | plain functions over system calls; what a process shows to observers |
 //! | `helper` | how the helper thread runs |
+//! | [`guards`] | samples beside inaccessible OS pages, and the handler of SIGSEGV that reports errors on them |
 //! | [`linux`] | the trait `Os` of the core, put together from these |
 //! | `allocator` | the one allocator of the process |
 //! | [`thread`] | which heap a call uses, the end of a thread, and fork |
 //! | [`watch`], [`profile`], [`program`] | calls that are counted, filled, sampled; samples for a profile; system calls of the program that concern neap |
+//! | `sampled` | sampled and guarded blocks, as malloc and free make and free them |
 //! | [`global`], [`hooks`] | malloc, free and their kin; the hook for samples |
 //!
 //! May depend on `neap-core`, `neap-counters`, `neap-sites`, `neap-samples`, `rustix` (system calls that leave errno alone) and the C
@@ -20,12 +22,14 @@ mod allocator;
 #[path = "arch/x86_64.rs"]
 pub mod arch;
 pub mod global;
+pub mod guards;
 mod helper;
 pub mod hooks;
 pub mod linux;
 mod observe;
 pub mod profile;
 pub mod program;
+mod sampled;
 mod slot;
 mod system;
 pub mod thread;

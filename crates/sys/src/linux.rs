@@ -4,6 +4,7 @@ use crate::helper::rights;
 use crate::helper::thread::{self, Entry};
 use crate::observe::page;
 use crate::observe::prefault::Prefaulted;
+use crate::observe::trace;
 use crate::system::call::READ_WRITE;
 use crate::system::filter::{self, Asking};
 use crate::system::map::{self, map};
@@ -357,7 +358,7 @@ unsafe impl Os for Linux {
     }
 
     fn thread_id(&self) -> u32 {
-        rustix::thread::gettid().as_raw_nonzero().get() as u32
+        call::thread()
     }
 
     /// Asks only where neap gets notice of filters, or has looked for one before, as this must open no file.
@@ -372,10 +373,20 @@ unsafe impl Os for Linux {
         alive::has_ended(thread)
     }
 
-    fn die(&self, line: &[u8]) -> ! {
-        call::write(thread::standard_error(), line);
-        // SAFETY: ends the process with SIGABRT, also where the signal is blocked or handled.
-        unsafe { libc::abort() }
+    fn die(&self, line: &[u8], block: *const u8) -> ! {
+        if !line.is_empty() {
+            let file = thread::standard_error();
+            call::write(file, line);
+            // The helper's own stack says nothing of the program.
+            if !thread::is_helper() {
+                trace::present(file);
+                space::here().profile.with_stack_of(block, |frames| {
+                    trace::line(file, format_args!("allocated by:"));
+                    trace::kept(file, frames);
+                });
+            }
+        }
+        call::abort()
     }
 }
 

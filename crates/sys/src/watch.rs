@@ -1,6 +1,7 @@
 //! Sends all calls to their slow paths, where blocks are counted, filled, sampled or recorded. See `neap_core::watch`.
 
 use crate::allocator::NEAP;
+use crate::guards::{self, Mode, Settings};
 use crate::observe::sites;
 use crate::system::space;
 use crate::thread;
@@ -40,6 +41,16 @@ pub unsafe fn start_sites(directory: &CStr, interval: u64) -> bool {
     let started = unsafe { sites::start(&space.sites, directory, interval) };
     if started {
         set(Reason::Sites, true);
+    }
+    started
+}
+
+/// Starts guards, as [`guards::start`]; false if that fails. To be called once, while the process has one thread.
+pub fn start_guards(mode: Mode, interval: u64) -> bool {
+    let started = guards::start(Settings { mode, interval, is_quiet: || NEAP.policy.is_quiet() });
+    if started {
+        NEAP.choose_samples();
+        apply();
     }
     started
 }

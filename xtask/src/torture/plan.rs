@@ -152,6 +152,8 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("NEAP_SITES", &["@"]),
     ("NEAP_PROFILE", &["@"]),
     ("NEAP_PROFILE_INTERVAL", &["1", "4K", "64K"]),
+    ("NEAP_GUARDS", &["on"]),
+    ("NEAP_GUARDS_INTERVAL", &["1", "4K", "64K"]),
     ("NEAP_PREFAULT", &["8M", "all", "file:lib*"]),
     ("MALLOC_PERTURB_", &["165"]),
     ("MALLOC_TRIM_THRESHOLD_", &["131072"]),

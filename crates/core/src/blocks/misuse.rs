@@ -18,16 +18,16 @@ use core::fmt::Write;
 /// Maximum length of a message in bytes, plus one.
 const LINE: usize = 257;
 
-/// Prints one line, unless the policy says not to, and ends the process.
+/// Prints one line about the block at `block`, unless the policy says not to, and ends the process.
 #[cold]
-fn die<O: Os>(a: &Blocks<O>, what: core::fmt::Arguments<'_>) -> ! {
+fn die<O: Os>(a: &Blocks<O>, block: *const u8, what: core::fmt::Arguments<'_>) -> ! {
     if a.policy.is_quiet() {
-        a.os.die(&[]);
+        a.os.die(&[], core::ptr::null());
     }
     let mut line = Text::<LINE>::new();
     // A line that is too long is cut.
     let _ = writeln!(line, "neap: {what}");
-    a.os.die(line.bytes())
+    a.os.die(line.bytes(), block)
 }
 
 /// Reports a block in a cache that was written after free: its tag is gone.
@@ -35,9 +35,13 @@ fn die<O: Os>(a: &Blocks<O>, what: core::fmt::Arguments<'_>) -> ! {
 pub fn corrupted<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
     let size = class::SIZE[class];
     if a.map.class(p) != class && a.map.is_complete() {
-        die(a, format_args!("corrupted free list of {size}-byte blocks: a free block was written and points to {p:p}"));
+        die(
+            a,
+            p,
+            format_args!("corrupted free list of {size}-byte blocks: a free block was written and points to {p:p}"),
+        );
     }
-    die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free"));
+    die(a, p, format_args!("corrupted free block {p:p} ({size}-byte block): written after free"));
 }
 
 /// Reports a free block that was written after its OS page went back to the system. Its tag went back too: if the block
@@ -45,14 +49,18 @@ pub fn corrupted<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
 #[cold]
 pub fn written<O: Os>(a: &Blocks<O>, p: *mut u8, class: usize) -> ! {
     let size = class::SIZE[class];
-    die(a, format_args!("corrupted free block {p:p} ({size}-byte block): written after free, or freed twice"));
+    die(a, p, format_args!("corrupted free block {p:p} ({size}-byte block): written after free, or freed twice"));
 }
 
 /// Reports blocks that came back to the slab of `c` but were free already: found when a cache was given back.
 #[cold]
 pub fn double_free_seen_late<O: Os>(a: &Blocks<O>, c: Record) -> ! {
     let (p, size) = (c.start(), class::SIZE[c.class()]);
-    die(a, format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()))
+    die(
+        a,
+        core::ptr::null(),
+        format_args!("double free in the {size}-byte blocks at {p:p} (seen by thread {})", a.os.thread_id()),
+    )
 }
 
 /// The call of the program, as the message names it.
@@ -67,7 +75,8 @@ pub enum Call {
 }
 
 impl Call {
-    fn name(self) -> &'static str {
+    /// The name of the C function.
+    pub fn name(self) -> &'static str {
         match self {
             Call::Free => "free",
             Call::Realloc => "realloc",
@@ -86,9 +95,9 @@ pub fn freed<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, class: usize) -> ! {
 fn free_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, size: usize) -> ! {
     let (thread, name) = (a.os.thread_id(), call.name());
     if call == Call::Free {
-        die(a, format_args!("double free of {p:p} ({size}-byte block, by thread {thread})"));
+        die(a, p, format_args!("double free of {p:p} ({size}-byte block, by thread {thread})"));
     }
-    die(a, format_args!("{name} of {p:p}, which is free ({size}-byte block, by thread {thread})"));
+    die(a, p, format_args!("{name} of {p:p}, which is free ({size}-byte block, by thread {thread})"));
 }
 
 /// Reports that `p` lies in a slab of `class` but not at the start of a block.
@@ -99,6 +108,7 @@ pub fn interior<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8, class: usize) -> !
     let inside = (p.addr() & (CHUNK - 1)) % size;
     die(
         a,
+        p.wrapping_sub(inside),
         format_args!("{name} of {p:p}, which is not the start of a block ({size}-byte blocks, {inside} bytes inside)"),
     )
 }
@@ -156,6 +166,7 @@ pub fn not_a_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
     match place(a, p) {
         Place::Inside(bytes, inside) => die(
             a,
+            p.wrapping_sub(inside),
             format_args!(
                 "{name} of {p:p}, which is not the start of a block ({bytes}-byte block, {inside} bytes inside)"
             ),
@@ -166,12 +177,13 @@ pub fn not_a_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
             if call == Call::Free {
                 die(
                     a,
+                    p,
                     format_args!(
                         "double free of {p:p}, or never allocated: it lies in free memory (by thread {thread})"
                     ),
                 )
             }
-            die(a, format_args!("{name} of {p:p}, which lies in free memory (by thread {thread})"))
+            die(a, p, format_args!("{name} of {p:p}, which lies in free memory (by thread {thread})"))
         }
         Place::Unknown => foreign(a, call, p),
     }
@@ -181,7 +193,7 @@ pub fn not_a_block<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
 #[cold]
 pub fn foreign<O: Os>(a: &Blocks<O>, call: Call, p: *mut u8) -> ! {
     let name = call.name();
-    die(a, format_args!("{name} of {p:p}, which neap did not allocate"))
+    die(a, p, format_args!("{name} of {p:p}, which neap did not allocate"))
 }
 
 /// Whether a tagged block is really free: in its slab, in this heap's cache, or in another cache.

@@ -137,6 +137,18 @@ pub fn by_chance(size: usize, interval: u64, random: u64) -> bool {
     uniform < chance(size.max(1) as f64 / interval as f64)
 }
 
+/// Whether a sample of `size` bytes, chosen at a mean distance of `interval` bytes, is also one at the longer distance
+/// `wanted`, by a random number. Those that are form a Poisson process of that distance.
+pub fn is_also(size: usize, interval: u64, wanted: u64, random: u64) -> bool {
+    if wanted <= interval {
+        return true;
+    }
+    let size = size.max(1) as f64;
+    let share = chance(size / wanted as f64) / chance(size / interval.max(1) as f64);
+    // 53 bits: in [0, 1).
+    ((random >> 11) as f64 / (1u64 << 53) as f64) < share
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -207,6 +219,25 @@ mod tests {
             let wanted = 1e5 * size.max(1) as f64 / weight(size, interval as usize) as f64;
             assert!((chosen - wanted).abs() < 5.0 * wanted.sqrt() + 1.0, "{size} of {interval}: {chosen} {wanted}");
         }
+    }
+
+    /// Catches samples of two distances of which the rarer ones are more or fewer than their own distance gives.
+    #[test]
+    #[cfg_attr(miri, ignore = "arithmetic without pointers, in loops that are long to Miri")]
+    fn rarer_samples_are_chosen_among_the_others() {
+        for (size, interval, wanted) in [(16, 512, 4096), (4096, 512, 4096), (100, 4096, 100_000), (64, 1, 640)] {
+            let mut state = 1u64;
+            let mut next = || crate::system::random::next(&mut state);
+            let mut chosen = 0.0;
+            for _ in 0..200_000 {
+                if by_chance(size, interval, next()) && is_also(size, interval, wanted, next()) {
+                    chosen += 1.0;
+                }
+            }
+            let wanted = 2e5 * chance(size as f64 / wanted as f64);
+            assert!((chosen - wanted).abs() < 5.0 * wanted.sqrt() + 1.0, "{size} of {interval}: {chosen} {wanted}");
+        }
+        assert!(is_also(10, 100, 100, u64::MAX) && is_also(10, 100, 50, u64::MAX));
     }
 
     /// Catches a weight that is less than the block, or that wraps around.

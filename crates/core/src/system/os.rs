@@ -343,6 +343,7 @@ pub unsafe trait Os: Threads {
         false
     }
 
-    /// Writes one line, which may be empty, to standard error and ends the process with SIGABRT.
-    fn die(&self, line: &[u8]) -> !;
+    /// Writes one line to standard error, then what the system can tell about the call and about the block at `block`
+    /// (null: about none), and ends the process with SIGABRT. Without a line nothing is written.
+    fn die(&self, line: &[u8], block: *const u8) -> !;
 }

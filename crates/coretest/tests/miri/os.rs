@@ -200,7 +200,7 @@ unsafe impl Os for Plain {
         1
     }
 
-    fn die(&self, line: &[u8]) -> ! {
+    fn die(&self, line: &[u8], _block: *const u8) -> ! {
         panic!("{}", String::from_utf8_lossy(line))
     }
 }

@@ -4,6 +4,7 @@ use core::arch::{asm, global_asm, naked_asm};
 use neap_core::Heap;
 use neap_core::heap::{Block, ThreadSlot};
 use neap_core::helper::Leave;
+use neap_sites::unwind::Frame;
 
 // The slot of the thread (`neap_core::heap::ThreadSlot`): three words of initial-exec thread-local storage, so that
 // neither a call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`,
@@ -440,6 +441,105 @@ pub unsafe fn write_thread_record(pointer: *mut u8) {
         words.add(5).write(canary);
         words.add(6).write(guard);
     }
+}
+
+/// How an instruction used memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It read.
+    Read,
+    /// It wrote.
+    Write,
+    /// It was to be executed.
+    Execute,
+}
+
+/// What a signal has interrupted.
+#[derive(Clone, Copy, Debug)]
+pub struct Fault {
+    /// The registers.
+    pub frame: Frame,
+    /// How the instruction used memory, where the signal is a page fault.
+    pub access: Access,
+}
+
+/// What the context says that the kernel passes to a handler.
+///
+/// # Safety
+/// It must be such a context.
+pub unsafe fn fault(context: *const core::ffi::c_void) -> Fault {
+    const WRITE: i64 = 1 << 1;
+    const FETCH: i64 = 1 << 4;
+    // SAFETY: as the caller promises.
+    let registers = unsafe { &(*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+    let register = |number: libc::c_int| registers[number as usize];
+    let [ip, sp, bp] = [libc::REG_RIP, libc::REG_RSP, libc::REG_RBP].map(|at| register(at).cast_unsigned());
+    let access = match register(libc::REG_ERR) {
+        error if error & FETCH != 0 => Access::Execute,
+        error if error & WRITE != 0 => Access::Write,
+        _ => Access::Read,
+    };
+    Fault { frame: Frame { ip, sp, bp }, access }
+}
+
+/// Defines a handler of a signal. It asks `$decide` with the same arguments and jumps to the handler whose address that
+/// returns, which finds arguments, stack and return address as the kernel has set them; with 0 it returns.
+#[macro_export]
+macro_rules! on_signal {
+    ($(#[$doc:meta])* fn $name:ident, $decide:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".cfi_startproc",
+                "endbr64",
+                "push rdi",
+                ".cfi_def_cfa_offset 16",
+                "push rsi",
+                ".cfi_def_cfa_offset 24",
+                "push rdx",
+                ".cfi_def_cfa_offset 32",
+                "call {decide}",
+                "pop rdx",
+                ".cfi_def_cfa_offset 24",
+                "pop rsi",
+                ".cfi_def_cfa_offset 16",
+                "pop rdi",
+                ".cfi_def_cfa_offset 8",
+                "test rax, rax",
+                "je 2f",
+                "jmp rax",
+                "2:",
+                "ret",
+                ".cfi_endproc",
+                decide = sym $decide,
+            )
+        }
+    };
+}
+pub use on_signal;
+
+// Where a handler returns to. Debuggers and unwinders know it by its bytes, which are those of the C library's, and by the
+// instruction before it, as they look up what lies before a return address.
+global_asm!(
+    ".pushsection .text.neap_signal_return,\"ax\",@progbits",
+    "nop",
+    ".hidden neap_signal_return",
+    ".globl neap_signal_return",
+    ".type neap_signal_return, @function",
+    "neap_signal_return:",
+    "mov rax, 15",
+    "syscall",
+    ".size neap_signal_return, . - neap_signal_return",
+    ".popsection",
+);
+
+const _: () = assert!(libc::SYS_rt_sigreturn == 15);
+
+unsafe extern "C" {
+    /// Where a handler returns to: ends the signal.
+    #[link_name = "neap_signal_return"]
+    pub fn signal_return();
 }
 
 /// The address of an instruction in the calling function, and the stack and frame pointers there.

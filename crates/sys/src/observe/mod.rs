@@ -3,14 +3,15 @@
 
 pub mod files;
 mod linker;
-pub(crate) mod once;
+pub mod once;
 pub mod page;
 pub mod prefault;
 pub mod probes;
 pub mod profile;
 pub mod samples;
 pub mod sites;
-mod stack;
+pub mod stack;
+pub mod trace;
 pub mod written;
 
 pub use linker::may_read;

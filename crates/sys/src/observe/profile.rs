@@ -172,6 +172,14 @@ impl Kept {
         }
     }
 
+    /// Passes the frames of the stack that allocated the block at `p` to `f`, if it is a sample and live.
+    pub fn with_stack_of(&self, p: *const u8, f: impl FnOnce(&mut dyn Iterator<Item = u64>)) {
+        let Some(table) = self.existing() else { return };
+        if let Some(frames) = table.stack_of(p.addr() as u64) {
+            f(&mut frames.map(|frame| frame & ((1 << MODULE_SHIFT) - 1)));
+        }
+    }
+
     /// Makes the file, so that it is there also in a process without a sample.
     pub fn make(&self, control: &Control) -> bool {
         self.table(control, || false).is_some()

@@ -29,7 +29,7 @@ pub struct Sample {
     pub block: *mut c_void,
     /// Bytes that the program asked for; 0 when the block is freed.
     pub requested: usize,
-    /// Usable bytes of the block; a sample has whole OS pages.
+    /// Usable bytes of the block; a sample has whole OS pages, unless it is guarded.
     pub usable: usize,
     /// Bytes that the program asked for in all blocks that this one stands for; 0 when the block is freed.
     pub weight: u64,

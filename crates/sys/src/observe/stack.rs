@@ -2,7 +2,7 @@
 //!
 //! Callers are found by the tables of `.eh_frame`. Those of this library are looked up at the first use; those of others
 //! come from the C library's `_dl_find_object`, which takes no lock, nor does what is done at the first use. Where there are no tables, callers are found by
-//! frame pointers. Only memory that is known to be readable is read: the first thread's stack up to its arguments, and
+//! frame pointers. Those of code that a signal has interrupted are found from its registers. Only memory that is known to be readable is read: the first thread's stack up to its arguments, and
 //! elsewhere OS pages that a system call has just read.
 
 use crate::arch;
@@ -81,9 +81,25 @@ pub fn populate_rows() {
 #[inline(never)]
 pub fn callers(push: &mut dyn FnMut(u64) -> bool) {
     let (ip, sp, bp) = arch::frame();
+    follow(Frame { ip, sp, bp }, push);
+}
+
+/// Passes the instruction of a frame of the calling thread, which a signal has interrupted, to `push`, and its callers
+/// as [`callers`] does.
+#[inline(never)]
+pub fn interrupted(frame: Frame, push: &mut dyn FnMut(u64) -> bool) {
+    let own = known().is_some_and(|known| known.code.contains(&frame.ip));
+    if own || push(frame.ip) {
+        follow(frame, push);
+    }
+}
+
+/// Passes the callers of a frame to `push`, as [`callers`] does. Inlined, as a frame that makes its last call from
+/// `callers` would be gone.
+#[inline(always)]
+fn follow(mut frame: Frame, push: &mut dyn FnMut(u64) -> bool) {
     let Some(known) = known() else { return };
-    let mut stack = Stack::new(sp, known.stack_end);
-    let mut frame = Frame { ip, sp, bp };
+    let mut stack = Stack::new(frame.sp, known.stack_end);
     let mut read = |address| stack.word(address);
     for depth in 0..MOST_FRAMES {
         // A return address can be that of the next function.
@@ -100,6 +116,23 @@ pub fn callers(push: &mut dyn FnMut(u64) -> bool) {
             return;
         }
     }
+}
+
+/// The path of the object that has the code at `at` now, and the address there that the object states. `None` where there
+/// is none, or the C library cannot say. The program itself has no path. The code may be on no stack, so what is read is
+/// asked for first; an object that another thread unloads at this moment may still be unmapped in between.
+pub fn object_at(at: u64) -> Option<(&'static [u8], u64)> {
+    let found = find(known()?.find_object?, at)?;
+    let entry = found.link_map.expose_provenance() as u64;
+    if !may_read(entry) || !may_read(entry + 8) {
+        return None;
+    }
+    // SAFETY: both words of the link map were readable just now. The second is the path.
+    let (bias, path) = unsafe { (*found.link_map, found.link_map.add(1).cast::<*const c_char>().read()) };
+    let readable = !path.is_null() && may_read(path.expose_provenance() as u64 & !7);
+    // SAFETY: the string is the dynamic linker's, and its first byte was readable just now.
+    let path = if readable { unsafe { CStr::from_ptr(path) }.to_bytes() } else { &[] };
+    Some((path, at.wrapping_sub(bias as u64)))
 }
 
 /// Runs `f` with the object whose code is at a return address of the calling thread's stack; `None` where there is

@@ -31,6 +31,11 @@ pub fn process() -> u32 {
     rustix::process::getpid().as_raw_nonzero().get().cast_unsigned()
 }
 
+/// The system's number of the calling thread.
+pub fn thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().cast_unsigned()
+}
+
 /// System calls that take no address, so they read and write no memory of this process.
 #[derive(Clone, Copy, Debug)]
 #[repr(i64)]
@@ -147,6 +152,12 @@ pub fn is_readable(address: u64) -> bool {
     // SAFETY: the call reads 8 bytes, and changes nothing.
     let result = unsafe { arch::syscall(libc::SYS_rt_sigprocmask as usize, arguments) };
     result == -(libc::EINVAL as isize)
+}
+
+/// Ends the process with SIGABRT, also where the signal is blocked or handled.
+pub fn abort() -> ! {
+    // SAFETY: the call takes nothing.
+    unsafe { libc::abort() }
 }
 
 /// A number that differs between all files that are open; 0 if the system does not say.

@@ -8,6 +8,7 @@
 //! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | there are no handshakes; a fork pauses |
 //! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first question's error | entries of /proc/self/pagemap are read |
 //! | [`HUGE`]: huge pages by madvise | 2.6.38 | /sys/kernel/mm/transparent_hugepage, when option `huge` is set | small pages |
+//! | [`GUARD`]: MADV_GUARD_INSTALL | 6.13 | when option `guards` is set | guards are made by mprotect |
 //! | PR_THP_DISABLE_EXCEPT_ADVISED | 6.18 | at the call | `huge=advised` is as `adaptive` |
 //! | MADV_COLLAPSE | 6.1 | each call's error | an area that has a page table gets small pages |
 //! | MADV_WIPEONFORK | 4.14 | at each page that needs it | `space::COMMON`; no counters page |
@@ -56,6 +57,8 @@ pub static BARRIER: Feature = Feature::new(Rarity::Common);
 pub static HUGE: Feature = Feature::new(Rarity::Common);
 /// See the table.
 pub static SCAN: Feature = Feature::new(Rarity::Common);
+/// See the table.
+pub static GUARD: Feature = Feature::new(Rarity::Common);
 
 impl Feature {
     /// A feature that was not tried yet.

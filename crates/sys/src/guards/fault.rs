@@ -1,0 +1,175 @@
+//! The handler of SIGSEGV. It is installed when guards start, and only then.
+//!
+//! **A fault that is not the pool's** goes where it would have gone without neap. The action before ours is kept; ours has
+//! its mask and its flags, so the kernel has blocked the same signals and chosen the same stack. Its handler is entered by
+//! a jump, with the kernel's arguments and stack pointer ([`entry`]): it returns to the kernel, may leave by
+//! siglongjmp or an exception, and finds no frame of neap's. The default action is put back, and the instruction
+//! repeated, so that the kernel does what it would have done.
+//!
+//! **A program that sets its own action later** replaces ours, as it would any other. Then a fault in the pool is that
+//! program's, without a report. One that calls the handler before it, as sanitizers and runtimes do, calls ours.
+
+use crate::arch::{self, Fault};
+use crate::guards::pool::{self, Mode, Page, Pool};
+use crate::guards::report;
+use crate::guards::slot::{self, Slot, State};
+use crate::observe::once::AtStart;
+use crate::system::call;
+use core::ffi::{c_int, c_void};
+use core::sync::atomic::Ordering;
+
+/// The kernel's `struct sigaction`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+struct Action {
+    handler: usize,
+    flags: u64,
+    restorer: usize,
+    mask: u64,
+}
+
+const DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, mask: 0 };
+const SIGSEGV: usize = libc::SIGSEGV as usize;
+/// The action says how its handler returns, as it must on x86-64.
+const SA_RESTORER: u64 = 0x0400_0000;
+/// Limit of faults at a page that should be accessible.
+const RETRIES: u32 = 1000;
+
+/// The action before ours.
+static BEFORE: AtStart<Action> = AtStart::new(DEFAULT);
+
+arch::on_signal! {
+    /// The handler.
+    fn entry, decide
+}
+
+/// Sets the action of SIGSEGV, or asks for it. Returns whether that was done.
+fn action(new: Option<&Action>, old: Option<&mut Action>) -> bool {
+    let new = new.map_or(0, |new| core::ptr::from_ref(new).expose_provenance());
+    let old = old.map_or(0, |old| core::ptr::from_mut(old).expose_provenance());
+    // SAFETY: the kernel reads and writes structures of its own layout.
+    unsafe { arch::syscall(libc::SYS_rt_sigaction as usize, [SIGSEGV, new, old, 8, 0, 0]) == 0 }
+}
+
+/// Installs the handler. False if the system refuses. To be called once, while the process has one thread.
+pub fn install() -> bool {
+    let mut before = DEFAULT;
+    if !action(None, Some(&mut before)) {
+        return false;
+    }
+    // SAFETY: the process has one thread, and the handler is not installed yet.
+    unsafe { BEFORE.change(|kept| *kept = before) };
+    let has_handler = before.handler != libc::SIG_DFL && before.handler != libc::SIG_IGN;
+    // Without a handler of the program's, an alternate stack that a thread has is used: its stack may have overflowed.
+    let flags = if has_handler { before.flags & !(libc::SA_RESETHAND as u64) } else { libc::SA_ONSTACK as u64 };
+    action(
+        Some(&Action {
+            handler: entry as *const () as usize,
+            flags: flags | libc::SA_SIGINFO as u64 | SA_RESTORER,
+            restorer: arch::signal_return as *const () as usize,
+            mask: if has_handler { before.mask } else { 0 },
+        }),
+        None,
+    )
+}
+
+/// What [`entry`] asks: the handler that it jumps to; 0 if it returns.
+///
+/// # Safety
+/// The arguments must be those that the kernel passes to a handler.
+unsafe extern "C" fn decide(signal: c_int, info: *const libc::siginfo_t, context: *const c_void) -> usize {
+    // SAFETY: as the caller promises.
+    let (code, address, fault) = unsafe { ((*info).si_code, (*info).si_addr(), arch::fault(context)) };
+    // Faults have positive codes; with that of the kernel itself there is no address.
+    let is_fault = code == SEGV_MAPERR || code == SEGV_ACCERR;
+    if signal == libc::SIGSEGV
+        && is_fault
+        && let Some(pool) = pool::get().filter(|pool| pool.holds(address.cast()))
+        && in_pool(pool, address.cast(), fault)
+    {
+        return 0;
+    }
+    // SAFETY: as the caller promises.
+    unsafe { pass_on(code, info) }
+}
+
+const SEGV_MAPERR: c_int = 1;
+const SEGV_ACCERR: c_int = 2;
+
+/// Whether the instruction is to be repeated, as the page is accessible now.
+fn in_pool(pool: &Pool, address: *mut u8, fault: Fault) -> bool {
+    let page = pool.page(address);
+    let (slot, told) = match page {
+        Page::Slot(number) => {
+            let slot = pool.slot(number);
+            match slot.state() {
+                State::NEW => (None, false),
+                // Another thread was faster, or the program has taken access away itself.
+                State::LIVE | State::RETIRED => return may_retry(slot),
+                _ if slot.start() == 0 => (None, false),
+                _ => (Some(slot), slot.flags.add(slot::TOLD)),
+            }
+        }
+        Page::Guard(number) if pool.is_opened(number) => return may_retry(pool.slot(number)),
+        Page::Guard(number) => (nearest(pool, number, address), false),
+    };
+    if pool.settings.mode == Mode::Abort {
+        report::access(pool, address.addr(), page, fault.access, slot, fault.frame);
+        return false;
+    }
+    // First the page is opened: then threads that wait for the report to be written do not.
+    let opened = pool.open_for_good(page);
+    if !told {
+        report::access(pool, address.addr(), page, fault.access, slot, fault.frame);
+    }
+    opened
+}
+
+fn may_retry(slot: &Slot) -> bool {
+    !slot.flags.has(slot::CHANGED) && slot.retries.fetch_add(1, Ordering::Relaxed) < RETRIES
+}
+
+/// The block beside a guard that an access was to: the nearer one, but rather a live one.
+fn nearest(pool: &Pool, guard: usize, address: *const u8) -> Option<&Slot> {
+    let distance = |number: usize| {
+        let slot = pool.slot(number);
+        let end = slot.start() + slot.size();
+        let bytes = if address.addr() < slot.start() { slot.start() - address.addr() } else { address.addr() - end };
+        let is_known = slot.state() != State::NEW && slot.start() != 0;
+        is_known.then_some((slot.state() != State::LIVE, bytes, slot))
+    };
+    let before = guard.checked_sub(1).and_then(distance);
+    let behind = if guard < pool::SLOTS { distance(guard) } else { None };
+    let nearest = before.into_iter().chain(behind).min_by_key(|&(is_free, bytes, _)| (is_free, bytes));
+    nearest.map(|(_, _, slot)| slot)
+}
+
+/// What becomes of a signal that is not the pool's: the handler before ours; 0 after the default action was put back.
+///
+/// # Safety
+/// `info` must be what the kernel passed.
+unsafe fn pass_on(code: c_int, info: *const libc::siginfo_t) -> usize {
+    let before = BEFORE.get();
+    let was_sent = code <= 0;
+    match before.handler {
+        libc::SIG_IGN if was_sent => 0,
+        // The kernel does not let a fault be ignored.
+        libc::SIG_DFL | libc::SIG_IGN => {
+            action(Some(&DEFAULT), None);
+            if was_sent {
+                // It comes when this handler returns.
+                let arguments =
+                    [call::process() as usize, call::thread() as usize, SIGSEGV, info.expose_provenance(), 0, 0];
+                // SAFETY: the kernel reads the structure that it has written.
+                unsafe { arch::syscall(libc::SYS_rt_tgsigqueueinfo as usize, arguments) };
+            }
+            0
+        }
+        handler => {
+            if before.flags & libc::SA_RESETHAND as u64 != 0 {
+                action(Some(&DEFAULT), None);
+            }
+            handler
+        }
+    }
+}
