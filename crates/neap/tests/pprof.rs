@@ -19,6 +19,8 @@ fn example() -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut build = Command::new(cargo);
     build.args(["build", "-q", "-p", "neap", "--example", "pprof", "--target-dir"]).arg(folder.parent().unwrap());
+    // With the names of inlined functions, however the tests are built.
+    build.env("CARGO_PROFILE_DEV_DEBUG", "full").env("CARGO_PROFILE_RELEASE_DEBUG", "full");
     if folder.ends_with("release") {
         build.arg("--release");
     }

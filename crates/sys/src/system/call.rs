@@ -206,7 +206,7 @@ pub fn write(file: RawFd, text: &[u8]) -> bool {
     write_all(file, text).is_ok()
 }
 
-/// [`write`]; says why it failed.
+/// [`write()`]; says why it failed.
 pub fn write_all(file: RawFd, text: &[u8]) -> rustix::io::Result<()> {
     if file < 0 {
         return Err(rustix::io::Errno::BADF);
