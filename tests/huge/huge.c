@@ -218,7 +218,8 @@ static void rests(void) {
     memset(dense, 1, DENSE);
     clock_t before = clock();
     sleep(4);
-    CHECK_AT((clock() - before) * 12 < before, (size_t)(clock() - before));
+    /* A huge page beyond it may take 5 ms. */
+    CHECK_AT((clock() - before) * 4 < before, (size_t)(clock() - before));
     free(dense);
 }
 
