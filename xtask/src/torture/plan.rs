@@ -381,8 +381,8 @@ mod tests {
     use super::*;
 
     /// Options that are not tried: `foreign=abort` ends programs whose libraries have blocks of the C library,
-    /// `sites_interval` does nothing alone, and `hugetlb` needs a pool (`tests/huge_pool.rs`).
-    const UNTRIED: &[&str] = &["NEAP_FOREIGN", "NEAP_SITES_INTERVAL", "NEAP_HUGETLB"];
+    /// `sites_interval` and `profile_signal` do nothing alone, and `hugetlb` needs a pool (`tests/huge_pool.rs`).
+    const UNTRIED: &[&str] = &["NEAP_FOREIGN", "NEAP_SITES_INTERVAL", "NEAP_PROFILE_SIGNAL", "NEAP_HUGETLB"];
 
     /// Catches an option of the table that the torture does not try, and values that options refuse.
     #[test]
