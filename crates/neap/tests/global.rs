@@ -267,7 +267,7 @@ fn mistake() {
     }
 }
 
-/// Catches a mistake that does not end the process with the one line that says so.
+/// Catches a mistake that does not end the process with the one line that says so, and the stack of the call.
 #[test]
 fn mistakes_end_the_process() {
     let lines = [
@@ -289,6 +289,9 @@ fn mistakes_end_the_process() {
         let status = child.wait().expect("it ends");
         assert_eq!(status.signal(), Some(SIGABRT), "{which}: {status}, {stderr}");
         assert!(stderr.starts_with(start) && stderr.contains(end), "{which}: {stderr}");
-        assert_eq!(stderr.lines().count(), 1, "{which}: {stderr}");
+        let behind: Vec<_> = stderr.lines().skip(1).collect();
+        let is_stack = |line: &&str| line.trim_start().starts_with('#');
+        assert!(behind.first() == Some(&"    this call:") && behind[1..].iter().all(is_stack), "{which}: {stderr}");
+        assert!(behind.len() > 2, "{which}: {stderr}");
     }
 }

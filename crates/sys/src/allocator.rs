@@ -99,7 +99,10 @@ impl Placed {
             // it sees it.
             self.set_reason(Reason::Marks, true);
         }
-        self.set_sample_interval(usize::try_from(interval).unwrap_or(usize::MAX));
+        // The last one stays: a thread that has chosen a sample gives it its weight later.
+        if interval != 0 {
+            self.set_sample_interval(usize::try_from(interval).unwrap_or(usize::MAX));
+        }
         self.set_reason(Reason::Exact, wanted == 1);
         self.set_reason(Reason::Samples, interval != 0);
     }

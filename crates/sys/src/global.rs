@@ -4,7 +4,7 @@
 //! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::observe::{samples, sites};
-use crate::sampled::{free_guarded, freed, is_reported, malloc_sample, take_reentrant, take_sample};
+use crate::sampled::{are_taken, free_guarded, freed, is_reported, malloc_sample, take_reentrant, take_sample};
 use crate::system::{errno, space};
 use crate::thread::{self, Turn};
 use crate::{arch, guards, profile, slot, watch};
@@ -153,7 +153,7 @@ fn malloc_watched_slow(size: usize, heap: Mine<'static>) -> *mut u8 {
         arch::leave();
         return malloc_slow(size, 1, false);
     }
-    let due = !slot::in_hook() && NEAP.is_due_after_miss(heap, size);
+    let due = are_taken() && NEAP.is_due_after_miss(heap, size);
     let sample = if due { take_sample(heap, size, 1, false) } else { core::ptr::null_mut() };
     let p = if sample.is_null() { NEAP.malloc_after_miss(heap, size) } else { sample };
     NEAP.follow(heap);
@@ -510,7 +510,7 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         }
         let mut turn = Turn::to_allocate();
         let due = match &turn {
-            Turn::Heap(lent) => !slot::in_hook() && NEAP.is_due_for_sample(lent.heap(), size),
+            Turn::Heap(lent) => are_taken() && NEAP.is_due_for_sample(lent.heap(), size),
             _ => false,
         };
         if due && size <= MAX_SMALL {

@@ -13,8 +13,13 @@ use neap_core::watch::Reason;
 /// A block that is a sample, if the next block is to be one; else null.
 #[cold]
 pub fn malloc_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
-    let due = !slot::in_hook() && NEAP.is_due_for_sample(heap, size);
+    let due = are_taken() && NEAP.is_due_for_sample(heap, size);
     if due { take_sample(heap, size, align, zero) } else { core::ptr::null_mut() }
+}
+
+/// Whether this thread takes samples now.
+pub fn are_taken() -> bool {
+    NEAP.has_reason(Reason::Samples) && !slot::in_hook()
 }
 
 /// Whether samples are for the profile, the hook or a tool that is attached to a probe.
@@ -41,7 +46,8 @@ pub fn take_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mu
 pub fn take_reentrant(size: usize, align: usize, zero: bool) -> (*mut u8, bool) {
     let interval = NEAP.sample_interval();
     let is_wanted = (profile::interval() != 0 || probes::interval() != 0) && samples::interval() == 0;
-    let chosen = interval != 0 && is_wanted && by_chance(size, interval as u64, random::RANDOM.next());
+    let chosen =
+        NEAP.has_reason(Reason::Samples) && is_wanted && by_chance(size, interval as u64, random::RANDOM.next());
     let p = NEAP.malloc_reentrant(size, if chosen { align.max(CHUNK) } else { align }, zero);
     // SAFETY: the block is new.
     let sampled = chosen && !p.is_null() && unsafe { NEAP.mark(p, size) };

@@ -4,10 +4,10 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | slot | one OS page of the pool, and what is known of its block ([`slot`]) |
+//! | slot | one OS page of the pool, and what is known of its block (`slot`) |
 //! | guard | one of the OS pages between slots; it is always inaccessible |
-//! | open, close | to make an OS page of the pool accessible; to take its memory and its access away ([`pool`]) |
-//! | fault | a SIGSEGV at an address of the pool ([`fault`]) |
+//! | open, close | to make an OS page of the pool accessible; to take its memory and its access away (`pool`) |
+//! | fault | a SIGSEGV at an address of the pool (`fault`) |
 //!
 //! **Where.** The pool is a mapping outside of all arenas. The page map knows nothing there, so each call takes its slow
 //! path with such a block as with a foreign one, and asks [`owns`]. Nothing is asked while guards are off.
@@ -16,7 +16,7 @@
 //! the slot until the next change. No thread waits for another, so a signal handler may interrupt all of this, and a
 //! child of a fork has its parent's slots; a slot that another thread of the parent owned is lost there.
 //!
-//! **Memory.** Of [`pool::SLOTS`] slots at most [`pool::OPEN_BYTES`] are open at a time; without room the sample is an
+//! **Memory.** Of `pool::SLOTS` slots at most `pool::OPEN_BYTES` are open at a time; without room the sample is an
 //! ordinary block. Nothing here fails the program: a page that cannot be opened is not used, and one that cannot be
 //! closed counts as open.
 //!
