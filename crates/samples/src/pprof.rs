@@ -66,7 +66,7 @@ fn note(lost: Word) -> &'static str {
 /// The location of samples without a stack, and its function.
 const NOWHERE: u64 = 1;
 
-/// Words of scratch memory that [`write`] needs, given the header of the file: a set of frames.
+/// Words of scratch memory that [`write()`] needs, given the header of the file: a set of frames.
 pub fn scratch(frames: u64) -> usize {
     let frames = usize::try_from(frames).unwrap_or(usize::MAX).min(crate::FRAME_WORDS);
     (frames * 2).next_power_of_two().max(64)
