@@ -12,7 +12,10 @@
  *   d  1,000 mallocs, 1,000 frees      j  malloc(4 KiB) + free
  *   e  random replacement, 64 bytes    k  malloc(32 KiB) + free
  *   f  random replacement, mixed       l  malloc(256 KiB) + free
+ *   m  malloc(64) + free, where neap counts bytes until the next sample (which never comes)
  */
+#define _GNU_SOURCE
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +52,12 @@ static void remote_free(long n) {
   pthread_join(other, NULL);
 }
 
+/* m: peers have no such function, and show their usual pair. */
+static void count_bytes(void) {
+  int (*start)(size_t) = (int (*)(size_t))dlsym(RTLD_DEFAULT, "neap_profile_start");
+  if (start != NULL && start((size_t)1 << 40) != 0) exit(1);
+}
+
 /* h: one operation is one realloc; every 86th starts a new buffer and frees the old one. */
 static void realloc_growth(long n) {
   char *buffer = NULL;
@@ -81,6 +90,7 @@ int main(int c,char**v){
  case 'j': for(long i=0;i<n;i++){free(malloc(4096));} break;
  case 'k': for(long i=0;i<n;i++){free(malloc(32768));} break;
  case 'l': for(long i=0;i<n;i++){free(malloc(262144));} break;
+ case 'm': count_bytes(); for(long i=0;i<n;i++){free(malloc(64));} break;
  default: fprintf(stderr,"ops: no kind %s\n",v[1]);return 2;
  }
 }

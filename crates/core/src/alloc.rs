@@ -373,26 +373,14 @@ impl<O: Os> Allocator<O> {
         self.malloc(heap, size)
     }
 
-    /// After [`crate::Heap::malloc`] failed: returns the class of a small block that is no sample, the usual case of a
-    /// heap whose allocations are sampled, and not watched otherwise; its bytes are counted. Bytes of blocks that are never
-    /// samples, as those of a hook, count as others: the next sample is as likely.
-    #[inline(always)]
-    pub fn class_between_samples(&self, heap: Mine<'_>, size: usize) -> Option<usize> {
-        // A heap whose sampler counts is not on the fast path, where a block might be half taken.
-        let skips =
-            size <= class::MAX_TABLE && self.is_only_sampled() && heap.sampler.skips(size, self.sample_interval());
-        skips.then(|| heap.small_class(size))
-    }
-
-    /// A block of `class` from the cache; null if there is none, then [`Allocator::malloc_past_cache`] has to follow.
-    #[inline(always)]
-    pub fn malloc_from_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
-        heap.pop(class)
-    }
-
-    /// A block of `class`, right after [`Allocator::malloc_from_cache`] had none.
-    pub fn malloc_past_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
-        if heap.caches_class(class) { self.refill(heap, class) } else { self.take_class(heap, class) }
+    /// A block of `size` bytes, right after [`crate::Heap::malloc_between_samples`] found the cache empty.
+    pub fn malloc_past_cache(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
+        let class = class::of(size);
+        if heap.caches_class(class) {
+            return self.refill(heap, class);
+        }
+        heap.undo_pop(class);
+        self.take_class(heap, class)
     }
 
     /// After [`crate::Heap::malloc`] failed: counts `size` requested bytes in a heap whose allocations are watched, and

@@ -4,7 +4,7 @@
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::fork::Begin;
-use neap_core::heap::{Block, FORKED, Mine, Name, PARKED, ThreadSlot};
+use neap_core::heap::{Block, FORKED, Mine, Missed, Name, PARKED, ThreadSlot};
 use neap_core::{Allocator, CHUNK, Heap, Os};
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
@@ -14,9 +14,15 @@ pub static GONE: Name = Name::new();
 /// malloc with a heap of the caller, in the steps of the port.
 pub fn malloc<O: Os>(a: &Allocator<O>, heap: Mine<'_>, size: usize) -> *mut u8 {
     // SAFETY: the heap is the caller's.
-    let p = unsafe { Heap::malloc(heap.id(), size, Block::untag) };
-    if !p.is_null() {
-        return p;
+    match unsafe { Heap::malloc(heap.id(), size, Block::untag) } {
+        Ok(p) => return p,
+        // SAFETY: as above.
+        Err(Missed::Limit) => match unsafe { Heap::malloc_between_samples(heap.id(), size, Block::untag) } {
+            Some(p) if p.is_null() => return a.malloc_past_cache(heap, size),
+            Some(p) => return p,
+            None => {}
+        },
+        Err(Missed::Cache) => {}
     }
     if size <= MAX_SMALL || a.is_watched_at(heap) {
         return a.malloc_after_miss(heap, size);

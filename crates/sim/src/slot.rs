@@ -8,7 +8,7 @@ use crate::world::world;
 use neap_core::alloc::Foreign;
 use neap_core::class::MAX_SMALL;
 use neap_core::fork::{Begin, Flight};
-use neap_core::heap::{Block, FORKED, Mine, Name, PARKED, ThreadSlot};
+use neap_core::heap::{Block, FORKED, Mine, Missed, Name, PARKED, ThreadSlot};
 use neap_core::sync::Ordering;
 use neap_core::{Allocator, CHUNK, Heap};
 
@@ -303,8 +303,16 @@ pub fn malloc(size: usize) -> *mut u8 {
     let a = allocator();
     let Some(heap) = enter() else { return a.malloc_reentrant(size, 1, false) };
     // SAFETY: the thread's own heap, or a name.
-    let (p, mine) = unsafe { (Heap::malloc(heap, size, Block::untag), Mine::of(heap)) };
-    if !p.is_null() {
+    let (taken, mine) = unsafe { (Heap::malloc(heap, size, Block::untag), Mine::of(heap)) };
+    if let Ok(p) = taken {
+        leave();
+        return p;
+    }
+    // SAFETY: as above.
+    let between = |_| unsafe { Heap::malloc_between_samples(heap, size, Block::untag) };
+    if let Some(p) = taken.err().filter(|&missed| missed == Missed::Limit).and_then(between) {
+        let p = if p.is_null() { a.malloc_past_cache(mine, size) } else { p };
+        a.follow(mine);
         leave();
         return p;
     }

@@ -11,7 +11,7 @@ use crate::{arch, guards, profile, slot, watch};
 use core::sync::atomic::Ordering;
 use neap_core::alloc::MAX_SIZE;
 use neap_core::class::{self, MAX_SMALL, MAX_TABLE, SIZE};
-use neap_core::heap::{FORKED, Mine};
+use neap_core::heap::{FORKED, Mine, Missed};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
 use neap_core::sample::weight;
@@ -50,9 +50,13 @@ fn finish_watched(p: *mut u8, size: usize, sampled: bool, zero: bool) {
         // SAFETY: the block is new, and has as many bytes.
         unsafe { p.write_bytes(!watch::fill(), size) };
     }
+    let counters = NEAP.os.counters();
+    if !sampled && counters.is_none() && sites::interval() == 0 && !NEAP.has_reason(Reason::Exact) {
+        return;
+    }
     // SAFETY: the block is new.
     let usable = unsafe { usable_size(p, Call::UsableSize) }.unwrap_or(0);
-    if let Some(counters) = NEAP.os.counters() {
+    if let Some(counters) = counters {
         counters.blocks_allocated.fetch_add(1, Ordering::Relaxed);
         counters.bytes_allocated.fetch_add(usable as u64, Ordering::Relaxed);
     }
@@ -78,12 +82,28 @@ fn finish_watched(p: *mut u8, size: usize, sampled: bool, zero: bool) {
 pub fn malloc(size: usize) -> *mut u8 {
     let Some(entered) = arch::enter() else { return malloc_reentrant(size, false) };
     // SAFETY: the thread's own heap.
-    let p = unsafe { Heap::malloc(entered.heap, size, arch::untag) };
-    if p.is_null() {
-        return malloc_entered(size, entered.lend());
+    match unsafe { Heap::malloc(entered.heap, size, arch::untag) } {
+        Ok(p) => {
+            entered.leave();
+            p
+        }
+        Err(Missed::Limit) => malloc_past_limit(size, entered.lend()),
+        Err(Missed::Cache) => malloc_entered(size, entered.lend()),
     }
-    entered.leave();
-    p
+}
+
+/// [`malloc`] of a size that is not below the limit of its heap. First the usual case of a heap whose blocks are sampled.
+#[inline(never)]
+fn malloc_past_limit(size: usize, heap: Mine<'static>) -> *mut u8 {
+    // SAFETY: the thread's own heap, which the call has entered.
+    match unsafe { Heap::malloc_between_samples(heap.id(), size, arch::untag) } {
+        None => malloc_entered(size, heap),
+        Some(p) if p.is_null() => malloc_past_cache(size, heap),
+        Some(p) => {
+            arch::leave();
+            p
+        }
+    }
 }
 
 /// The rest of [`malloc`], after `Heap::malloc` failed on `heap`, which the call has entered.
@@ -121,37 +141,31 @@ fn malloc_fresh(size: usize) -> *mut u8 {
     if p.is_null() { no_memory() } else { p }
 }
 
+/// [`malloc_past_limit`] of a small block between two samples that the cache does not have.
+#[inline(never)]
+fn malloc_past_cache(size: usize, heap: Mine<'static>) -> *mut u8 {
+    between_samples(NEAP.malloc_past_cache(heap, size), heap)
+}
+
+/// The last step of malloc between two samples, where nothing else is watched: returns the new block; sets errno if it is
+/// null.
+#[inline]
+fn between_samples(p: *mut u8, heap: Mine<'static>) -> *mut u8 {
+    NEAP.follow(heap);
+    arch::leave();
+    if p.is_null() { no_memory() } else { p }
+}
+
 /// [`malloc_entered`], where the thread has no heap or calls are watched.
 #[cold]
 #[inline(never)]
 fn malloc_watched(size: usize, heap: Mine<'static>) -> *mut u8 {
-    let Some(class) = NEAP.class_between_samples(heap, size) else { return malloc_watched_slow(size, heap) };
-    let p = NEAP.malloc_from_cache(heap, class);
-    if p.is_null() {
-        return malloc_past_cache(size, class, heap);
-    }
-    arch::leave();
-    p
-}
-
-/// [`malloc_watched`] of a small block between two samples that the cache does not have.
-#[inline(never)]
-fn malloc_past_cache(size: usize, class: usize, heap: Mine<'static>) -> *mut u8 {
-    let p = NEAP.malloc_past_cache(heap, class);
-    if p.is_null() {
-        return malloc_watched_slow(size, heap);
-    }
-    NEAP.follow(heap);
-    arch::leave();
-    p
-}
-
-/// [`malloc_watched`], unless the block is a small one between two samples.
-#[inline(never)]
-fn malloc_watched_slow(size: usize, heap: Mine<'static>) -> *mut u8 {
     if !slot::is_heap(heap.id()) {
         arch::leave();
         return malloc_slow(size, 1, false);
+    }
+    if NEAP.skips_sample(heap, size) {
+        return between_samples(NEAP.malloc_after_miss(heap, size), heap);
     }
     let due = are_taken() && NEAP.is_due_after_miss(heap, size);
     let sample = if due { take_sample(heap, size, 1, false) } else { core::ptr::null_mut() };
@@ -202,13 +216,15 @@ pub fn calloc(count: usize, size: usize) -> *mut u8 {
     let Some(entered) = arch::enter() else { return malloc_reentrant(bytes, true) };
     // SAFETY: the thread's own heap; a block has at least 16 bytes.
     unsafe {
-        let p = Heap::malloc(entered.heap, bytes, arch::untag);
-        if p.is_null() {
-            return calloc_entered(bytes, entered.lend());
+        match Heap::malloc(entered.heap, bytes, arch::untag) {
+            Ok(p) => {
+                entered.leave();
+                arch::zero_short(p, bytes);
+                p
+            }
+            Err(Missed::Limit) => zeroed(malloc_past_limit(bytes, entered.lend()), bytes),
+            Err(Missed::Cache) => calloc_entered(bytes, entered.lend()),
         }
-        entered.leave();
-        arch::zero_short(p, bytes);
-        p
     }
 }
 

@@ -132,6 +132,15 @@ pub static PARKED: Name = Name::new();
 /// The heap of a thread while another one forks, see `fork.rs`.
 pub static FORKED: Name = Name::new();
 
+/// Why [`Heap::malloc`] returned no block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Missed {
+    /// The size is not below the limit: the block is large, or the heap is watched or a [`Name`].
+    Limit,
+    /// The cache has no block. The heap is as [`Heap::malloc`] left it, so [`Mine::undo_pop`] has to follow.
+    Cache,
+}
+
 /// Where a thread keeps its heap: three words of thread storage.
 ///
 /// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`ThreadSlot::IDLE`]. A call that does not
@@ -250,31 +259,68 @@ impl Heap {
         core::ptr::from_ref(self).cast_mut()
     }
 
-    /// The fast path of malloc: returns a block, or null if the caller has to take the slow path. `untag` is
+    /// The fast path of malloc: returns a block, or why the caller has to take another path. `untag` is
     /// [`Block::untag`], or the processor's best form of it.
     ///
     /// # Safety
     /// `heap` must be the calling thread's, in a call (as [`Mine`] demands), or a [`Name`].
     #[inline(always)]
-    pub unsafe fn malloc(heap: *mut Heap, size: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
+    pub unsafe fn malloc(
+        heap: *mut Heap,
+        size: usize,
+        untag: impl FnOnce(*mut Block) -> bool,
+    ) -> Result<*mut u8, Missed> {
         // SAFETY: the heap is the caller's (invariant 18); a name has the limit 0. Each size below the limit is in the
         // table.
         unsafe {
             if size >= (*heap).limit.get() {
-                return core::ptr::null_mut();
+                return Err(Missed::Limit);
             }
-            let class = usize::from(*(&raw const (*heap).small_class).cast::<u8>().add(size));
-            Self::pop(heap, class, untag)
+            let p = Self::pop(heap, Self::class_in_table(heap, size), untag);
+            if p.is_null() { Err(Missed::Cache) } else { Ok(p) }
         }
+    }
+
+    /// The path of malloc after [`Missed::Limit`] in a heap that counts bytes until its next sample (`sampler.rs`):
+    /// counts `size`, and takes the block from the cache. `None`: the heap does not count, a sample is due, or the block
+    /// is none of the table; nothing was done. Null: the cache has no block, so `Allocator::malloc_past_cache` has to
+    /// follow.
+    ///
+    /// # Safety
+    /// As [`Heap::malloc`].
+    #[inline(always)]
+    pub unsafe fn malloc_between_samples(
+        heap: *mut Heap,
+        size: usize,
+        untag: impl FnOnce(*mut Block) -> bool,
+    ) -> Option<*mut u8> {
+        // SAFETY: the heap is the caller's (invariant 18); the sampler of a name does not count. Each size up to the
+        // greatest is in the table. Blocks of 0 bytes, which count as 1, take the slow path.
+        unsafe {
+            if size.wrapping_sub(1) >= class::MAX_TABLE || !(*heap).sampler.skips(size) {
+                return None;
+            }
+            Some(Self::pop(heap, Self::class_in_table(heap, size), untag))
+        }
+    }
+
+    /// The class of blocks of `size` bytes.
+    ///
+    /// # Safety
+    /// As [`Heap::malloc`]; `size` must be at most [`class::MAX_TABLE`].
+    #[inline(always)]
+    unsafe fn class_in_table(heap: *mut Heap, size: usize) -> usize {
+        // SAFETY: the heap is valid for reads, and the size is in its table, as the caller promises.
+        usize::from(unsafe { *(&raw const (*heap).small_class).cast::<u8>().add(size) })
     }
 
     /// Takes a block from a cache. Null if the head has no tag, which is then changed: `Mine::undo_pop` corrects that.
     ///
     /// # Safety
-    /// As [`Heap::malloc`]; the heap must have caches, and `class` must be a class.
+    /// As [`Heap::malloc`]; `class` must be a class.
     #[inline(always)]
     pub(crate) unsafe fn pop(heap: *mut Heap, class: usize, untag: impl FnOnce(*mut Block) -> bool) -> *mut u8 {
-        // SAFETY: the heap is the caller's (invariant 18). It has caches, so every head is a free block or `nothing`
+        // SAFETY: the heap is the caller's (invariant 18). Every head is a free block or `nothing`, also without caches
         // (invariant 8).
         unsafe {
             let head = (&raw mut (*heap).head).cast::<*mut Block>().add(class);
@@ -481,12 +527,6 @@ impl<'h> Mine<'h> {
         }
         // SAFETY: the heap is the holder's, as `Mine` proves, and has a cache of this class.
         unsafe { Heap::pop(self.id(), class, Block::untag) }
-    }
-
-    /// The class of blocks of `size` bytes, at most [`class::MAX_TABLE`].
-    #[inline(always)]
-    pub(crate) fn small_class(self, size: usize) -> usize {
-        usize::from(self.small_class[size])
     }
 
     /// Restores the first word of the head of a cache, which the heap must have, after [`Heap::pop`] failed.

@@ -21,13 +21,20 @@ impl<O: Os> Blocks<O> {
         self.sample_interval.store(bytes, Ordering::Relaxed);
     }
 
+    /// Counts `size` requested bytes in a heap that counts until its next sample, if their block is none. Otherwise returns
+    /// false and does nothing.
+    #[inline]
+    pub fn skips_sample(&self, heap: Mine<'_>, size: usize) -> bool {
+        heap.sampler.skips(size.max(1))
+    }
+
     /// Counts `size` requested bytes; returns whether their block is to be a sample.
     pub fn is_due_for_sample(&self, heap: Mine<'_>, size: usize) -> bool {
         let interval = self.sample_interval();
         if interval == 0 || heap.sampler.in_hook.get() {
             return false;
         }
-        let counts = heap.watch.get() == Watch::Allocations && self.is_only_sampled();
+        let counts = heap.watch.get() == Watch::Samples;
         heap.sampler.is_due(size, interval, counts, || self.os.random())
     }
 

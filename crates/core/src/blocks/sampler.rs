@@ -13,9 +13,9 @@ use core::cell::Cell;
 
 /// When the next sample is due in one heap. All bytes zero: a sampler that has not started.
 ///
-/// It counts bytes while the heap's allocations are sampled and not watched otherwise, so that the usual block costs a
-/// few instructions. Else each block is chosen by chance; as the process has no memory, it may begin to count, and stop,
-/// at any time.
+/// It counts bytes while the heap's allocations are sampled and not watched otherwise ([`Watch::Samples`]), so that the
+/// usual block costs a few instructions. Else each block is chosen by chance; as the process has no memory, it may begin
+/// to count, and stop, at any time. A heap that counts follows a new interval when its present count ends.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     /// Bytes until the next sample; 0: it does not count.
@@ -67,19 +67,19 @@ impl Sampler {
         if self.left.get() == 0 || self.interval.get() != interval {
             self.draw(interval);
         }
-        let due = !self.skips(size, interval);
+        let due = !self.skips(size.max(1));
         if due {
             self.draw(interval);
         }
         due
     }
 
-    /// Counts `size` bytes, if it counts for `interval` and their block is no sample; otherwise returns false and counts
-    /// nothing.
+    /// Counts `size` bytes, if it counts and their block is no sample; otherwise returns false and counts nothing. Bytes
+    /// of blocks that are never samples, as those of a hook, count as others: the next sample is as likely.
     #[inline(always)]
-    pub(crate) fn skips(&self, size: usize, interval: usize) -> bool {
-        let (left, size) = (self.left.get(), size.max(1) as u64);
-        let skips = left > size && self.interval.get() == interval;
+    pub(crate) fn skips(&self, size: usize) -> bool {
+        let (left, size) = (self.left.get(), size as u64);
+        let skips = left > size;
         if skips {
             self.left.set(left - size);
         }

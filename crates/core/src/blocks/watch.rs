@@ -11,7 +11,9 @@
 pub enum Watch {
     /// Only calls that the fast path cannot serve.
     Nothing,
-    /// Every malloc; caches and the fast path of free stay.
+    /// Every malloc, which counts bytes until the next sample; caches and the fast path of free stay.
+    Samples,
+    /// The same, where blocks are watched for another reason too, so that samples are chosen by chance.
     Allocations,
     /// Every malloc and free: heaps have no caches.
     Everything,
@@ -21,7 +23,7 @@ pub enum Watch {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Reason {
-    /// Blocks are sampled: needs [`Watch::Allocations`].
+    /// Blocks are sampled: needs [`Watch::Samples`].
     Samples = 1,
     /// Each call is counted: needs [`Watch::Everything`], as do the next two.
     Counts = 2,

@@ -10,9 +10,11 @@ impl<O: Os> Blocks<O> {
     /// Returns the watch mode that all heaps are to adopt.
     #[inline]
     pub fn watch(&self) -> Watch {
+        const SAMPLES: u8 = Reason::Samples as u8;
         // Relaxed, here and below: a heap that sees a change late follows at its next slow path.
         match self.watched.load(Ordering::Relaxed) & !(Reason::Marks as u8) {
             0 => Watch::Nothing,
+            SAMPLES => Watch::Samples,
             _ if self.watches_everything() => Watch::Everything,
             _ => Watch::Allocations,
         }
@@ -29,12 +31,6 @@ impl<O: Os> Blocks<O> {
     #[inline]
     pub fn has_reason(&self, reason: Reason) -> bool {
         self.watched.load(Ordering::Relaxed) & reason as u8 != 0
-    }
-
-    /// Whether blocks are sampled, and there is no other reason to watch.
-    #[inline(always)]
-    pub(crate) fn is_only_sampled(&self) -> bool {
-        self.watched.load(Ordering::Relaxed) == Reason::Samples as u8 | Reason::Marks as u8
     }
 
     /// Adds a reason to watch, or removes it. Heaps follow at their next slow path, or in a handshake.
