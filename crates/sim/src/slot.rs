@@ -311,8 +311,13 @@ pub fn malloc(size: usize) -> *mut u8 {
     // SAFETY: as above.
     let between = |_| unsafe { Heap::malloc_between_samples(heap, size, Block::untag) };
     if let Some(p) = taken.err().filter(|&missed| missed == Missed::Limit).and_then(between) {
-        let p = if p.is_null() { a.malloc_past_cache(mine, size) } else { p };
-        a.follow(mine);
+        let p = if p.is_null() {
+            let p = a.malloc_past_cache(mine, size);
+            a.follow(mine);
+            p
+        } else {
+            p
+        };
         leave();
         return p;
     }
