@@ -1,11 +1,11 @@
 /* torture SEED SECONDS PROGRESS-FILE ACTOR[=COUNT]... : see torture.h. Words that are no actors: `fail` says that system calls
-   are made to fail, `slow` that they are late, `small` and `large` choose sizes, `signals` starts a storm of signals, `mdwe`
+   are made to fail, `slow` that they are late, `pool` that pages of a pool are taken away, `small` and `large` choose sizes, `signals` starts a storm of signals, `mdwe`
    refuses memory that is executable after it was writable. */
 #include "torture.h"
 #include <stdarg.h>
 
 atomic_int stop, resting, keeps_memory, filtered;
-int calls_fail, sizes = 'm';
+int calls_fail, scarce_pool, sizes = 'm';
 FILE *nowhere;
 __thread int in_handler __attribute__((tls_model("initial-exec")));
 __thread int may_fork __attribute__((tls_model("initial-exec")));
@@ -84,6 +84,7 @@ static const struct actor actors[] = {
     {"forks", forks, 0},       {"handlers", handlers, 0}, {"vforks", vforks, 0}, {"trims", trims, 1},
     {"limits", limits, 0},     {"mappings", mappings, 0}, {"advice", advice, 1}, {"filters", filters, 0},
     {"libraries", libraries, 0}, {"rests", rests, 0},       {"sandbox", sandbox, 0}, {"garbage", garbage, 1},
+    {"dense", dense, 1},       {"ranges", ranges, 0},     {"profiles", profiles, 0},
 };
 
 /* RSS in KiB, or 0 where it cannot be read. */
@@ -133,6 +134,7 @@ int main(int argc, char **argv) {
     for (int i = 4; i < argc; i++) {
         if (!strcmp(argv[i], "fail")) calls_fail = 1;
         if (!strcmp(argv[i], "small") || !strcmp(argv[i], "large")) sizes = argv[i][0];
+        scarce_pool |= !strcmp(argv[i], "pool");
         slow |= !strcmp(argv[i], "slow");
         storm |= !strcmp(argv[i], "signals");
         /* An error: Linux before 6.3. */
