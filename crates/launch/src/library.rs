@@ -151,7 +151,8 @@ impl Library {
     }
 
     fn fill(&self, mut file: File) -> Result<(), Reason> {
-        file.write_all(self.bytes).map_err(reason(&format!("cannot write the file ({} bytes)", self.bytes.len())))?;
+        sys::with_size_errors(|| file.write_all(self.bytes))
+            .map_err(reason(&format!("cannot write the file ({} bytes)", self.bytes.len())))?;
         file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(reason("cannot set the file's mode"))?;
         file.set_modified(self.seal()).map_err(reason("cannot set the file's time"))?;
         file.sync_all().map_err(reason("cannot write the file to the disk"))
