@@ -71,7 +71,7 @@ impl Library {
             }
         }
         Err(Error::failed(format!("there is no place for {}: {}", self.name, reasons.join("; "))).remedy(
-            "set XDG_CACHE_HOME or TMPDIR to a directory of yours with 1 MiB free, not mounted noexec, \
+            "set XDG_CACHE_HOME or TMPDIR to a directory of yours with 4 MiB free, not mounted noexec, \
              without spaces, colons or dollar signs in its path",
         ))
     }

@@ -44,9 +44,10 @@ pub struct Asked {
     block: u64,
     pid: u32,
     request: Request,
-    /// The number of the request; 0: the process keeps samples anyway.
+    /// The number of the last request; 0: none was made.
     number: u64,
-    began: Instant,
+    /// Whether the samples are this asker's to renew and to end, not the program's own.
+    asks: bool,
     /// When the last request was made.
     renewed: Instant,
 }
@@ -65,8 +66,7 @@ impl Asked {
     }
 
     fn new(memory: Memory, block: u64, pid: u32, request: Request) -> Self {
-        let began = Instant::now();
-        Asked { memory, block, pid, request, number: 0, began, renewed: began }
+        Asked { memory, block, pid, request, number: 0, asks: false, renewed: Instant::now() }
     }
 
     /// Whether the process keeps samples without being asked.
@@ -89,6 +89,7 @@ impl Asked {
     fn renew(&mut self, interval: u64) -> Result<(), Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64) | 1;
         self.number = if now == self.number { now + 2 } else { now };
+        self.asks = true;
         self.set(offset_of!(Control, interval), &interval.to_ne_bytes())?;
         self.set(offset_of!(Control, lease), &(LEASE.as_millis() as u64).to_ne_bytes())?;
         self.set(offset_of!(Control, request), &self.number.to_ne_bytes())?;
@@ -103,7 +104,7 @@ impl Asked {
 
     /// Whether the process has done what it was asked, by this asker or by one that came later.
     pub fn has_answered(&self) -> Result<bool, Error> {
-        if self.number == 0 {
+        if !self.asks {
             return Ok(true);
         }
         let is_answered = self.word(offset_of!(Control, answer))? == self.word(offset_of!(Control, request))?;
@@ -112,21 +113,19 @@ impl Asked {
 
     /// Where the program itself has chosen to keep samples meanwhile, they are not this asker's to renew or to end.
     fn follow_program(&mut self) -> Result<(), Error> {
-        if self.number != 0 && self.word(offset_of!(Control, lease))? == 0 {
-            self.number = 0;
-        }
+        self.asks &= self.word(offset_of!(Control, lease))? != 0;
         Ok(())
     }
 
     /// Whether another asker, which came later, has ended its request, and this one with it.
     fn is_ended(&self) -> Result<bool, Error> {
-        Ok(self.number != 0 && self.word(offset_of!(Control, interval))? == 0)
+        Ok(self.asks && self.word(offset_of!(Control, interval))? == 0)
     }
 
     /// Waits for the time that was asked for to pass, counted from the answer, or until `ends` is true.
     pub fn wait(&mut self, ends: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        let mut answered = None;
-        let mut knocked = Instant::now();
+        let began = Instant::now();
+        let (mut answered, mut knocked) = (None, began);
         loop {
             self.follow_program()?;
             if self.is_ended()? {
@@ -135,11 +134,11 @@ impl Asked {
             if answered.is_none() && self.has_answered()? {
                 answered = Some(Instant::now());
             }
-            let since = answered.unwrap_or(self.began);
+            let since = answered.unwrap_or(began);
             if since.elapsed() >= self.request.duration || ends() {
                 break;
             }
-            if self.number != 0 && knocked.elapsed() >= AGAIN {
+            if self.asks && knocked.elapsed() >= AGAIN {
                 if self.renewed.elapsed() >= LEASE / 2 {
                     let before = self.has_answered()?;
                     self.renew(self.request.interval)?;
@@ -191,7 +190,7 @@ impl Asked {
     /// Ends the request, unless another asker came later: that one ends its own; or the program has chosen to keep samples.
     pub fn end(&mut self) -> Result<(), Error> {
         self.follow_program()?;
-        if self.number != 0 && self.word(offset_of!(Control, request))? == self.number { self.renew(0) } else { Ok(()) }
+        if self.asks && self.word(offset_of!(Control, request))? == self.number { self.renew(0) } else { Ok(()) }
     }
 
     /// The process.
