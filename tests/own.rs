@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use neap_profile::Profile;
+use neap_survey::{Asked, Request};
 use neap_tests::sys::{Signal, TempDir};
 use neap_tests::{Case, Daemon, Outcome, Run, Source, Stop, judge_case, library, package_dir, program};
 
@@ -30,8 +31,30 @@ fn main() -> ExitCode {
         Case::new("c::forks", "a child that has its parent's profile, or none; a hang beside forks", || {
             run_case("forks")
         }),
+        Case::new(
+            "c::starts_at_once",
+            "a thread that is refused samples as another one begins just now",
+            starts_at_once,
+        ),
+        Case::new("c::starts_again", "a process that is refused samples for ever, as memory was short once", || {
+            run_case("starts_again")
+        }),
+        Case::new("c::few_mappings", "memory that stays after each profile where mappings are used up", || {
+            run_case("few_mappings")
+        }),
+        Case::new("signal::no_files", "a line that blames a filter where no file can be opened", || {
+            refused_by_system("no_files", "there is no room for another open file")
+        }),
+        Case::new("signal::no_directory", "a line that names no reason, or a wrong one", || {
+            refused_by_system("no_directory", "error 20")
+        }),
         Case::new("c::archive", "functions that are not in libneap.a", archive),
         Case::new("c::example", "an example in the documents that does not run, or names the wrong code", example),
+        Case::new(
+            "asked::starts",
+            "samples of the program's own that end with those of a process that asked",
+            starts_when_asked,
+        ),
         Case::new("signal::writes", "a signal that writes no profile, or one that cannot be read", || {
             at_signal("serves", "usr2", libc::SIGUSR2)
         }),
@@ -47,7 +70,8 @@ fn main() -> ExitCode {
         Case::new("signal::full_disk", "a profile that is lost without a word, or a part of one that stays", full_disk),
         Case::new("table::complete", "a case that is written but never run", || {
             let list = Run::new(linked(&PROGRAM)?).arg("--list").run()?.success()?;
-            let run = "writes errors storm forks serves catches short_stack signals_itself";
+            let run = "writes errors storm forks serves catches short_stack signals_itself starts_at_once starts_again \
+                       few_mappings no_files no_directory starts_when_asked";
             let missing: Vec<_> = list.stdout.lines().filter(|case| !run.split(' ').any(|run| run == *case)).collect();
             if missing.is_empty() { Ok(()) } else { fail(format!("cases that no table names: {missing:?}")) }
         }),
@@ -68,6 +92,55 @@ fn run_case(case: &str) -> Outcome {
     let run = Run::new(linked(&PROGRAM)?).arg(case).env("OUT", directory.join("out.pb"));
     judge_case(run.timeout(Duration::from_secs(120)))?.no_complaint()?;
     Ok(())
+}
+
+fn starts_at_once() -> Outcome {
+    let run = Run::new(neap_tests::strace()?).args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"]).plain();
+    let run = run.args(["-e", "inject=memfd_create:delay_enter=300000"]).arg(linked(&PROGRAM)?).arg("starts_at_once");
+    judge_case(run)?.no_complaint()?;
+    Ok(())
+}
+
+fn starts_when_asked() -> Outcome {
+    let said = |error: neap_survey::Error| Stop::Fail(error.to_string());
+    let folder = TempDir::new("neap-ready")?;
+    let ready = folder.join("ready");
+    let mut daemon = Run::new(linked(&PROGRAM)?).arg("starts_when_asked").env("READY", &ready).daemon()?;
+    let request = Request { interval: 4096, duration: Duration::from_millis(700) };
+    let asked_at = std::time::Instant::now();
+    // The first moments of a process are not those of its libraries.
+    let mut asked = loop {
+        match Asked::ask(daemon.pid(), request) {
+            Err(_) if asked_at.elapsed() < SOON => std::thread::sleep(Duration::from_millis(20)),
+            asked => break asked.map_err(said)?,
+        }
+    };
+    asked.wait(&mut || ready.exists()).map_err(said)?;
+    daemon.wait_until(SOON, || ready.exists())?;
+    asked.wait(&mut || false).map_err(said)?;
+    asked.end().map_err(said)?;
+    std::thread::sleep(Duration::from_millis(300));
+    let samples = || -> Result<u64, Stop> {
+        let snapshot = asked.snapshot().map_err(said)?;
+        Ok(snapshot.map_or(0, |snapshot| snapshot.view().stacks().map(|stack| stack.samples).sum()))
+    };
+    let before = samples()?;
+    std::thread::sleep(Duration::from_millis(300));
+    let after = samples()?;
+    daemon.stop(Signal::TERM, SOON)?.no_complaint()?;
+    if after > before { Ok(()) } else { fail(format!("{before} samples, then {after}")) }
+}
+
+/// A profile at a signal that the system refuses: one line says why.
+fn refused_by_system(case: &str, why: &str) -> Outcome {
+    let directory = TempDir::new("neap-own")?;
+    let run = Run::new(linked(&PROGRAM)?).arg(case).env("NEAP_PROFILE", directory.path());
+    let done = judge_case(run.env("NEAP_PROFILE_SIGNAL", "usr2"))?;
+    let lines: Vec<&str> = done.stderr.lines().filter(|line| line.starts_with("neap: ")).collect();
+    match lines[..] {
+        [line] if line == format!("neap: profile_signal: no profile was written: {why}") => Ok(()),
+        _ => Err(done.fail("another line, or not one")),
+    }
 }
 
 fn read(file: &Path) -> Result<Profile, Stop> {

@@ -75,6 +75,7 @@ fn main() -> ExitCode {
         Case::new("fork::own_file", "a child that writes into its parent's file", own_file),
         Case::new("stack::unloaded_code", "code that is taken for what was loaded in its place", unloaded_code),
         Case::new("ask::running", "a process that does not answer, or does not stop", running),
+        Case::new("ask::two", "an asker that another one stops, or whose samples end with those of the other", two_ask),
         Case::new("ask::growth", "growth that is not that of the time between two snapshots", growth),
         Case::new("ask::gone", "samples that are taken for ever where the asker went away", asker_gone),
         Case::new("ask::idle", "an idle process that is waited for, or that is no error", idle),
@@ -329,6 +330,31 @@ fn running() -> Outcome {
     }
     // Once more, in one step.
     check_first(&said(collect(program.pid(), Duration::from_millis(1500), 16 << 10))?, "leaky_served")
+}
+
+/// Two ask at the same time: the one that came last ends first, then the other.
+fn two_ask() -> Outcome {
+    let program = Running::start("serves")?;
+    let ask = |milliseconds| {
+        said(Asked::ask(program.pid(), Request { interval: 16 << 10, duration: Duration::from_millis(milliseconds) }))
+    };
+    let (mut first, mut second) = (ask(1500)?, ask(300)?);
+    said(second.wait(&mut || false))?;
+    said(first.wait(&mut || false))?;
+    said(second.end())?;
+    said(first.wait(&mut || false))?;
+    if !takes_samples(&first)? {
+        return fail("no samples after the other one has ended".into());
+    }
+    let mut third = ask(300)?;
+    said(third.wait(&mut || false))?;
+    said(first.end())?;
+    if !takes_samples(&third)? {
+        return fail("the one that came first has ended the samples of the last".into());
+    }
+    said(third.end())?;
+    std::thread::sleep(Duration::from_millis(300));
+    if takes_samples(&third)? { fail("it goes on".into()) } else { Ok(()) }
 }
 
 fn growth() -> Outcome {

@@ -3,6 +3,7 @@
 #include <neap.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
@@ -173,6 +174,14 @@ static void serves(void) {
     close(to(getenv("READY")));
     for (;;) churn(1000);
 }
+/* When another process has asked for samples, the program begins to keep some itself. */
+static void starts_when_asked(void) {
+    taken = 0;
+    most = SIZE_MAX;
+    while (neap_profile_pass(1, take, &taken) != NEAP_OK) churn(1000);
+    CHECK(neap_profile_start(4096) == NEAP_OK);
+    serves();
+}
 static void own_handler(int signal) {
     (void)signal;
     dprintf(1, "own\n");
@@ -198,10 +207,96 @@ static void signals_itself(void) {
     }
 }
 
+static void *start_samples(void *result) {
+    *(int *)result = neap_profile_start(4096);
+    return NULL;
+}
+/* Two threads begin at once: strace makes the first one late while it makes the file. */
+static void starts_at_once(void) {
+    pthread_t threads[2];
+    int results[2] = {-1, -1};
+    for (int i = 0; i < 2; i++, usleep(50000)) CHECK(pthread_create(&threads[i], NULL, start_samples, &results[i]) == 0);
+    for (int i = 0; i < 2; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+    CHECK_AT(results[0] == NEAP_OK, results[0]);
+    CHECK_AT(results[1] == NEAP_OK, results[1]);
+    leaky();
+    taken = 0;
+    most = SIZE_MAX;
+    CHECK(neap_profile_pass(1, take, &taken) == NEAP_OK && taken > 100);
+}
+/* There is no memory for samples, and later there is. */
+static void starts_again(void) {
+    struct rlimit before, none;
+    CHECK(neap_profile_write(1, 1) == NEAP_NO_SAMPLES && getrlimit(RLIMIT_AS, &before) == 0);
+    none = before;
+    none.rlim_cur = 1;
+    CHECK(setrlimit(RLIMIT_AS, &none) == 0);
+    CHECK(neap_profile_start(4096) == NEAP_NO_MEMORY);
+    CHECK(setrlimit(RLIMIT_AS, &before) == 0);
+    CHECK(neap_profile_start(4096) == NEAP_OK);
+    leaky();
+    CHECK(neap_profile_write(to("/dev/null"), 1) == NEAP_OK);
+}
+/* Maps an OS page right below the mapping for the work, which lies right below `lowest`. All three join. */
+static char *lowest;
+static int take_and_map(const void *bytes, size_t size, void *done) {
+    (void)bytes, (void)size;
+    unsigned char resident;
+    if ((*(int *)done)++) return 0;
+    char *below = lowest - 4096;
+    while (mincore(below, 4096, &resident) == 0) below -= 4096;
+    char *mapped = mmap(below, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (mapped == below) lowest = below;
+    return 0;
+}
+/* The mapping for the work may join its neighbours. Then it cannot be removed, as that takes one mapping more: its memory
+   goes all the same. */
+static void few_mappings(void) {
+    enum { BYTES = 16 << 20 };
+    CHECK(neap_profile_start(4096) == NEAP_OK);
+    leaky();
+    /* Until one lies right below the other, and so will the next one. */
+    char *last = NULL, *next = NULL;
+    for (int in_row = 0; in_row < 4; last = next) {
+        next = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        CHECK(next != MAP_FAILED);
+        in_row = next + BYTES == last ? in_row + 1 : 0;
+    }
+    size_t pages = 140000, i = 0;
+    lowest = last;
+    char *many = mmap(last - pages * 4096 - (1l << 30), pages * 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    CHECK(many != MAP_FAILED);
+    while (i < pages && mprotect(many + i * 4096, 4096, PROT_READ) == 0) i += 2;
+    CHECK(i < pages);
+    long before = status_kib("RssAnon:");
+    for (int k = 0; k < 10; k++) {
+        int pieces = 0;
+        int result = neap_profile_pass(1, take_and_map, &pieces);
+        CHECK_AT(result == NEAP_OK || result == NEAP_NO_MEMORY, result);
+    }
+    CHECK_AT(status_kib("RssAnon:") < before + 128, status_kib("RssAnon:") - before);
+}
+/* The process has no room for another file when the signal comes. */
+static void no_files(void) {
+    leaky();
+    struct rlimit limit = {3, 3};
+    CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0 && raise(SIGUSR2) == 0);
+}
+/* A file has the directory's place when the signal comes. */
+static void no_directory(void) {
+    leaky();
+    char *path = getenv("NEAP_PROFILE"), aside[4096];
+    snprintf(aside, sizeof aside, "%s.aside", path);
+    CHECK(rename(path, aside) == 0 && close(to(path)) == 0);
+    CHECK(raise(SIGUSR2) == 0);
+    CHECK(unlink(path) == 0 && rename(aside, path) == 0);
+}
+
 int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(writes), CASE(errors), CASE(storm), CASE(forks), CASE(serves), CASE(catches), CASE(short_stack),
-        CASE(signals_itself),
+        CASE(signals_itself), CASE(starts_at_once), CASE(starts_again), CASE(few_mappings), CASE(no_files),
+        CASE(no_directory), CASE(starts_when_asked),
     };
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

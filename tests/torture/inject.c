@@ -60,6 +60,9 @@ static const struct {
     {"close_range", __NR_close_range},
     {"mincore", __NR_mincore},
     {"userfaultfd", __NR_userfaultfd},
+    {"clone3", __NR_clone3},
+    {"fallocate", __NR_fallocate},
+    {"close", __NR_close},
 };
 
 static int parse(char *text) {

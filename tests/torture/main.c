@@ -1,16 +1,16 @@
 /* torture SEED SECONDS PROGRESS-FILE ACTOR[=COUNT]... : see torture.h. Words that are no actors: `fail` says that system calls
-   are made to fail, `slow` that they are late, `small` and `large` choose sizes, `signals` starts a storm of signals, `mdwe`
+   are made to fail, `slow` that they are late, `pool` that pages of a pool are taken away, `small` and `large` choose sizes, `signals` starts a storm of signals, `mdwe`
    refuses memory that is executable after it was writable. */
 #include "torture.h"
 #include <stdarg.h>
 
 atomic_int stop, resting, keeps_memory, filtered;
-int calls_fail, sizes = 'm';
+int calls_fail, scarce_pool, sizes = 'm';
 FILE *nowhere;
 __thread int in_handler __attribute__((tls_model("initial-exec")));
 __thread int may_fork __attribute__((tls_model("initial-exec")));
 
-enum { PROGRESS_SLOTS = 64, NAME = 24, PATIENCE_MS = 8000, MUCH_PATIENCE_MS = 60000, QUIET_KIB = 24 << 10, FILTERED_KIB = 60 << 10 };
+enum { PROGRESS_SLOTS = 64, NAME = 24, PATIENCE_MS = 8000, MUCH_PATIENCE_MS = 60000, QUIET_KIB = 24 << 10, EXACT_FILE_KIB = 36 << 10, FILTERED_KIB = 60 << 10 };
 
 /* What the file holds: the runner reads it. */
 static struct {
@@ -84,6 +84,7 @@ static const struct actor actors[] = {
     {"forks", forks, 0},       {"handlers", handlers, 0}, {"vforks", vforks, 0}, {"trims", trims, 1},
     {"limits", limits, 0},     {"mappings", mappings, 0}, {"advice", advice, 1}, {"filters", filters, 0},
     {"libraries", libraries, 0}, {"rests", rests, 0},       {"sandbox", sandbox, 0}, {"garbage", garbage, 1},
+    {"dense", dense, 1},       {"ranges", ranges, 0},     {"profiles", profiles, 0},
 };
 
 /* RSS in KiB, or 0 where it cannot be read. */
@@ -103,6 +104,9 @@ static void check_resident(long before, size_t live, int slow) {
     const char *purge = getenv("NEAP_PURGE");
     if (calls_fail || atomic_load(&keeps_memory) || (purge && strcmp(purge, "eager") && strcmp(purge, "decay"))) return;
     int slot = progress_begin("idle at the end");
+    /* A file with room for each live block is resident as far as it was used. */
+    const char *profile = getenv("NEAP_PROFILE"), *interval = getenv("NEAP_PROFILE_INTERVAL");
+    if (profile && *profile && interval && !strcmp(interval, "1")) before += EXACT_FILE_KIB;
     long most = before + (live ? (long)(live >> 10) + SLOTS * 8 : 0) + (atomic_load(&filtered) ? FILTERED_KIB + atomic_load(&threshold_kib) : QUIET_KIB);
     for (long end = now_ms() + (slow ? MUCH_PATIENCE_MS : PATIENCE_MS); resident() > most; progress(slot)) {
         if (now_ms() > end) fail("MEMORY STAYS: RSS is %ld KiB, %ld at the start, %zu are in blocks", resident(), before, live >> 10);
@@ -133,6 +137,7 @@ int main(int argc, char **argv) {
     for (int i = 4; i < argc; i++) {
         if (!strcmp(argv[i], "fail")) calls_fail = 1;
         if (!strcmp(argv[i], "small") || !strcmp(argv[i], "large")) sizes = argv[i][0];
+        scarce_pool |= !strcmp(argv[i], "pool");
         slow |= !strcmp(argv[i], "slow");
         storm |= !strcmp(argv[i], "signals");
         /* An error: Linux before 6.3. */

@@ -66,6 +66,8 @@ extern atomic_int stop, resting;
 extern atomic_int keeps_memory;
 /* Whether system calls fail: a guard page may be missing, a thread may not start. */
 extern int calls_fail;
+/* Blocks are in pages of a pool that is taken away: the child of a fork may lose them. */
+extern int scarce_pool;
 /* A filter was put on: there is no helper. */
 extern atomic_int filtered;
 /* KiB up to which memory may wait, as an actor chose; 0 where none did. */
@@ -148,6 +150,9 @@ void *sandbox(void *unused);
 void *garbage(void *unused);
 void *libraries(void *unused);
 void *rests(void *unused);
+void *dense(void *unused);
+void *ranges(void *unused);
+void *profiles(void *unused);
 void start_signals(uint64_t *seed);
 
 /* Whether this thread is in a handler; whether a handler may fork in this thread: it is in no call of the C library that takes locks. */

@@ -159,3 +159,31 @@ fn documents_are_generated() {
         assert!(completions.contains(&format!("{}=", opt.name)), "{}: {completions}", opt.name);
     }
 }
+
+/// Catches neap, or the program, that ends by SIGXFSZ where files may not be as long as what neap writes.
+#[test]
+fn a_limit_of_file_sizes_is_an_error() {
+    let neap = Neap::new();
+    let file = neap.path("file");
+    let limited = |arguments: &[&str]| {
+        let mut command = neap.command(arguments);
+        // SAFETY: setrlimit may be called between fork and exec.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut command, || {
+                libc::setrlimit(libc::RLIMIT_FSIZE, &libc::rlimit { rlim_cur: 100, rlim_max: 100 });
+                Ok(())
+            });
+        }
+        command.output().expect("neap starts")
+    };
+    let name = file.to_str().expect("UTF-8");
+    // Without a copy of the library in the cache, and then with one.
+    assert_refused(&limited(&["run", "--", "true"]), 125, &["File too large"]);
+    assert!(neap.run(["true"]).status.success());
+    let output = limited(&["run", "--json", "--summary-file", name, "--", "sh", "-c", "kill -XFSZ $$; exit 3"]);
+    assert!(stderr(&output).contains("File too large"), "{output:?}");
+    let signal = std::os::unix::process::ExitStatusExt::signal(&output.status);
+    assert_eq!(signal, Some(libc::SIGXFSZ), "the program has the signal's usual action");
+    assert_refused(&limited(&["run", "--summary-file", name, "--", "true"]), 125, &["File too large"]);
+    assert_refused(&limited(&["huge", "show", "--json", "-o", name, "--", "sleep", "0.3"]), 125, &["File too large"]);
+}

@@ -4,6 +4,7 @@ use neap_hugetlb::reservation::{Request, Reservation};
 use neap_hugetlb::{Refused, Root};
 use neap_launch::child::{self, Attendant, Program};
 use neap_launch::error::Error;
+use neap_launch::sys;
 use neap_launch::target;
 use neap_launch::units::counted;
 
@@ -21,8 +22,9 @@ pub fn run(args: &ReserveArgs) -> Result<u8, Error> {
     let program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
     let request = Request { bytes: args.size, node: args.node, pages: args.pages };
     // Inside: signals are blocked from before the change of the pool until after the change back.
-    let (ended, held, _) =
-        child::supervise_watched(&program, |_| Reservation::new(&Root::system(), request).map(Held).map_err(error))?;
+    // Where the journal is longer than files may be, that is an error.
+    let reserve = || Reservation::new(&Root::system(), request).map(Held).map_err(error);
+    let (ended, held, _) = child::supervise_watched(&program, |_| sys::with_size_errors(reserve))?;
     match held.0.give_back() {
         Ok(0) => {}
         Ok(gone) => Error::failed(format!(

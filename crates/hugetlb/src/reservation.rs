@@ -105,15 +105,25 @@ impl Reservation {
         self.undo(&lock).map_err(|error| {
             Refused::new(
                 format!("cannot take the pages out of the pool: {error}"),
-                "write the size that the pool is to have into its nr_hugepages",
+                "run `neap huge reserve 1 -- true`, which tries again; until then leave nr_hugepages as it is",
             )
         })
     }
 
-    /// Takes all steps back, also behind one that fails.
+    /// Takes all steps back, also behind one that fails. What others may do later stays in the journal: the next
+    /// reservation after the end of this process does it.
     fn undo(&mut self, _: &Lock) -> io::Result<u64> {
-        let results: Vec<_> = self.steps.drain(..).map(|step| step.carry_out(&self.root)).collect();
-        self.journal.remove();
+        let (mut results, mut left) = (Vec::new(), Vec::new());
+        for step in self.steps.drain(..) {
+            let result = step.carry_out(&self.root);
+            if result.is_err() && matches!(step, Undo::Less(..)) {
+                left.push(step);
+            }
+            results.push(result);
+        }
+        if left.is_empty() || self.journal.write(&left).is_err() {
+            self.journal.remove();
+        }
         results.into_iter().sum()
     }
 }
@@ -321,6 +331,19 @@ mod tests {
         fs::remove_dir_all(system.root.path("/sys/devices/system/node/node1")).unwrap();
         let refused = reservation.give_back().unwrap_err();
         assert!(refused.cause.contains("No such file") && refused.remedy.contains("nr_hugepages"), "{refused:?}");
+    }
+
+    /// Catches pages that could not be taken away, and that no later reservation takes away either.
+    #[test]
+    fn pages_that_stay_are_noted() {
+        let system = System::new();
+        let reservation = Reservation::new(&system.root, on_node_1(8)).unwrap();
+        let (node, aside) = ("/sys/devices/system/node/node1", "/sys/devices/system/node/aside");
+        fs::rename(system.root.path(node), system.root.path(aside)).unwrap();
+        reservation.give_back().unwrap_err();
+        fs::rename(system.root.path(aside), system.root.path(node)).unwrap();
+        let pages: Vec<_> = held(&system.root).iter().map(|held| held.pages()).collect();
+        assert_eq!((system.size(&Place::node(1, MIB_2)), pages), (18, vec![Some((MIB_2, 8))]));
     }
 
     /// Catches a change that was not begun and is shown, and a reservation that others would take for that of a killed

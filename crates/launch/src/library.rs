@@ -71,7 +71,7 @@ impl Library {
             }
         }
         Err(Error::failed(format!("there is no place for {}: {}", self.name, reasons.join("; "))).remedy(
-            "set XDG_CACHE_HOME or TMPDIR to a directory of yours with 1 MiB free, not mounted noexec, \
+            "set XDG_CACHE_HOME or TMPDIR to a directory of yours with 4 MiB free, not mounted noexec, \
              without spaces, colons or dollar signs in its path",
         ))
     }
@@ -151,7 +151,8 @@ impl Library {
     }
 
     fn fill(&self, mut file: File) -> Result<(), Reason> {
-        file.write_all(self.bytes).map_err(reason(&format!("cannot write the file ({} bytes)", self.bytes.len())))?;
+        sys::with_size_errors(|| file.write_all(self.bytes))
+            .map_err(reason(&format!("cannot write the file ({} bytes)", self.bytes.len())))?;
         file.set_permissions(Permissions::from_mode(FILE_MODE)).map_err(reason("cannot set the file's mode"))?;
         file.set_modified(self.seal()).map_err(reason("cannot set the file's time"))?;
         file.sync_all().map_err(reason("cannot write the file to the disk"))

@@ -59,7 +59,8 @@ impl Output {
         self.fresh = false;
         // What is standard output may have something of others, also where it is a file.
         let emptied = if self.standard { Ok(()) } else { empty(&self.file) };
-        let written = emptied.map_err(|error| (error, 0)).and_then(|()| write_all(write, &mut self.file));
+        let all = || emptied.map_err(|error| (error, 0)).and_then(|()| write_all(write, &mut self.file));
+        let written = sys::with_size_errors(all);
         match written {
             Ok(()) => Ok(()),
             // `neap ... -o - | head`

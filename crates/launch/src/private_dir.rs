@@ -1,6 +1,9 @@
 //! A fresh directory that only this user can enter, removed when it is dropped.
 
+use std::ffi::CString;
 use std::fs::{self, DirBuilder};
+use std::mem::MaybeUninit;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -73,6 +76,25 @@ pub fn volatile_bases() -> Vec<PathBuf> {
     absolute_env("XDG_RUNTIME_DIR").into_iter().chain(temporary_bases()).collect()
 }
 
+/// The bases in whose file system this user may take as many bytes, before the others. Each part keeps its order.
+pub fn roomy_first(mut bases: Vec<PathBuf>, bytes: u64) -> Vec<PathBuf> {
+    bases.sort_by_key(|base| free_bytes(base).is_none_or(|free| free < bytes));
+    bases
+}
+
+/// What this user may take in the file system of a path.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let path = CString::new(path.as_os_str().as_bytes()).ok()?;
+    let mut found = MaybeUninit::<libc::statvfs>::uninit();
+    // SAFETY: the call reads the path, and fills the structure in where it returns 0.
+    unsafe {
+        (libc::statvfs(path.as_ptr(), found.as_mut_ptr()) == 0).then(|| {
+            let found = found.assume_init();
+            found.f_bavail.saturating_mul(found.f_frsize)
+        })
+    }
+}
+
 /// A directory named by a variable. Relative paths are ignored, as the XDG specification wants.
 pub fn absolute_env(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
@@ -106,5 +128,15 @@ mod tests {
         assert!(!path.exists());
         let reasons = PrivateDir::create(&bases[..1], "t").expect_err("no base works");
         assert!(reasons.contains("missing"), "{reasons}");
+    }
+
+    /// Catches a small file system that is taken although there is a larger one, and bases that are left out.
+    #[test]
+    fn bases_with_room_come_first() {
+        let base = for_test();
+        let (missing, there) = (base.path().join("missing"), base.path().to_owned());
+        let bases = || vec![missing.clone(), there.clone()];
+        assert_eq!(roomy_first(bases(), 1), [there.clone(), missing.clone()]);
+        assert_eq!(roomy_first(bases(), u64::MAX), bases());
     }
 }

@@ -87,8 +87,14 @@ pub fn map_aligned(bytes: usize, align: usize, flags: c_int) -> Result<*mut u8, 
 /// They must be the caller's.
 pub unsafe fn unmap(start: *mut u8, bytes: usize) {
     if bytes > 0 {
-        // SAFETY: as the caller promises. The kernel refuses only for lack of room for another mapping; then it stays.
-        let _ = unsafe { syscall(libc::SYS_munmap, [start.expose_provenance(), bytes, 0, 0, 0, 0]) };
+        // The kernel joins neighbouring mappings. To remove one from their middle takes one mapping more, which the
+        // process may not have. Then the addresses stay, and the memory goes.
+        // SAFETY: as the caller promises.
+        unsafe {
+            if syscall(libc::SYS_munmap, [start.expose_provenance(), bytes, 0, 0, 0, 0]).is_err() {
+                let _ = advise(start, bytes, libc::MADV_DONTNEED);
+            }
+        }
     }
 }
 

@@ -208,6 +208,46 @@ fn huge_pages_off_for_the_process() {
     assert_eq!(huge.allocate(1).expect("OS pages").why_smaller(), Some(Error::HugeOff));
 }
 
+/// Catches memory that stays for good where the process has all mappings that it may have: the kernel joins ranges that
+/// lie side by side, and to remove one of the middle takes one mapping more.
+#[test]
+fn memory_goes_without_mappings() {
+    if !apart("memory_goes_without_mappings") {
+        return;
+    }
+    const COUNT: usize = 8;
+    const BYTES: usize = 4 * MIB;
+    let mut all: Vec<_> = (0..COUNT).map(|_| Request::new(Pages::Small).allocate(BYTES).expect("OS pages")).collect();
+    all.iter_mut().for_each(|range| range.fill(1));
+    all.sort_by_key(|range| range.as_ptr().addr());
+    let places: Vec<usize> = all.iter().map(|range| range.as_ptr().addr()).collect();
+    let inner: Vec<usize> =
+        (1..COUNT - 1).filter(|&i| places[i] - places[i - 1] == BYTES && places[i + 1] - places[i] == BYTES).collect();
+    assert!(!inner.is_empty(), "no ranges side by side: {places:x?}");
+    let most = 140_000;
+    let access = libc::PROT_NONE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: a new mapping of this test's, which nothing uses.
+    unsafe {
+        let many = libc::mmap(core::ptr::null_mut(), most * page_size(), access, flags, -1, 0);
+        let part = |i: usize| libc::mprotect(many.wrapping_byte_add(i * page_size()), page_size(), libc::PROT_READ);
+        if (0..most).step_by(2).all(|i| part(i) == 0) {
+            return println!("SKIPPED: this machine allows more mappings");
+        }
+    }
+    let at = inner[0];
+    drop(all.remove(at));
+    let resident = || {
+        let mut count = 0;
+        let known = neap_ranges::kernel::resident(core::ptr::with_exposed_provenance(places[at]), BYTES, |is| {
+            count += usize::from(is);
+        });
+        known.map(|()| count)
+    };
+    assert_eq!(resident().unwrap_or(0), 0);
+    assert!(all.iter().all(|range| range.iter().all(|&byte| byte == 1)));
+}
+
 /// Catches a prefault that ends where a thread cannot be started.
 #[test]
 fn without_other_threads() {

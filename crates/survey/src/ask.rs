@@ -44,9 +44,12 @@ pub struct Asked {
     block: u64,
     pid: u32,
     request: Request,
-    /// The number of the request; 0: the process keeps samples anyway.
+    /// The number of the last request; 0: none was made.
     number: u64,
-    began: Instant,
+    /// Whether the samples are this asker's to renew and to end, not the program's own.
+    asks: bool,
+    /// When the last request was made.
+    renewed: Instant,
 }
 
 impl Asked {
@@ -54,12 +57,16 @@ impl Asked {
     pub fn ask(pid: u32, request: Request) -> Result<Self, Error> {
         let memory = Memory::open(pid)?;
         let block = find::control(pid, &memory)?;
-        let mut asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
+        let mut asked = Asked::new(memory, block, pid, request);
         // Without a lease the program itself has chosen to keep samples.
         if asked.word(offset_of!(Control, state))? == 0 || asked.word(offset_of!(Control, lease))? != 0 {
             asked.renew(request.interval)?;
         }
         Ok(asked)
+    }
+
+    fn new(memory: Memory, block: u64, pid: u32, request: Request) -> Self {
+        Asked { memory, block, pid, request, number: 0, asks: false, renewed: Instant::now() }
     }
 
     /// Whether the process keeps samples without being asked.
@@ -82,9 +89,11 @@ impl Asked {
     fn renew(&mut self, interval: u64) -> Result<(), Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64) | 1;
         self.number = if now == self.number { now + 2 } else { now };
+        self.asks = true;
         self.set(offset_of!(Control, interval), &interval.to_ne_bytes())?;
         self.set(offset_of!(Control, lease), &(LEASE.as_millis() as u64).to_ne_bytes())?;
         self.set(offset_of!(Control, request), &self.number.to_ne_bytes())?;
+        self.renewed = Instant::now();
         self.knock()
     }
 
@@ -93,29 +102,47 @@ impl Asked {
         self.set(at as usize, &[1])
     }
 
-    /// Whether the process has done what it was asked.
+    /// Whether the process has done what it was asked, by this asker or by one that came later.
     pub fn has_answered(&self) -> Result<bool, Error> {
-        Ok(self.number == 0 || self.word(offset_of!(Control, answer))? == self.number)
+        if !self.asks {
+            return Ok(true);
+        }
+        let is_answered = self.word(offset_of!(Control, answer))? == self.word(offset_of!(Control, request))?;
+        Ok(is_answered && self.word(offset_of!(Control, state))? != 0)
+    }
+
+    /// Where the program itself has chosen to keep samples meanwhile, they are not this asker's to renew or to end.
+    fn follow_program(&mut self) -> Result<(), Error> {
+        self.asks &= self.word(offset_of!(Control, lease))? != 0;
+        Ok(())
+    }
+
+    /// Whether another asker, which came later, has ended its request, and this one with it.
+    fn is_ended(&self) -> Result<bool, Error> {
+        Ok(self.asks && self.word(offset_of!(Control, interval))? == 0)
     }
 
     /// Waits for the time that was asked for to pass, counted from the answer, or until `ends` is true.
     pub fn wait(&mut self, ends: &mut dyn FnMut() -> bool) -> Result<(), Error> {
-        let mut answered = None;
-        let (mut knocked, mut renewed) = (Instant::now(), Instant::now());
+        let began = Instant::now();
+        let (mut answered, mut knocked) = (None, began);
         loop {
+            self.follow_program()?;
+            if self.is_ended()? {
+                self.renew(self.request.interval)?;
+            }
             if answered.is_none() && self.has_answered()? {
                 answered = Some(Instant::now());
             }
-            let since = answered.unwrap_or(self.began);
+            let since = answered.unwrap_or(began);
             if since.elapsed() >= self.request.duration || ends() {
                 break;
             }
-            if self.number != 0 && knocked.elapsed() >= AGAIN {
-                if renewed.elapsed() >= LEASE / 2 {
+            if self.asks && knocked.elapsed() >= AGAIN {
+                if self.renewed.elapsed() >= LEASE / 2 {
                     let before = self.has_answered()?;
                     self.renew(self.request.interval)?;
                     answered = answered.filter(|_| before);
-                    renewed = Instant::now();
                 } else {
                     self.knock()?;
                 }
@@ -140,7 +167,7 @@ impl Asked {
         let memory = Memory::open(pid)?;
         let block = find::control(pid, &memory)?;
         let request = Request { interval: 0, duration: Duration::ZERO };
-        let asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
+        let asked = Asked::new(memory, block, pid, request);
         let keeps = asked.word(offset_of!(Control, state))? != 0 && asked.word(offset_of!(Control, file))? != 0;
         Ok(keeps.then_some(asked))
     }
@@ -160,9 +187,10 @@ impl Asked {
         Ok(Look { snapshot, tally })
     }
 
-    /// Ends the request.
+    /// Ends the request, unless another asker came later: that one ends its own; or the program has chosen to keep samples.
     pub fn end(&mut self) -> Result<(), Error> {
-        if self.number != 0 { self.renew(0) } else { Ok(()) }
+        self.follow_program()?;
+        if self.asks && self.word(offset_of!(Control, request))? == self.number { self.renew(0) } else { Ok(()) }
     }
 
     /// The process.

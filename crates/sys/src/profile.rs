@@ -3,7 +3,6 @@
 use crate::allocator::NEAP;
 use crate::observe::once::AtStart;
 use crate::observe::{probes, profile, written};
-use crate::system::filter::Asking;
 use crate::system::{errno, space};
 use crate::watch;
 use core::ffi::{CStr, c_int};
@@ -26,13 +25,20 @@ pub fn start(interval: u64) -> bool {
     let Some(space) = space::space() else { return false };
     let before = profile::interval();
     profile::set(&NEAP.control, interval, 0);
-    let made = {
-        let _asking = Asking::begin();
-        space.profile.make(&NEAP.control)
-    };
+    let made = space.profile.make(&NEAP.control);
     // The program's own choice has no lease.
     NEAP.control.lease.store(0, Ordering::Relaxed);
-    NEAP.keep_samples(if made { interval } else { before }, 0);
+    let kept_before = space.profile.existing().is_some();
+    NEAP.keep_samples(
+        if made {
+            interval
+        } else if kept_before {
+            before
+        } else {
+            0
+        },
+        0,
+    );
     watch::apply();
     made
 }

@@ -4,8 +4,10 @@
 //! A run is a plan ([`plan`]) that is carried out and watched ([`process`]). The plan follows from the run's seed alone; the
 //! order of threads is the system's, so a finding may need several runs of its seed to come again (`--times`).
 
+mod asks;
 mod group;
 mod plan;
+mod pool;
 mod process;
 
 use std::path::PathBuf;

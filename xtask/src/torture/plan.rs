@@ -21,7 +21,7 @@ impl Draw {
     pub fn one_in(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
-    fn pick<T: Copy>(&mut self, from: &[T]) -> T {
+    pub fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())]
     }
 }
@@ -50,6 +50,8 @@ struct Profile {
     name: &'static str,
     actors: &'static [&'static str],
     env: &'static [(&'static str, &'static str)],
+    /// Options of which one value is drawn in each run.
+    drawn: &'static [(&'static str, &'static [&'static str])],
     injection: Injection,
     /// Actors by chance, on top.
     extras: usize,
@@ -57,15 +59,34 @@ struct Profile {
     options: bool,
     /// A limit of a memory cgroup, MiB.
     memory: Option<u64>,
+    /// Whether other processes ask for profiles.
+    asked: bool,
+    /// Whether the machine's pool of huge pages grows and is taken away meanwhile.
+    pool: bool,
 }
 
 const fn profile(name: &'static str, actors: &'static [&'static str]) -> Profile {
-    Profile { name, actors, env: &[], injection: Injection::Any, extras: 1, options: true, memory: None }
+    Profile {
+        name,
+        actors,
+        env: &[],
+        drawn: &[],
+        injection: Injection::Any,
+        extras: 1,
+        options: true,
+        memory: None,
+        asked: false,
+        pool: false,
+    }
 }
 
 impl Profile {
     const fn env(mut self, env: &'static [(&'static str, &'static str)]) -> Self {
         self.env = env;
+        self
+    }
+    const fn drawn(mut self, drawn: &'static [(&'static str, &'static [&'static str])]) -> Self {
+        self.drawn = drawn;
         self
     }
     const fn injection(mut self, injection: Injection) -> Self {
@@ -78,6 +99,14 @@ impl Profile {
     }
     const fn memory(mut self, mib: u64) -> Self {
         self.memory = Some(mib);
+        self
+    }
+    const fn asked(mut self) -> Self {
+        self.asked = true;
+        self
+    }
+    const fn pool(mut self) -> Self {
+        self.pool = true;
         self
     }
     const fn without_options(mut self) -> Self {
@@ -120,8 +149,27 @@ const PROFILES: &[Profile] = &[
     profile("rests", &["worker=2", "waves=1", "rests=1"]),
     profile("wrapped", &["worker=2", "libraries=1"]),
     profile("sandbox", &["worker=2", "holes=1", "trims=1", "small_stacks=1", "quick_forks=1", "sandbox=1"]).extras(0),
+    profile("dense", &["worker=1", "dense=1"]).drawn(&[("NEAP_HUGE", HUGE)]),
+    profile("ranges", &["worker=1", "ranges=2"]).drawn(&[("NEAP_HUGE", HUGE)]),
+    profile("profiles", &["worker=2", "profiles=2"]).drawn(&[("NEAP_PROFILE", &["@", ""]), INTERVALS]),
+    profile("guarded", &["worker=2", "profiles=1"])
+        .drawn(&[("NEAP_GUARDS", &["on", "report"]), ("NEAP_GUARDS_INTERVAL", &["1", "4K", "64K"])]),
+    profile("crowded", &["mappings=1", "dense=1", "ranges=1", "profiles=1"])
+        .drawn(&[("NEAP_HUGE", HUGE)])
+        .injection(Injection::Nothing)
+        .extras(0),
+    profile("short", &["limits=1", "dense=1", "ranges=1", "profiles=1"]).drawn(&[("NEAP_HUGE", HUGE)]).extras(0),
+    profile("asked", &["worker=2"]).asked(),
+    profile("pool", &["worker=2", "dense=1", "ranges=2", "pool"])
+        .env(&[("NEAP_HUGE", "hugetlb")])
+        .injection(Injection::Nothing)
+        .extras(0)
+        .pool(),
     profile("cgroup", &["worker=1", "garbage=1"]).memory(384).injection(Injection::Nothing).extras(0),
 ];
+
+const HUGE: &[&str] = &["off", "adaptive", "advised", "thp", "always", "hugetlb"];
+const INTERVALS: (&str, &[&str]) = ("NEAP_PROFILE_INTERVAL", &["1", "4K", "64K"]);
 
 /// Actors that may be added to any run.
 const EXTRAS: &[&str] = &[
@@ -147,12 +195,12 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("NEAP_MMAP_THRESHOLD", &["40K", "128K", "1M"]),
     ("NEAP_LIMIT", &["20M", "64M", "200M", "off"]),
     ("NEAP_HARDEN", &["on"]),
-    ("NEAP_HUGE", &["adaptive", "advised", "thp", "always"]),
+    ("NEAP_HUGE", HUGE),
     ("NEAP_COUNTERS", &["@"]),
     ("NEAP_SITES", &["@"]),
     ("NEAP_PROFILE", &["@"]),
-    ("NEAP_PROFILE_INTERVAL", &["1", "4K", "64K"]),
-    ("NEAP_GUARDS", &["on"]),
+    INTERVALS,
+    ("NEAP_GUARDS", &["on", "report"]),
     ("NEAP_GUARDS_INTERVAL", &["1", "4K", "64K"]),
     ("NEAP_PREFAULT", &["8M", "all", "file:lib*"]),
     ("MALLOC_PERTURB_", &["165"]),
@@ -176,6 +224,12 @@ const CALLS: &[(&str, &[&str])] = &[
     ("clone", &["EAGAIN", "ENOMEM", "EPERM"]),
     ("clock_gettime", &["EPERM", "EINVAL", "ENOSYS"]),
     ("prctl", &["EINVAL", "EPERM"]),
+    ("clone3", &["EAGAIN", "ENOMEM", "EPERM", "ENOSYS"]),
+    ("memfd_create", &["EMFILE", "ENFILE", "ENOMEM", "EINVAL", "ENOSYS", "EPERM"]),
+    ("fallocate", &["ENOSPC", "EINTR", "ENOMEM", "EPERM"]),
+    ("mincore", &["EAGAIN", "ENOMEM", "ENOSYS"]),
+    ("rt_sigprocmask", &[]),
+    ("close", &[]),
 ];
 
 /// Everything about a run but the order of its threads.
@@ -191,12 +245,18 @@ pub struct Plan {
     pub wrapped: bool,
     /// Bytes that a memory cgroup lets the program have.
     pub memory: Option<u64>,
+    /// Whether other processes ask for profiles.
+    pub asked: bool,
+    /// Whether the machine's pool of huge pages grows and is taken away meanwhile.
+    pub pool: bool,
 }
 
 /// Numbers of the profiles whose name is `only`; all where it is empty.
 pub fn chosen(only: &str) -> Vec<usize> {
-    // Registration of fork handlers runs only by name: glibc up to 2.36 may fail there by itself.
-    let is_chosen = |name: &str| if only.is_empty() { name != "handlers" } else { name == only };
+    // By name only: registration of fork handlers, where glibc up to 2.36 may fail by itself, and what changes settings of
+    // the machine.
+    let by_name = |name: &str| matches!(name, "handlers" | "pool");
+    let is_chosen = |name: &str| if only.is_empty() { !by_name(name) } else { name == only };
     (0..PROFILES.len()).filter(|&i| is_chosen(PROFILES[i].name)).collect()
 }
 
@@ -231,6 +291,7 @@ impl Plan {
             actors.push(draw.pick(&["small", "large"]).to_owned());
         }
         let mut env: Vec<(&str, String)> = profile.env.iter().map(|&(k, v)| (k, v.to_owned())).collect();
+        env.extend(profile.drawn.iter().map(|&(name, values)| (name, draw.pick(values).to_owned())));
         if profile.options {
             for _ in 0..draw.below(3) {
                 let (name, values) = draw.pick(OPTIONS);
@@ -245,7 +306,8 @@ impl Plan {
             Injection::Any => match draw.below(5) {
                 0 | 1 => Inject::None,
                 2 => Inject::Strace(by_strace(&mut draw)),
-                _ => Inject::Filter(by_filter(&mut draw)),
+                // The program itself asks what is resident.
+                _ => Inject::Filter(by_filter(&mut draw, if profile.name == "ranges" { &["mincore"] } else { &[] })),
             },
         };
         let memory = profile.memory.map(|mib| mib << 20);
@@ -259,7 +321,8 @@ impl Plan {
             env.retain(|(name, _)| *name != "NEAP_LIMIT");
         }
         let wrapped = profile.name == "wrapped";
-        let mut plan = Plan { seed, profile: profile.name, actors, env, inject, wrapped, memory };
+        let (asked, pool) = (profile.asked, profile.pool);
+        let mut plan = Plan { seed, profile: profile.name, actors, env, inject, wrapped, memory, asked, pool };
         if plan.inject != Inject::None {
             plan.actors.push("slow".to_owned());
         }
@@ -332,15 +395,16 @@ fn by_strace(draw: &mut Draw) -> Vec<String> {
 /// Calls that neap leaves out in a process that was started under a filter, because that may end the process for them.
 const KILLED: &[&str] = &["memfd_create", "close_range", "mincore", "userfaultfd"];
 
-fn by_filter(draw: &mut Draw) -> Vec<String> {
+fn by_filter(draw: &mut Draw, needed: &[&str]) -> Vec<String> {
     let mut rules = Vec::new();
     if draw.one_in(2) {
-        rules.extend(KILLED.iter().map(|call| format!("{call}:100:kill")));
+        let killed = KILLED.iter().filter(|call| !needed.contains(call));
+        rules.extend(killed.map(|call| format!("{call}:100:kill")));
     }
     for _ in 0..=draw.below(4) {
         let (call, errors) = draw.pick(CALLS);
         // Most calls of the program itself are futexes and looks at the clock: late ones would be all that happens.
-        let busy = matches!(call, "futex" | "clock_gettime");
+        let busy = matches!(call, "futex" | "clock_gettime" | "rt_sigprocmask" | "close");
         let percent = if busy { 2 } else { draw.pick(&[3, 20, 60, 100]) };
         let what = if errors.is_empty() || draw.one_in(2) {
             // A trim makes a call for each run of free OS pages: one of many seconds is no hang.
@@ -371,6 +435,7 @@ fn number(error: &str) -> u32 {
         "ENFILE" => 23,
         "EMFILE" => 24,
         "ENOTTY" => 25,
+        "ENOSPC" => 28,
         "ENOSYS" => 38,
         _ => unreachable!("an error without a number: {error}"),
     }
@@ -381,7 +446,7 @@ mod tests {
     use super::*;
 
     /// Options that are not tried: `foreign=abort` ends programs whose libraries have blocks of the C library,
-    /// `sites_interval` and `profile_signal` do nothing alone, and `hugetlb` needs a pool (`tests/huge_pool.rs`).
+    /// `sites_interval` and `profile_signal` do nothing alone, and `hugetlb=strict` ends programs without a pool.
     const UNTRIED: &[&str] = &["NEAP_FOREIGN", "NEAP_SITES_INTERVAL", "NEAP_PROFILE_SIGNAL", "NEAP_HUGETLB"];
 
     /// Catches an option of the table that the torture does not try, and values that options refuse.

@@ -9,14 +9,16 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
+use super::asks::Asks;
 use super::group::Group;
 use super::plan::{Inject, Plan};
+use super::pool::Pool;
 use crate::place::root;
 
 /// Flags of the programs. Without `-fno-builtin` the compiler may drop malloc and free in pairs.
 const FLAGS: &[&str] =
     &["-O1", "-g", "-pthread", "-fno-builtin", "-Wall", "-Wextra", "-Wno-unused-result", "-D_GNU_SOURCE"];
-const SOURCES: &[&str] = &["main.c", "blocks.c", "threads.c", "processes.c", "system.c"];
+const SOURCES: &[&str] = &["main.c", "blocks.c", "threads.c", "processes.c", "system.c", "memory.c"];
 /// What tests/torture/main.c maps: counters and names of actors.
 const BEATS: usize = 64;
 const NAME: usize = 24;
@@ -50,6 +52,8 @@ pub struct Finding {
 pub struct Tools {
     dir: PathBuf,
     library: PathBuf,
+    /// The command, where it is of the library's build.
+    neap: Option<PathBuf>,
     strace: bool,
     runs: AtomicUsize,
 }
@@ -65,13 +69,13 @@ impl Tools {
         compile(&wrapped, &["-ldl"], &bin("wrapped"))?;
         compile(&["plugin.c"], &["-shared", "-fPIC"], &bin("plugin.so"))?;
         compile(&["inject.c"], &[], &bin("inject"))?;
-        let library = match library {
-            Some(path) => fs::canonicalize(path).with_context(|| format!("no library {}", path.display()))?,
-            None => build_library()?,
+        let (library, neap) = match library {
+            Some(path) => (fs::canonicalize(path).with_context(|| format!("no library {}", path.display()))?, None),
+            None => (build("neap-preload")?.join("libneap.so"), Some(build("neap-cli")?.join("neap"))),
         };
         let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
         let strace = tried.is_ok_and(|status| status.success());
-        Ok(Tools { dir, library, strace, runs: AtomicUsize::new(0) })
+        Ok(Tools { dir, library, neap, strace, runs: AtomicUsize::new(0) })
     }
 
     /// Runs a plan for about `seconds`.
@@ -79,6 +83,15 @@ impl Tools {
         if matches!(plan.inject, Inject::Strace(_)) && !self.strace {
             return Ok(Verdict::Skipped("strace is not installed or may not trace".into()));
         }
+        let asker = match (&self.neap, plan.asked) {
+            (_, false) => None,
+            (Some(neap), true) => Some(neap),
+            (None, true) => return Ok(Verdict::Skipped("no command of the library's build".into())),
+        };
+        let pool = match plan.pool.then(|| Pool::start(plan.seed)).transpose() {
+            Ok(pool) => pool,
+            Err(why) => return Ok(Verdict::Skipped(why)),
+        };
         // Two runs of one seed may be under way at once.
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
         let scratch = self.dir.join(format!("run-{}-{number}", std::process::id()));
@@ -102,11 +115,19 @@ impl Tools {
         let mut command = self.command(plan, seconds, &scratch, group.as_ref());
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
         let mut child = command.spawn().with_context(|| format!("cannot start {:?}", command.get_program()))?;
+        let prompt = plan.inject == Inject::None;
+        let asks = asker.map(|neap| Asks::start(neap, child.id(), &scratch, plan.seed, prompt));
         let end = watch(&mut child, &beats, Duration::from_secs(seconds));
         kill_group(child.id());
+        let wrong = asks.and_then(Asks::end);
+        drop(pool);
         let text = String::from_utf8_lossy(&fs::read(&output)?).into_owned();
         fs::remove_dir_all(&scratch)?;
-        Ok(match judge(&end, &text) {
+        let judgement = match (judge(&end, &text), wrong) {
+            (Judgement::Passed, Some(wrong)) => Judgement::Found(wrong),
+            (judgement, _) => judgement,
+        };
+        Ok(match judgement {
             Judgement::Passed => Verdict::Passed,
             Judgement::Cannot => Verdict::Skipped("no notifications of seccomp here".into()),
             Judgement::Found(what) => {
@@ -177,15 +198,16 @@ fn compile(sources: &[&str], flags: &[&str], to: &Path) -> Result<()> {
     Ok(())
 }
 
-fn build_library() -> Result<PathBuf> {
+/// Builds a package; returns the folder of what was built.
+fn build(package: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "-q", "--release", "-p", "neap-preload"])
+        .args(["build", "-q", "--release", "-p", package])
         .current_dir(root())
         .status()
         .context("cannot start cargo")?;
-    ensure!(status.success(), "libneap.so does not build");
-    Ok(root().join("target/release/libneap.so"))
+    ensure!(status.success(), "{package} does not build");
+    Ok(root().join("target/release"))
 }
 
 /// How a program ended: its status, or why it was stopped, and the stacks of its threads.
@@ -264,8 +286,13 @@ enum Judgement {
 }
 
 fn judge(end: &End, output: &str) -> Judgement {
-    // Where the system refuses memory, the option `prefault` cannot have any, and says so.
-    let expected = |line: &str| line.starts_with("neap: NEAP_PREFAULT=") && line.ends_with("nothing is prefaulted");
+    // Where the system refuses memory, the options `prefault` and `guards` cannot have any, and say so; so does
+    // `huge=hugetlb` where the pool is empty.
+    let expected = |line: &str| {
+        line.starts_with("neap: NEAP_PREFAULT=") && line.ends_with("nothing is prefaulted")
+            || line.starts_with("neap: huge=hugetlb: the pool has no free page")
+            || line == "neap: guards are off: the system refuses their memory"
+    };
     let is_complaint = |line: &&str| (line.starts_with("neap: ") && !expected(line)) || line.starts_with("torture: ");
     let complaint = output.lines().find(is_complaint);
     match end {

@@ -75,7 +75,11 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     let settings = [setting(Id::Profile, named), setting(Id::ProfileInterval, args.interval.to_string())];
     let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
     let (ended, moment) = if view == View::Pinned {
-        let (ended, looking, _) = child::supervise_watched(&program, |pid| Ok(Looking::start(pid.unsigned_abs())))?;
+        let look = |pid: i32| {
+            let looking = Looking::start(pid.unsigned_abs());
+            looking.map_err(|e| Error::failed(format!("cannot start a thread that looks at the program: {e}")))
+        };
+        let (ended, looking, _) = child::supervise_watched(&program, look)?;
         (ended, Some(looking.end()))
     } else {
         (child::supervise(&program)?, None)
@@ -101,11 +105,14 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     Ok(child::end_like(ended.status))
 }
 
-/// A file on a disk would be written by the system all the time.
+/// What the files of samples may take: those of a hundred processes. In many containers /dev/shm has 64 MiB.
+const ROOM: u64 = 512 << 20;
+
+/// A file on a disk would be written by the system all the time; in memory there has to be room.
 fn bases() -> Vec<PathBuf> {
     let mut bases = vec![PathBuf::from("/dev/shm")];
     bases.extend(private_dir::volatile_bases());
-    bases
+    private_dir::roomy_first(bases, ROOM)
 }
 
 /// The profile of a program that has ended: of the last one that its process executed.

@@ -1,6 +1,7 @@
 //! Looks at a program while it runs, and keeps the moment at which its live blocks pinned the most memory: when a program
 //! ends, it has often freed what was in the way.
 
+use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -33,9 +34,9 @@ pub struct Looking {
 
 impl Looking {
     /// Begins to look at process `pid`.
-    pub fn start(pid: u32) -> Self {
+    pub fn start(pid: u32) -> io::Result<Self> {
         let (stop, stopped) = mpsc::channel();
-        let thread = thread::spawn(move || {
+        let thread = thread::Builder::new().name("looking".to_owned()).spawn(move || {
             let (mut moment, mut pause) = (Moment::default(), FIRST);
             while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
                 let began = Instant::now();
@@ -43,8 +44,8 @@ impl Looking {
                 pause = PAUSE.max(began.elapsed() * PART);
             }
             moment
-        });
-        Looking { stop, thread }
+        })?;
+        Ok(Looking { stop, thread })
     }
 
     /// Ends that.

@@ -15,7 +15,7 @@ use neap_launch::child::{self, Program};
 use neap_launch::environment::with_library;
 use neap_launch::error::{Error, FAILED};
 use neap_launch::private_dir::{self, PrivateDir};
-use neap_launch::{Setting, library, target};
+use neap_launch::{Setting, library, sys, target};
 
 use self::args::RunArgs;
 use self::summary::{Style, Summary};
@@ -92,10 +92,10 @@ fn write_summary(summary: &Summary, file: Option<File>, json: bool, path: Option
     let colour =
         file.is_none() && stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let text = if json { summary.json() } else { summary.text(Style { colour }) };
-    let written = match file {
+    let written = sys::with_size_errors(|| match file {
         Some(mut file) => file.write_all(text.as_bytes()),
         None => stderr.lock().write_all(text.as_bytes()),
-    };
+    });
     written.map_err(|e| match path {
         Some(path) => Error::failed(format!("cannot write the summary to {}: {e}", path.display())),
         None => Error::failed(format!("cannot write the summary: {e}")),

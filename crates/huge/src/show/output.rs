@@ -66,7 +66,8 @@ impl Output {
             (true, false) => serde_json::to_string_pretty(report).map(|text| text + "\n"),
             (false, _) => Ok(text::text(report, self.all)),
         };
-        let written = text.map_err(io::Error::other).and_then(|text| self.file.write_all(text.as_bytes()));
+        let write = |text: String| sys::with_size_errors(|| self.file.write_all(text.as_bytes()));
+        let written = text.map_err(io::Error::other).and_then(write);
         match written {
             Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
                 Err(Error::failed(format!("cannot write the report: {}", system_message(&error))))

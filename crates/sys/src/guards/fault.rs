@@ -14,7 +14,7 @@ use crate::guards::pool::{self, Mode, Page, Pool};
 use crate::guards::report;
 use crate::guards::slot::{self, Slot, State};
 use crate::observe::once::AtStart;
-use crate::system::call;
+use crate::system::{call, wait};
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::Ordering;
 
@@ -34,6 +34,8 @@ const SIGSEGV: usize = libc::SIGSEGV as usize;
 const SA_RESTORER: u64 = 0x0400_0000;
 /// Limit of faults at a page that should be accessible.
 const RETRIES: u32 = 1000;
+/// How many of them are repeated without a wait.
+const QUICK: u32 = 20;
 
 /// The action before ours.
 static BEFORE: AtStart<Action> = AtStart::new(DEFAULT);
@@ -125,8 +127,13 @@ fn in_pool(pool: &Pool, address: *mut u8, fault: Fault) -> bool {
     opened
 }
 
+/// Another thread may be about to open the page: the first retries are at once, the others wait for it.
 fn may_retry(slot: &Slot) -> bool {
-    !slot.flags.has(slot::CHANGED) && slot.retries.fetch_add(1, Ordering::Relaxed) < RETRIES
+    let retries = slot.retries.fetch_add(1, Ordering::Relaxed);
+    if retries > QUICK {
+        wait::pause(1000);
+    }
+    !slot.flags.has(slot::CHANGED) && retries < RETRIES
 }
 
 /// The block beside a guard that an access was to: the nearer one, but rather a live one.

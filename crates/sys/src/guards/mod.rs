@@ -14,7 +14,9 @@
 //!
 //! **Concurrency.** The state of a slot changes by compare-exchange, and who changes it to `OPENING` or `FREEING` owns
 //! the slot until the next change. No thread waits for another, so a signal handler may interrupt all of this, and a
-//! child of a fork has its parent's slots; a slot that another thread of the parent owned is lost there.
+//! child of a fork has its parent's slots; a slot that another thread of the parent owned is lost there. Only where the
+//! program goes on after a fault in a slot that a thread owns, that thread is waited for. After a while the slot is
+//! taken from it; it finds out at its next change of the state.
 //!
 //! **Memory.** Of `pool::SLOTS` slots at most `pool::OPEN_BYTES` are open at a time; without room the sample is an
 //! ordinary block. Nothing here fails the program: a page that cannot be opened is not used, and one that cannot be
@@ -36,7 +38,6 @@ mod slot;
 mod tests;
 
 use crate::system::random;
-use core::sync::atomic::Ordering;
 use neap_core::class::MIN_BLOCK;
 use neap_core::misuse::Call;
 use pool::{Page, Pool};
@@ -98,8 +99,8 @@ pub fn allocate(size: usize, align: usize, reported: bool) -> Option<*mut u8> {
     }
     let p = page.wrapping_add(offset);
     slot.begin(p, size, reported);
-    slot.set(State::LIVE);
-    Some(p)
+    // Not so where the slot was taken from this thread: see `Pool::open_for_good`.
+    slot.change(State::OPENING, State::LIVE).then_some(p)
 }
 
 /// Usable bytes of the block at `p`, those that were requested; `None` if the pool does not hold it. `call` is the
@@ -191,12 +192,7 @@ impl Ending {
         for at in self.written().into_iter().flatten() {
             report::misuse(pool, Error::Written, at, Some(slot));
         }
-        if pool.close(self.number) {
-            pool.open.fetch_sub(1, Ordering::Relaxed);
-        } else {
-            slot.flags.add(slot::STAYS_OPEN);
-        }
-        slot.set(State::FREED);
+        pool.end_life(self.number);
     }
 }
 

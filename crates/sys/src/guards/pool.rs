@@ -203,8 +203,25 @@ impl Pool {
 
     /// Gives a slot back that was taken and could not be opened.
     pub fn give_up(&self, number: usize, state: State) {
-        self.open.fetch_sub(1, Ordering::Relaxed);
-        self.slot(number).set(state);
+        if self.slot(number).change(State::OPENING, state) {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Ends the life of the block of a slot whose free this thread has begun: the page is closed.
+    pub fn end_life(&self, number: usize) {
+        let slot = self.slot(number);
+        let closed = self.close(number);
+        if !closed {
+            slot.flags.add(slot::STAYS_OPEN);
+        }
+        if !slot.change(State::FREEING, State::FREED) {
+            // Another thread has opened the page for good, and it counts as open.
+            slot.flags.remove(slot::STAYS_OPEN);
+            self.open(Page::Slot(number));
+        } else if closed {
+            self.open.fetch_sub(1, Ordering::Relaxed);
+        }
     }
 
     /// Makes a page accessible, of which the calling thread owns the slot; or a guard. False if the system refuses.
@@ -257,8 +274,8 @@ impl Pool {
     }
 
     /// Opens the page of a freed block, or a guard, for good, so that the program can go on. False if that is not
-    /// possible. A slot that another thread owns is waited for a moment; then its owner is taken for gone, as in the
-    /// child of a fork.
+    /// possible. A slot that another thread owns is waited for a moment; then it is taken from its owner, which may be
+    /// gone, as in the child of a fork.
     pub fn open_for_good(&self, page: Page) -> bool {
         match page {
             Page::Guard(number) => {
@@ -270,13 +287,20 @@ impl Pool {
                 done
             }
             Page::Slot(number) => {
-                let slot = self.slot(number);
-                for _ in 0..PATIENCE {
+                let (slot, mut waited) = (self.slot(number), 0);
+                loop {
                     match slot.state() {
-                        State::OPENING | State::FREEING => wait::pause(1000),
                         State::FREED if slot.change(State::FREED, State::OPENING) => break,
-                        state => return state != State::NEW,
+                        State::OPENING | State::FREEING if waited < PATIENCE => wait::pause(1000),
+                        // It counts as open.
+                        state @ (State::OPENING | State::FREEING) if slot.change(state, State::RETIRED) => {
+                            return self.open(page);
+                        }
+                        State::NEW => return false,
+                        State::LIVE | State::RETIRED => return true,
+                        _ => {}
                     }
+                    waited += 1;
                 }
                 let done = self.open(page);
                 if done && !slot.flags.remove(slot::STAYS_OPEN) {

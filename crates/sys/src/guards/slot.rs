@@ -132,12 +132,14 @@ impl Slot {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// Changes the state, if it is `from`. Acquire: the caller sees what the last owner wrote.
+    /// Changes the state, if it is `from`. Acquire: the caller sees what the last owner wrote; Release: the next one sees
+    /// what the caller wrote.
     pub fn change(&self, from: State, to: State) -> bool {
-        self.state.compare_exchange(from.0, to.0, Ordering::Acquire, Ordering::Relaxed).is_ok()
+        self.state.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Sets the state, by the owner. Release pairs with the Acquire of the two above.
+    /// Sets the state, by an owner from which no other thread takes the slot. Release pairs with the Acquire of the two
+    /// above.
     pub fn set(&self, state: State) {
         self.state.store(state.0, Ordering::Release);
     }

@@ -109,3 +109,23 @@ fn opens_for_good() {
         assert!(is_readable(pool, Page::Guard(guard)));
     }
 }
+
+/// Catches a slot that is taken from its owner, which is late, and is then given to two: a live block that counts as freed,
+/// one that is freed and open, and open pages that are counted twice or never.
+#[test]
+fn late_owners_lose_their_slot() {
+    let pool = pool(true);
+    let (number, before) = pool.take().expect("a slot");
+    assert!(pool.open(Page::Slot(number)) && pool.open_for_good(Page::Slot(number)));
+    pool.give_up(number, before);
+    assert!(!pool.slot(number).change(State::OPENING, State::LIVE));
+    let (freed, _) = pool.take().expect("a slot");
+    assert!(pool.open(Page::Slot(freed)) && pool.slot(freed).change(State::OPENING, State::LIVE));
+    assert!(pool.slot(freed).change(State::LIVE, State::FREEING) && pool.open_for_good(Page::Slot(freed)));
+    pool.end_life(freed);
+    for number in [number, freed] {
+        assert_eq!(pool.slot(number).state(), State::RETIRED);
+        assert!(is_readable(pool, Page::Slot(number)));
+    }
+    assert_eq!(pool.open.load(Ordering::Relaxed), 2);
+}

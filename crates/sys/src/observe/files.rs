@@ -44,30 +44,36 @@ impl Directory {
     /// Makes a file in it, named PID.N with the first N that is free, and returns what `make` makes of the file. If
     /// `make` fails, the file is removed.
     pub fn create<T>(&self, make: impl FnOnce(&OwnedFd) -> Option<T>) -> Option<T> {
-        self.create_named("", make)
+        self.create_named("", |file| make(file).ok_or(())).ok()?.ok()
     }
 
-    /// The same, with `ending` at the end of the name.
-    pub fn create_named<T>(&self, ending: &str, make: impl FnOnce(&OwnedFd) -> Option<T>) -> Option<T> {
+    /// The same, with `ending` at the end of the name. Also returns why there is no file.
+    pub fn create_named<T, E>(
+        &self,
+        ending: &str,
+        make: impl FnOnce(&OwnedFd) -> Result<T, E>,
+    ) -> Result<Result<T, E>, Errno> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = openat(CWD, self.path.get().c_str()?, flags, Mode::empty()).ok()?;
+        let path = self.path.get().c_str().ok_or(Errno::NAMETOOLONG)?;
+        let directory = openat(CWD, path, flags, Mode::empty())?;
         let pid = call::process();
         for n in 0..MOST {
             let mut name = Text::<32>::new();
-            write!(name, "{pid}.{n}{ending}").ok()?;
+            write!(name, "{pid}.{n}{ending}").map_err(|_| Errno::NAMETOOLONG)?;
+            let name = name.c_str().ok_or(Errno::NAMETOOLONG)?;
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-            let file = match openat(&directory, name.c_str()?, flags, Mode::RUSR | Mode::WUSR) {
+            let file = match openat(&directory, name, flags, Mode::RUSR | Mode::WUSR) {
                 Ok(file) => file,
                 Err(Errno::EXIST) => continue,
-                Err(_) => return None,
+                Err(error) => return Err(error),
             };
             let made = make(&file);
-            if made.is_none() {
-                let _ = unlinkat(&directory, name.c_str()?, AtFlags::empty());
+            if made.is_err() {
+                let _ = unlinkat(&directory, name, AtFlags::empty());
             }
-            return made;
+            return Ok(made);
         }
-        None
+        Err(Errno::EXIST)
     }
 }
 

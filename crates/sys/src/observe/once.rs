@@ -80,7 +80,7 @@ impl<T> Lazily<T> {
 pub struct Made<T: 'static> {
     /// The mapping, if there is one.
     place: AtomicPtr<T>,
-    /// It could not be made, and is not tried again.
+    /// It could not be made, and is not tried again before [`Made::allow_again`].
     is_refused: AtomicBool,
     /// Whether a thread makes it now.
     making: AtomicBool,
@@ -98,6 +98,17 @@ impl<T: Sync> Made<T> {
         // Acquire pairs with the Release in `get_or_make`.
         // SAFETY: only references that live for ever are stored.
         unsafe { self.place.load(Ordering::Acquire).as_ref() }
+    }
+
+    /// Has the next call try again where the mapping could not be made: it may have been for want of memory of a moment.
+    pub fn allow_again(&self) {
+        // Relaxed: a thread that does not see it leaves the mapping out once more.
+        self.is_refused.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether another thread makes the mapping now.
+    pub fn is_being_made(&self) -> bool {
+        self.making.load(Ordering::Relaxed)
     }
 
     /// The mapping, which `make` makes where there is none yet, if `may_make` allows it. `make` gets whether a seccomp

@@ -16,7 +16,8 @@
 use crate::observe::files::{Directory, map, memory_file};
 use crate::observe::once::Made;
 use crate::observe::stack::{self, callers, with_module};
-use crate::system::{call, clock};
+use crate::system::filter::Asking;
+use crate::system::{call, clock, wait};
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_samples::control::Control;
@@ -26,6 +27,9 @@ use rustix::fs::{CWD, FallocateFlags};
 
 /// The usual mean number of bytes between two samples.
 pub const DEFAULT: u64 = 512 << 10;
+
+/// Milliseconds that a thread waits for another one that makes the file.
+const PATIENCE: u32 = 2000;
 
 /// The name of a memory file of samples.
 const NAME: &CStr = c"neap-samples";
@@ -102,9 +106,10 @@ pub fn follow_request(control: &Control, kept: Option<&Kept>, process: u32) -> b
     let until = if lease == 0 { 0 } else { now().saturating_add(lease.saturating_mul(1_000_000)) };
     set(control, control.interval.load(Ordering::Relaxed), until);
     control.process.store(process.into(), Ordering::Relaxed);
-    if kept.is_some_and(|kept| kept.length.load(Ordering::Relaxed) == 0) {
+    if let Some(kept) = kept.filter(|kept| kept.length.load(Ordering::Relaxed) == 0) {
         // The copy of a parent's.
         control.file.store(0, Ordering::Relaxed);
+        kept.file.allow_again();
     }
     true
 }
@@ -180,9 +185,25 @@ impl Kept {
         }
     }
 
-    /// Makes the file, so that it is there also in a process without a sample.
+    /// Makes the file, so that it is there also in a process without a sample. Where another thread makes it just now,
+    /// waits for that.
     pub fn make(&self, control: &Control) -> bool {
-        self.table(control, || false).is_some()
+        let is_there = || {
+            let _asking = Asking::begin();
+            self.table(control, || false).is_some()
+        };
+        self.file.allow_again();
+        for _ in 0..PATIENCE {
+            if is_there() {
+                return true;
+            }
+            if !self.file.is_being_made() {
+                break;
+            }
+            wait::pause(1000);
+        }
+        // The other thread may have ended between the two questions.
+        is_there()
     }
 
     /// The file, which is made where there is none yet.

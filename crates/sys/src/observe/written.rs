@@ -56,8 +56,14 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
+        // The kernel may have joined the mapping with its neighbours. To remove it takes one mapping more then, which the
+        // process may not have. The addresses stay, and the memory goes.
         // SAFETY: the mapping is this value's alone.
-        let _ = unsafe { mm::munmap(self.start.cast(), self.bytes) };
+        unsafe {
+            if mm::munmap(self.start.cast(), self.bytes).is_err() {
+                let _ = mm::madvise(self.start.cast(), self.bytes, mm::Advice::LinuxDontNeed);
+            }
+        }
     }
 }
 
@@ -123,6 +129,9 @@ pub fn by_signal(kept: &Kept, directory: &Directory) {
         Unwritten::File(Errno::NOSPC | Errno::DQUOT) => {
             writeln!(line, "neap: profile_signal: no profile was written: the disk is full")
         }
+        Unwritten::File(Errno::MFILE | Errno::NFILE) => {
+            writeln!(line, "neap: profile_signal: no profile was written: there is no room for another open file")
+        }
         Unwritten::File(error) => {
             writeln!(line, "neap: profile_signal: no profile was written: error {}", error.raw_os_error())
         }
@@ -144,14 +153,13 @@ struct Work<'a> {
 unsafe extern "C" fn in_file(work: *mut c_void) {
     // SAFETY: as the caller promises.
     let work = unsafe { &mut *work.cast::<Work<'_>>() };
-    let Some(_asking) = Asking::if_allowed().filter(|_| filter::filter() == Filter::No) else {
-        work.done = Err(Unwritten::Refused);
-        return;
+    let asking = Asking::if_allowed();
+    work.done = match asking.as_ref().map(|_| filter::filter()) {
+        // What is not known is so as the process has no room for another open file.
+        Some(Filter::No | Filter::Unknown) => {
+            let write = |file: &_| write_to(work.kept, Kind::Heap, files::number(file));
+            work.directory.create_named(".pb", write).unwrap_or_else(|error| Err(Unwritten::File(error)))
+        }
+        Some(Filter::Yes) | None => Err(Unwritten::Refused),
     };
-    let mut done = Err(Unwritten::File(Errno::NOENT));
-    work.directory.create_named(".pb", |file| {
-        done = write_to(work.kept, Kind::Heap, files::number(file));
-        done.is_ok().then_some(())
-    });
-    work.done = done;
 }
