@@ -1,4 +1,8 @@
 //! Asks a process for samples (`neap_samples::control`).
+//!
+//! **Several askers at a time.** The control block has room for one request: a later one takes the place of an earlier one,
+//! and each asker renews its own. Numbers grow, so an asker whose request was replaced sees by a later answer that samples
+//! are taken. It asks for samples as near to each other as they are now, and leaves the end to the lease of the others.
 
 use crate::pinned::Tally;
 use crate::process::Memory;
@@ -46,7 +50,13 @@ pub struct Asked {
     request: Request,
     /// The number of the request; 0: the process keeps samples anyway.
     number: u64,
+    /// Another asker has made requests too.
+    has_others: bool,
+    /// The process has answered a request.
+    was_answered: bool,
     began: Instant,
+    /// When the request was made, or renewed.
+    renewed: Instant,
 }
 
 impl Asked {
@@ -54,12 +64,29 @@ impl Asked {
     pub fn ask(pid: u32, request: Request) -> Result<Self, Error> {
         let memory = Memory::open(pid)?;
         let block = find::control(pid, &memory)?;
-        let mut asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
+        let mut asked = Asked::of(memory, block, pid, request);
+        let state = asked.word(offset_of!(Control, state))?;
         // Without a lease the program itself has chosen to keep samples.
-        if asked.word(offset_of!(Control, state))? == 0 || asked.word(offset_of!(Control, lease))? != 0 {
+        if state == 0 || asked.word(offset_of!(Control, lease))? != 0 {
+            asked.has_others = state != 0;
             asked.renew(request.interval)?;
         }
         Ok(asked)
+    }
+
+    fn of(memory: Memory, block: u64, pid: u32, request: Request) -> Self {
+        let now = Instant::now();
+        Asked {
+            memory,
+            block,
+            pid,
+            request,
+            number: 0,
+            has_others: false,
+            was_answered: false,
+            began: now,
+            renewed: now,
+        }
     }
 
     /// Whether the process keeps samples without being asked.
@@ -68,11 +95,11 @@ impl Asked {
     }
 
     fn word(&self, at: usize) -> Result<u64, Error> {
-        self.memory.word(self.block + at as u64).map_err(|_| Error::Gone)
+        self.memory.word(self.block.wrapping_add(at as u64)).map_err(|_| Error::Gone)
     }
 
     fn set(&self, at: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.memory.write(self.block + at as u64, bytes).map_err(|error| match error.kind() {
+        self.memory.write(self.block.wrapping_add(at as u64), bytes).map_err(|error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => Error::Denied,
             _ => Error::Gone,
         })
@@ -80,8 +107,13 @@ impl Asked {
 
     /// Makes a request, or renews it.
     fn renew(&mut self, interval: u64) -> Result<(), Error> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64) | 1;
-        self.number = if now == self.number { now + 2 } else { now };
+        let (last, state) = (self.word(offset_of!(Control, request))?, self.word(offset_of!(Control, state))?);
+        self.has_others |= self.number != 0 && last != self.number;
+        // Where others count each block, frees would be missed if that ended.
+        let interval = if self.has_others && state != 0 { interval.min(state) } else { interval };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64);
+        self.number = now.max(last.wrapping_add(1)).max(1);
+        self.renewed = Instant::now();
         self.set(offset_of!(Control, interval), &interval.to_ne_bytes())?;
         self.set(offset_of!(Control, lease), &(LEASE.as_millis() as u64).to_ne_bytes())?;
         self.set(offset_of!(Control, request), &self.number.to_ne_bytes())?;
@@ -93,17 +125,25 @@ impl Asked {
         self.set(at as usize, &[1])
     }
 
-    /// Whether the process has done what it was asked.
+    /// Whether the process has done what it was asked, or what another one asked later.
     pub fn has_answered(&self) -> Result<bool, Error> {
-        Ok(self.number == 0 || self.word(offset_of!(Control, answer))? == self.number)
+        let answer = self.word(offset_of!(Control, answer))?;
+        Ok(self.number == 0 || (answer != 0 && answer.wrapping_sub(self.number).cast_signed() >= 0))
+    }
+
+    /// Whether the process takes samples now.
+    fn is_on(&self) -> Result<bool, Error> {
+        Ok(self.word(offset_of!(Control, state))? != 0)
     }
 
     /// Waits for the time that was asked for to pass, counted from the answer, or until `ends` is true.
     pub fn wait(&mut self, ends: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         let mut answered = None;
-        let (mut knocked, mut renewed) = (Instant::now(), Instant::now());
+        let mut knocked = Instant::now();
         loop {
-            if answered.is_none() && self.has_answered()? {
+            // A renewal that is not answered yet is no reason to wait: samples go on.
+            if answered.is_none() && (self.was_answered || self.has_answered()?) {
+                self.was_answered = true;
                 answered = Some(Instant::now());
             }
             let since = answered.unwrap_or(self.began);
@@ -111,11 +151,10 @@ impl Asked {
                 break;
             }
             if self.number != 0 && knocked.elapsed() >= AGAIN {
-                if renewed.elapsed() >= LEASE / 2 {
-                    let before = self.has_answered()?;
+                // Another asker, or the program, may have ended what was asked for.
+                let is_due = self.renewed.elapsed() >= LEASE / 2 || (answered.is_some() && !self.is_on()?);
+                if is_due {
                     self.renew(self.request.interval)?;
-                    answered = answered.filter(|_| before);
-                    renewed = Instant::now();
                 } else {
                     self.knock()?;
                 }
@@ -140,7 +179,7 @@ impl Asked {
         let memory = Memory::open(pid)?;
         let block = find::control(pid, &memory)?;
         let request = Request { interval: 0, duration: Duration::ZERO };
-        let asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
+        let asked = Asked::of(memory, block, pid, request);
         let keeps = asked.word(offset_of!(Control, state))? != 0 && asked.word(offset_of!(Control, file))? != 0;
         Ok(keeps.then_some(asked))
     }
@@ -160,9 +199,10 @@ impl Asked {
         Ok(Look { snapshot, tally })
     }
 
-    /// Ends the request.
+    /// Ends the request. Where others have made requests too, it ends with the last lease.
     pub fn end(&mut self) -> Result<(), Error> {
-        if self.number != 0 { self.renew(0) } else { Ok(()) }
+        let is_last = self.word(offset_of!(Control, request))? == self.number;
+        if self.number != 0 && is_last && !self.has_others { self.renew(0) } else { Ok(()) }
     }
 
     /// The process.
