@@ -182,8 +182,8 @@ int neap_sample(neap_hook hook, void *context, size_t interval);
  * signal handlers. The child of a fork keeps samples of its own, from none on. */
 int neap_profile_start(size_t interval);
 
-/* Ends that. What was sampled stays in profiles, and the end of its life is noted (not for blocks that were kept with an
- * interval of 1). neap_profile_start goes on. */
+/* Ends that. What was sampled stays in profiles, and the end of its life is noted. neap_profile_start goes on. (The end of
+ * blocks that were kept with an interval of 1 is not noted: they count as freed when samples are kept again.) */
 void neap_profile_stop(void);
 
 /* Which values a profile shows first; all four are in each. */

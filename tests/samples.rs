@@ -1,8 +1,9 @@
 //! Samples of whole programs, and profiles made of them: what the samples say is what the programs did.
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use neap_profile::Profile;
@@ -80,9 +81,22 @@ fn main() -> ExitCode {
         Case::new("ask::gone", "samples that are taken for ever where the asker went away", asker_gone),
         Case::new("ask::idle", "an idle process that is waited for, or that is no error", idle),
         Case::new("ask::others", "a process without neap that is taken for one with it", others),
+        Case::new(
+            "ask::two",
+            "askers of one process that wait for each other for ever, or end each other's samples",
+            two,
+        ),
+        Case::new("ask::chosen", "a program's own choice that an asker ends", chosen),
+        Case::new("fork::asked", "a child that is read where only its parent has a file", asked_child),
+        Case::new("exact::with_failed", "a block that is lost where realloc fails", || exact("with_failed")),
+        Case::new("exact::again", "blocks that stay live, as they were freed while no samples were kept", again),
         Case::new("file::limit", "SIGXFSZ, or a program that does not run, under a limit of file sizes", limit),
         Case::new("table::complete", "a case that is written but never run", || {
-            let rest = ["with_trimmed", "remote", "signals", "forks", "fork_storm", "plugins", "serves", "idles"];
+            let asked = ["serves", "idles", "chooses", "exactly_twice", "fork_idles"];
+            let rest = ["with_trimmed", "with_failed", "remote", "signals", "forks", "fork_storm", "plugins"]
+                .into_iter()
+                .chain(asked);
+            let rest: Vec<&str> = rest.collect();
             let cases = KINDS.iter().chain(&rest).map(|&case| ("samples", case)).collect::<Vec<_>>();
             neap_tests::all_cases_named(&[PROGRAM], &cases)
         }),
@@ -272,9 +286,14 @@ struct Running(Child);
 
 impl Running {
     fn start(case: &str) -> Result<Self, Stop> {
+        Self::start_with(case, &[])
+    }
+
+    fn start_with(case: &str, variables: &[(&str, &Path)]) -> Result<Self, Stop> {
         let mut child = Command::new(PROGRAM.build()?)
             .arg(case)
             .env("LD_PRELOAD", library::require_neap()?)
+            .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()?;
@@ -391,6 +410,56 @@ fn asker_gone() -> Outcome {
         }
     }
     Ok(())
+}
+
+fn two() -> Outcome {
+    let program = Running::start("serves")?;
+    let (pid, duration) = (program.pid(), Duration::from_secs(4));
+    let (send, receive) = mpsc::channel();
+    for late in [0, 1000] {
+        let send = send.clone();
+        std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(late));
+            let _ = send.send(collect(pid, duration, 16 << 10));
+        });
+    }
+    for _ in 0..2 {
+        let Ok(made) = receive.recv_timeout(3 * duration) else { return fail("an asker does not end".into()) };
+        check_first(&said(made)?, "leaky_served")?;
+    }
+    Ok(())
+}
+
+fn chosen() -> Outcome {
+    let mut program = Running::start("chooses")?;
+    let request = Request { interval: 16 << 10, duration: Duration::from_millis(300) };
+    let mut asked = said(Asked::ask(program.pid(), request))?;
+    said(asked.wait(&mut || false))?;
+    if let Some(input) = &mut program.0.stdin {
+        input.write_all(b"1")?;
+    }
+    std::thread::sleep(Duration::from_millis(300));
+    said(asked.end())?;
+    std::thread::sleep(Duration::from_millis(300));
+    if takes_samples(&asked)? { Ok(()) } else { fail("the program's own samples have ended".into()) }
+}
+
+fn asked_child() -> Outcome {
+    let directory = sys::TempDir::new("neap-profile")?;
+    let program = Running::start_with("fork_idles", &[("NEAP_PROFILE", directory.path())])?;
+    let (duration, pid) = (Duration::from_millis(100), program.pid());
+    let Ok(children) = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")) else {
+        return Err(Stop::Skip("the kernel does not say which children a process has".into()));
+    };
+    let Ok(child) = children.trim().parse() else { return fail(format!("children: {children:?}")) };
+    let made = said(collect(child, duration, 1024))?;
+    if total(&made, "alloc_space") == 0 { Ok(()) } else { fail(format!("{made:?}")) }
+}
+
+fn again() -> Outcome {
+    let profile = one(run(PROGRAM, "exactly_twice", "1M", &[])?.1)?;
+    let (live, all) = (total(&profile, "inuse_space"), total(&profile, "alloc_space"));
+    if live <= STRAY && all >= 1_000_000 { Ok(()) } else { fail(format!("{live} live of {all}")) }
 }
 
 fn idle() -> Outcome {

@@ -104,6 +104,18 @@ static void with_vector(void) { rounds(leaky_vector, 22); }
 static void with_list(void) { rounds(leaky_list, 60000); }
 static void with_threads(void) { rounds(thread_leak, 500); }
 
+/* A block that realloc cannot make longer stays. */
+SITE static void leaky_failed(void) {
+    void *p = note(malloc(200000), 200000, 1);
+    CHECK(!realloc(p, (size_t)1 << 48));
+}
+static void with_failed(void) {
+    for (int i = 0; i < 100; i++) churn(600);
+    leaky_failed();
+    leaky_failed();
+    say();
+}
+
 /* Blocks that others free: threads, and handlers. */
 static void *freer(void *from) {
     void **all = from;
@@ -231,6 +243,42 @@ static void serves(void) {
     char byte;
     CHECK(read(0, &byte, 1) >= 0);
 }
+extern int neap_profile_start(size_t) __attribute__((weak));
+extern void neap_profile_stop(void) __attribute__((weak));
+/* The same, and at the first byte the program keeps samples by its own choice. */
+static void chooses(void) {
+    pthread_t t;
+    CHECK(pthread_create(&t, NULL, leak_slowly, NULL) == 0);
+    dprintf(1, "ready\n");
+    char byte;
+    CHECK(read(0, &byte, 1) == 1);
+    CHECK(neap_profile_start(16384) == 0);
+    CHECK(read(0, &byte, 1) >= 0);
+}
+/* Blocks that are freed while no samples are kept, between two times when each block is. */
+SITE static void exactly_twice(void) {
+    static void *block[1000];
+    CHECK(neap_profile_start(1) == 0);
+    for (int i = 0; i < 1000; i++) CHECK(block[i] = malloc(500));
+    neap_profile_stop();
+    for (int i = 0; i < 1000; i++) free(block[i]);
+    CHECK(neap_profile_start(1) == 0);
+    for (int i = 0; i < 1000; i++) CHECK(block[i] = malloc(500));
+    for (int i = 0; i < 1000; i++) free(block[i]);
+    say();
+}
+/* A child that makes no call. */
+static void fork_idles(void) {
+    char byte;
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        dprintf(1, "ready\n");
+        CHECK(read(0, &byte, 1) >= 0);
+        _exit(0);
+    }
+    CHECK(read(0, &byte, 1) >= 0);
+}
 static void idles(void) {
     free(malloc(100));
     dprintf(1, "ready\n");
@@ -242,7 +290,8 @@ int main(int argc, char **argv) {
     static const struct test_case cases[] = {
         CASE(with_malloc), CASE(with_calloc), CASE(with_aligned), CASE(with_strdup), CASE(with_large),
         CASE(with_realloc), CASE(with_trimmed), CASE(with_vector), CASE(with_list), CASE(with_threads), CASE(remote), CASE(signals),
-        CASE(forks), CASE(fork_storm), CASE(plugins), CASE(serves), CASE(idles),
+        CASE(forks), CASE(fork_storm), CASE(plugins), CASE(serves), CASE(idles), CASE(chooses),
+        CASE(exactly_twice), CASE(fork_idles), CASE(with_failed),
     };
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -92,6 +92,28 @@ fn samples_say_where_they_would_lie() {
     neap_coretest::calls::valid(&a);
 }
 
+/// Catches the place of an earlier sample that a cached block hands on: the next sample there, a block that realloc has
+/// made, would count where the other one was.
+#[test]
+#[cfg_attr(miri, ignore = "as above")]
+fn a_cached_block_forgets_its_place() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    let (start, places) = places(&*a);
+    // SAFETY: the heap is lent by its thread; each block is live when it is passed, and freed once.
+    unsafe {
+        let p = t.with(&a, |heap| a.malloc_sample(heap, 100, 1, false));
+        assert!(a.take_mark(p));
+        free(&a, &t, p);
+        let next = malloc(&a, &t, 40_000);
+        assert_eq!(next, p, "from the cache");
+        assert!(a.mark(next, 40_000));
+        let arena = SeenArena::all(&copy(start + places.arenas, SeenArena::BYTES)).next().expect("an arena");
+        assert_eq!(SeenLarge::from(&record(&arena, next.addr())), SeenLarge { sample: true, place: 0 });
+        free(&a, &t, next);
+    }
+}
+
 /// Catches huge blocks that are not found, in the slots of the library and in tables of more.
 #[test]
 #[cfg_attr(miri, ignore = "as above")]

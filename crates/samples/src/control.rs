@@ -5,7 +5,7 @@
 //! the kernel checks) writes a request through `/proc/PID/mem`: first [`Control::interval`] and [`Control::lease`], then
 //! [`Control::request`], then one byte other than 0 at [`Control::knock`]. The process is neither stopped nor
 //! interrupted: at the end of its next slow path, or of a tick of its helper thread, it sees the byte, does what is
-//! asked, and stores the number of the request in [`Control::answer`].
+//! asked, and stores the number of the request in [`Control::answer`]. A later request takes the place of an earlier one.
 
 use core::sync::atomic::AtomicU64;
 
@@ -43,12 +43,12 @@ pub struct Control {
     pub version: AtomicU64,
     /// How far from the block's first byte the byte is by which the process is made to look.
     pub knock: AtomicU64,
-    /// The number of the request: any but 0 and the last one.
+    /// The number of the request: above the last one, so that an asker whose request was replaced sees a later answer.
     pub request: AtomicU64,
     /// Asked: mean bytes between two samples; 1: each block; 0: no samples.
     pub interval: AtomicU64,
     /// Asked: milliseconds after which sampling ends unless a request renews it; 0: it does not end, also where the
-    /// program itself has chosen to keep samples.
+    /// program itself has chosen to keep samples. Then requests change nothing.
     pub lease: AtomicU64,
     /// The number of the last request that was carried out.
     pub answer: AtomicU64,

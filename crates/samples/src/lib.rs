@@ -19,8 +19,8 @@
 //! counted in the header, so totals stay right and nothing is dropped silently.
 //!
 //! **Concurrency.** Writers take places by one compare-exchange and then own them. None waits for another, so a signal
-//! handler may interrupt a writer anywhere and write itself. The owner of a live block alone enters and removes it. A
-//! reader sees a place as it was at some time; of a place that is written meanwhile it sees nothing.
+//! handler may interrupt a writer anywhere and write itself. The owner of a live block alone enters and removes it, but
+//! for [`Table::forget_exact`]. A reader sees a place as it was at some time; of a place that is written meanwhile it sees nothing.
 //!
 //! A frame is an address in the lower 48 bits; above is the number of its module plus 1, or 0 where no object is known.
 //! So code that was unloaded is told from what was loaded in its place.
@@ -53,7 +53,7 @@ pub use view::{Live, Mapped, Path, Stack, Unreadable, View};
 /// First word of the file: `neapsmp\0`.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"neapsmp\0");
 /// Version of the layout; a reader refuses any other.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Words of the header: an OS page of 4 KiB.
 pub const HEADER_WORDS: usize = 512;
@@ -88,7 +88,7 @@ pub const PARTS: u64 = 1024;
 pub const MODULE_SHIFT: u32 = 48;
 
 const _: () = assert!(MODULES + 1 < 1 << (64 - MODULE_SHIFT), "a module's number has a place above the address");
-const _: () = assert!(STACKS <= 1 << 16, "a stack's number has 16 bits in the entry of a live block");
+const _: () = assert!(STACKS <= 1 << 15, "a stack's number has 15 bits in the entry of a live block");
 
 /// Words of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -200,7 +200,7 @@ pub(crate) mod stack {
 pub(crate) mod live {
     /// Its address; 0: no block; with [`BUSY`]: it is being entered.
     pub const ADDRESS: usize = 0;
-    /// Bytes that were requested, and above them the stack.
+    /// Bytes that were requested, above them the stack, and [`EXACT`].
     pub const SIZE: usize = 1;
     /// Bytes that it stands for.
     pub const WEIGHT: usize = 2;
@@ -211,6 +211,13 @@ pub(crate) mod live {
     pub const BUSY: u64 = 1;
     /// Where the stack lies.
     pub const STACK_SHIFT: u32 = 48;
+    /// With the size: the block is there as each one is kept.
+    pub const EXACT: u64 = 1 << 63;
+
+    /// The bytes, and the stack, of a word [`SIZE`].
+    pub const fn size_and_stack(word: u64) -> (u64, u32) {
+        (word & ((1 << STACK_SHIFT) - 1), ((word & !EXACT) >> STACK_SHIFT) as u32)
+    }
 }
 
 /// Objects, in [`PARTS`], that a sample of `size` bytes stands for, whose weight is `weight` bytes.

@@ -167,11 +167,13 @@ impl<'a> Table<'a> {
             self.count(Word::LostStacks);
             return NO_STACK;
         };
+        let frames_at = self.word(STACKS_AT + place * STACK_WORDS + stack::PLACE);
         if new {
             let used = self.header(Word::Frames).fetch_add(frames.len() as u64, Ordering::Relaxed) as usize;
             // Without room for its frames the stack stays without: its counts are there.
             if used.checked_add(frames.len()).is_none_or(|end| end > FRAME_WORDS) {
                 self.count(Word::LostStacks);
+                frames_at.store(stack::READY, Ordering::Relaxed);
                 return place as u32;
             }
             for (i, &frame) in frames.iter().enumerate() {
@@ -179,7 +181,9 @@ impl<'a> Table<'a> {
             }
             let value = used as u64 | (frames.len() as u64) << stack::COUNT_SHIFT | stack::READY;
             // Release: a reader that sees it sees the frames.
-            self.word(STACKS_AT + place * STACK_WORDS + stack::PLACE).store(value, Ordering::Release);
+            frames_at.store(value, Ordering::Release);
+        } else if frames_at.load(Ordering::Relaxed) == stack::READY {
+            self.count(Word::LostStacks);
         }
         place as u32
     }
@@ -208,6 +212,15 @@ impl<'a> Table<'a> {
     /// Enters a sampled block of `size` bytes that stands for `weight` bytes. Its address must be aligned to 2, and not
     /// be that of a block that is entered already.
     pub fn allocated(&self, address: u64, size: u64, weight: u64, stack: u32, time: u64) {
+        self.enter(address, size, weight, stack, time, 0);
+    }
+
+    /// The same of a block that is kept as each one is.
+    pub fn allocated_exact(&self, address: u64, size: u64, stack: u32, time: u64) {
+        self.enter(address, size, size, stack, time, live::EXACT);
+    }
+
+    fn enter(&self, address: u64, size: u64, weight: u64, stack: u32, time: u64, exact: u64) {
         self.add_allocated(stack, size, weight);
         self.header(Word::Last).store(time, Ordering::Relaxed);
         let size = size & ((1 << live::STACK_SHIFT) - 1);
@@ -217,7 +230,8 @@ impl<'a> Table<'a> {
             let taken = word.load(Ordering::Relaxed) == 0
                 && word.compare_exchange(0, live::BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
             if taken {
-                self.word(at + live::SIZE).store(size | u64::from(stack) << live::STACK_SHIFT, Ordering::Relaxed);
+                let value = size | u64::from(stack) << live::STACK_SHIFT | exact;
+                self.word(at + live::SIZE).store(value, Ordering::Relaxed);
                 self.word(at + live::WEIGHT).store(weight, Ordering::Relaxed);
                 self.word(at + live::TIME).store(time, Ordering::Relaxed);
                 // Release: a reader that sees the address sees the rest.
@@ -231,26 +245,45 @@ impl<'a> Table<'a> {
 
     /// Removes the sampled block at `address`; false if it is not there. The block must be the caller's.
     pub fn freed(&self, address: u64) -> bool {
-        for at in self.window(address) {
-            let word = self.word(at + live::ADDRESS);
-            if word.load(Ordering::Acquire) == address {
-                let size = self.word(at + live::SIZE).load(Ordering::Relaxed);
-                let weight = self.word(at + live::WEIGHT).load(Ordering::Relaxed);
-                // Release pairs with the Acquire of `allocated`.
-                word.store(0, Ordering::Release);
-                let stack = (size >> live::STACK_SHIFT) as u32;
-                self.add_freed(stack, size & ((1 << live::STACK_SHIFT) - 1), weight);
-                return true;
+        self.window(address).any(|at| self.remove(at, address))
+    }
+
+    /// Removes the block at `address` from the place `at`; false if it is not there.
+    fn remove(&self, at: usize, address: u64) -> bool {
+        let word = self.word(at + live::ADDRESS);
+        // Acquire pairs with the Release of `allocated`. Whoever makes it busy has the entry alone.
+        let taken = word.load(Ordering::Relaxed) == address
+            && word.compare_exchange(address, live::BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        if taken {
+            let (size, stack) = live::size_and_stack(self.word(at + live::SIZE).load(Ordering::Relaxed));
+            let weight = self.word(at + live::WEIGHT).load(Ordering::Relaxed);
+            // Release pairs with the Acquire of `allocated`.
+            word.store(0, Ordering::Release);
+            self.add_freed(stack, size, weight);
+        }
+        taken
+    }
+
+    /// Removes all blocks that are there as each one was kept, and counts them as freed. To be called after that has
+    /// ended and before it begins again: meanwhile their frees were not noted.
+    pub fn forget_exact(&self) {
+        for number in 0..1usize << self.live_shift {
+            let at = LIVE_AT + number * LIVE_WORDS;
+            // Acquire pairs with the Release of `allocated`.
+            let address = self.word(at + live::ADDRESS).load(Ordering::Acquire);
+            let is_entered = address != 0 && address != live::BUSY;
+            if is_entered && self.word(at + live::SIZE).load(Ordering::Relaxed) & live::EXACT != 0 {
+                self.remove(at, address);
             }
         }
-        false
     }
 
     /// The frames of the stack that allocated the block at `address`, if it is a sample and live.
     pub fn stack_of(&self, address: u64) -> Option<impl Iterator<Item = u64>> {
         // Acquire pairs with the Release of `allocated`.
         let at = self.window(address).find(|at| self.word(at + live::ADDRESS).load(Ordering::Acquire) == address)?;
-        let stack = (self.word(at + live::SIZE).load(Ordering::Relaxed) >> live::STACK_SHIFT) as usize % STACKS;
+        let (_, stack) = live::size_and_stack(self.word(at + live::SIZE).load(Ordering::Relaxed));
+        let stack = stack as usize % STACKS;
         let place = self.word(STACKS_AT + stack * STACK_WORDS + stack::PLACE).load(Ordering::Acquire);
         let (first, count) = (place & u64::from(u32::MAX), (place & !stack::READY) >> stack::COUNT_SHIFT);
         let words = self.words;

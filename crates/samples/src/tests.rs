@@ -90,6 +90,51 @@ fn full_tables_lose_nothing_silently() {
     assert_eq!(View::of(&copied).unwrap().live().count(), 0);
 }
 
+/// Catches samples without frames that are not counted, as their stack has a place and only its frames found no room.
+#[test]
+fn stacks_without_frames_are_counted() {
+    let words = zeroed();
+    let table = set_up(&words);
+    let deep = |i: u64| std::array::from_fn::<u64, FRAMES, _>(|depth| (i << 8) + depth as u64);
+    let most = 2 * (FRAME_WORDS / FRAMES) as u64;
+    for round in 0..3 {
+        for i in 1..=most {
+            let stack = table.stack(&deep(i));
+            table.allocated((round * most + i) << 16, 16, 100, stack, i);
+        }
+    }
+    let copied = copy(&words);
+    let view = View::of(&copied).unwrap();
+    let nameless = view.stacks().filter(|stack| stack.frames.is_empty()).map(|stack| stack.samples).sum::<u64>();
+    assert!(nameless > most, "{nameless} of {most}");
+    assert_eq!(view.header(Word::LostStacks), nameless);
+}
+
+/// Catches blocks that stay live for ever, as their frees were not noted after each block was kept; and samples, whose
+/// frees are noted, that are forgotten with them.
+#[test]
+fn what_was_kept_exactly_is_forgotten() {
+    let words = zeroed();
+    let table = set_up(&words);
+    let stack = table.stack(&[1, 2, 3]);
+    for i in 1..=100 {
+        table.allocated_exact(i << 16, 10, stack, i);
+    }
+    table.allocated(101 << 16, 10, 10, stack, 101);
+    assert!(table.freed(1 << 16));
+    table.forget_exact();
+    // Its address is in use again.
+    table.allocated_exact(50 << 16, 20, stack, 102);
+    let copied = copy(&words);
+    let view = View::of(&copied).unwrap();
+    let mut live: Vec<(u64, u64, u32)> = view.live().map(|block| (block.address, block.size, block.stack)).collect();
+    live.sort_unstable();
+    assert_eq!(live, [(50 << 16, 20, stack), (101 << 16, 10, stack)]);
+    let seen = view.stacks().find(|seen| seen.number == stack).unwrap();
+    assert_eq!((seen.bytes - seen.freed_bytes, seen.samples - seen.freed_samples), (30, 2));
+    assert!(table.freed(50 << 16) && !table.freed(50 << 16) && table.freed(101 << 16));
+}
+
 /// Catches entries that are lost or doubled where threads write at a time.
 #[test]
 #[cfg_attr(miri, ignore = "long loops without pointers")]

@@ -197,11 +197,12 @@ impl<'a> View<'a> {
             let at = LIVE_AT + number * LIVE_WORDS;
             let words = &view.words[at..at + LIVE_WORDS];
             let address = words[live::ADDRESS];
+            let (size, stack) = live::size_and_stack(words[live::SIZE]);
             (address & !live::BUSY != 0 && address & live::BUSY == 0).then(|| Live {
                 address,
-                size: words[live::SIZE] & ((1 << live::STACK_SHIFT) - 1),
+                size,
                 weight: words[live::WEIGHT],
-                stack: (words[live::SIZE] >> live::STACK_SHIFT) as u32,
+                stack,
                 time: words[live::TIME],
             })
         })

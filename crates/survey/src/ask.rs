@@ -1,4 +1,8 @@
 //! Asks a process for samples (`neap_samples::control`).
+//!
+//! **Several askers at a time.** The control block has room for one request: a later one takes the place of an earlier one,
+//! and each asker renews its own. Numbers grow, so an asker whose request was replaced sees by a later answer that samples
+//! are taken. It asks for samples as near to each other as they are now, and leaves the end to the lease of the others.
 
 use crate::pinned::Tally;
 use crate::process::Memory;
@@ -44,11 +48,13 @@ pub struct Asked {
     block: u64,
     pid: u32,
     request: Request,
-    /// The number of the last request; 0: none was made.
+    /// The number of the request; 0: the process keeps samples anyway.
     number: u64,
-    /// Whether the samples are this asker's to renew and to end, not the program's own.
-    asks: bool,
-    /// When the last request was made.
+    /// Another asker has made requests too.
+    has_others: bool,
+    /// The process has answered a request.
+    was_answered: bool,
+    /// When the request was made, or renewed.
     renewed: Instant,
 }
 
@@ -57,16 +63,28 @@ impl Asked {
     pub fn ask(pid: u32, request: Request) -> Result<Self, Error> {
         let memory = Memory::open(pid)?;
         let block = find::control(pid, &memory)?;
-        let mut asked = Asked::new(memory, block, pid, request);
+        let mut asked = Asked::of(memory, block, pid, request);
+        let state = asked.word(offset_of!(Control, state))?;
         // Without a lease the program itself has chosen to keep samples.
-        if asked.word(offset_of!(Control, state))? == 0 || asked.word(offset_of!(Control, lease))? != 0 {
+        if state == 0 || asked.word(offset_of!(Control, lease))? != 0 {
+            asked.has_others = state != 0;
             asked.renew(request.interval)?;
         }
         Ok(asked)
     }
 
-    fn new(memory: Memory, block: u64, pid: u32, request: Request) -> Self {
-        Asked { memory, block, pid, request, number: 0, asks: false, renewed: Instant::now() }
+    fn of(memory: Memory, block: u64, pid: u32, request: Request) -> Self {
+        let now = Instant::now();
+        Asked {
+            memory,
+            block,
+            pid,
+            request,
+            number: 0,
+            has_others: false,
+            was_answered: false,
+            renewed: now,
+        }
     }
 
     /// Whether the process keeps samples without being asked.
@@ -75,11 +93,11 @@ impl Asked {
     }
 
     fn word(&self, at: usize) -> Result<u64, Error> {
-        self.memory.word(self.block + at as u64).map_err(|_| Error::Gone)
+        self.memory.word(self.block.wrapping_add(at as u64)).map_err(|_| Error::Gone)
     }
 
     fn set(&self, at: usize, bytes: &[u8]) -> Result<(), Error> {
-        self.memory.write(self.block + at as u64, bytes).map_err(|error| match error.kind() {
+        self.memory.write(self.block.wrapping_add(at as u64), bytes).map_err(|error| match error.kind() {
             std::io::ErrorKind::PermissionDenied => Error::Denied,
             _ => Error::Gone,
         })
@@ -87,13 +105,16 @@ impl Asked {
 
     /// Makes a request, or renews it.
     fn renew(&mut self, interval: u64) -> Result<(), Error> {
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64) | 1;
-        self.number = if now == self.number { now + 2 } else { now };
-        self.asks = true;
+        let (last, state) = (self.word(offset_of!(Control, request))?, self.word(offset_of!(Control, state))?);
+        self.has_others |= self.number != 0 && last != self.number;
+        // Where others count each block, frees would be missed if that ended.
+        let interval = if self.has_others && state != 0 { interval.min(state) } else { interval };
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64);
+        self.number = now.max(last.wrapping_add(1)).max(1);
+        self.renewed = Instant::now();
         self.set(offset_of!(Control, interval), &interval.to_ne_bytes())?;
         self.set(offset_of!(Control, lease), &(LEASE.as_millis() as u64).to_ne_bytes())?;
         self.set(offset_of!(Control, request), &self.number.to_ne_bytes())?;
-        self.renewed = Instant::now();
         self.knock()
     }
 
@@ -102,24 +123,15 @@ impl Asked {
         self.set(at as usize, &[1])
     }
 
-    /// Whether the process has done what it was asked, by this asker or by one that came later.
+    /// Whether the process has done what it was asked, or what another one asked later.
     pub fn has_answered(&self) -> Result<bool, Error> {
-        if !self.asks {
-            return Ok(true);
-        }
-        let is_answered = self.word(offset_of!(Control, answer))? == self.word(offset_of!(Control, request))?;
-        Ok(is_answered && self.word(offset_of!(Control, state))? != 0)
+        let answer = self.word(offset_of!(Control, answer))?;
+        Ok(self.number == 0 || (answer != 0 && answer.wrapping_sub(self.number).cast_signed() >= 0))
     }
 
-    /// Where the program itself has chosen to keep samples meanwhile, they are not this asker's to renew or to end.
-    fn follow_program(&mut self) -> Result<(), Error> {
-        self.asks &= self.word(offset_of!(Control, lease))? != 0;
-        Ok(())
-    }
-
-    /// Whether another asker, which came later, has ended its request, and this one with it.
-    fn is_ended(&self) -> Result<bool, Error> {
-        Ok(self.asks && self.word(offset_of!(Control, interval))? == 0)
+    /// Whether the process takes samples now.
+    fn is_on(&self) -> Result<bool, Error> {
+        Ok(self.word(offset_of!(Control, state))? != 0)
     }
 
     /// Waits for the time that was asked for to pass, counted from the answer, or until `ends` is true.
@@ -127,22 +139,20 @@ impl Asked {
         let began = Instant::now();
         let (mut answered, mut knocked) = (None, began);
         loop {
-            self.follow_program()?;
-            if self.is_ended()? {
-                self.renew(self.request.interval)?;
-            }
-            if answered.is_none() && self.has_answered()? {
+            // A renewal that is not answered yet is no reason to wait: samples go on.
+            if answered.is_none() && (self.was_answered || self.has_answered()?) {
+                self.was_answered = true;
                 answered = Some(Instant::now());
             }
             let since = answered.unwrap_or(began);
             if since.elapsed() >= self.request.duration || ends() {
                 break;
             }
-            if self.asks && knocked.elapsed() >= AGAIN {
-                if self.renewed.elapsed() >= LEASE / 2 {
-                    let before = self.has_answered()?;
+            if self.number != 0 && knocked.elapsed() >= AGAIN {
+                // Another asker, or the program, may have ended what was asked for.
+                let is_due = self.renewed.elapsed() >= LEASE / 2 || (answered.is_some() && !self.is_on()?);
+                if is_due {
                     self.renew(self.request.interval)?;
-                    answered = answered.filter(|_| before);
                 } else {
                     self.knock()?;
                 }
@@ -167,7 +177,7 @@ impl Asked {
         let memory = Memory::open(pid)?;
         let block = find::control(pid, &memory)?;
         let request = Request { interval: 0, duration: Duration::ZERO };
-        let asked = Asked::new(memory, block, pid, request);
+        let asked = Asked::of(memory, block, pid, request);
         let keeps = asked.word(offset_of!(Control, state))? != 0 && asked.word(offset_of!(Control, file))? != 0;
         Ok(keeps.then_some(asked))
     }
@@ -187,10 +197,10 @@ impl Asked {
         Ok(Look { snapshot, tally })
     }
 
-    /// Ends the request, unless another asker came later: that one ends its own; or the program has chosen to keep samples.
+    /// Ends the request. Where others have made requests too, it ends with the last lease.
     pub fn end(&mut self) -> Result<(), Error> {
-        self.follow_program()?;
-        if self.asks && self.word(offset_of!(Control, request))? == self.number { self.renew(0) } else { Ok(()) }
+        let is_last = self.word(offset_of!(Control, request))? == self.number;
+        if self.number != 0 && is_last && !self.has_others { self.renew(0) } else { Ok(()) }
     }
 
     /// The process.

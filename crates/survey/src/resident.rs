@@ -37,9 +37,12 @@ impl Pages {
 
     /// Copies memory. What the process has never touched is not read, as that would give it an OS page of zeros.
     pub fn copy(&self, memory: &Memory, at: u64, length: usize) -> Result<Vec<u8>, Error> {
+        let whole = at.checked_add(length as u64).and_then(|end| end.checked_next_multiple_of(self.size));
+        // No process has memory at the end of all numbers.
+        let whole = whole.ok_or(Error::Gone)?;
         let (mut bytes, end) = (vec![0; length], at + length as u64);
         let first = at & !(self.size - 1);
-        let touched = self.are(PRESENT | SWAPPED, first..end.next_multiple_of(self.size))?;
+        let touched = self.are(PRESENT | SWAPPED, first..whole)?;
         let mut from = 0;
         for run in touched.chunk_by(|a, b| a == b) {
             let to = from + run.len() as u64;
@@ -82,10 +85,16 @@ impl Pages {
         Ok(held)
     }
 
-    /// How many bytes of `range` hold memory, in whole OS pages.
+    /// How many bytes of `range` hold memory, in whole OS pages. The range may be long.
     pub fn held(&self, range: Range<u64>) -> Result<u64, Error> {
-        let range = range.start & !(self.size - 1)..range.end.next_multiple_of(self.size);
-        Ok(self.resident(range)?.into_iter().filter(|held| *held).count() as u64 * self.size)
+        let (mut at, end) = (range.start & !(self.size - 1), range.end);
+        let mut held = 0;
+        while at < end {
+            let to = at.saturating_add(PIECE * self.size).min(end.checked_next_multiple_of(self.size).unwrap_or(end));
+            held += self.resident(at..to)?.into_iter().filter(|held| *held).count() as u64 * self.size;
+            at = to;
+        }
+        Ok(held)
     }
 }
 

@@ -25,6 +25,9 @@ const BITS: u64 = 1 << 18;
 /// Limits of what a torn copy can make this read.
 const HEAPS: usize = 1 << 16;
 const TABLES: usize = 1 << 12;
+/// Longest arena, in chunks, and the end of all addresses: what says more is no arena.
+const ARENA: u64 = (64 << 30) / CHUNK as u64;
+const ADDRESSES: u64 = 1 << 56;
 
 /// Counts the resident OS pages of a heap, where `samples` are the live samples. `block` is the control block, which has
 /// `places`.
@@ -33,17 +36,20 @@ pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: 
         return Err(Error::Structures);
     }
     let pages = Pages::open(pid)?;
-    let cached = cached_blocks(memory, &pages, block + places.heaps)?;
+    let cached = cached_blocks(memory, &pages, block.wrapping_add(places.heaps))?;
     let mut walk = Walk { memory, pages, cached, samples: HashMap::new(), tally: Tally::default() };
     let mut arenas = Vec::new();
-    for seen in SeenArena::all(&walk.copy(block + places.arenas, SeenArena::BYTES)?) {
+    for seen in SeenArena::all(&walk.copy(block.wrapping_add(places.arenas), SeenArena::BYTES)?) {
+        if seen.chunks > ARENA || seen.base >= ADDRESSES {
+            return Err(Error::Structures);
+        }
         arenas.push(Arena::read(memory, &walk.pages, seen)?);
     }
     walk.place(&arenas, samples);
     for arena in &arenas {
         walk.arena(arena)?;
     }
-    walk.huge(block + places.huge)?;
+    walk.huge(block.wrapping_add(places.huge))?;
     walk.rest();
     Ok(walk.tally)
 }
@@ -221,11 +227,12 @@ impl Walk<'_> {
         let (mut from, mut to) = (u64::MAX, 0);
         for slab in slabs {
             for at in [slab.free_bits, slab.remote_bits] {
-                (from, to) = (from.min(at), to.max(at + 8 * slab.words as u64));
+                (from, to) = (from.min(at), to.max(at.saturating_add(8 * slab.words as u64)));
             }
         }
         let known = from < to && to - from <= BITS;
-        let bytes = if known { self.copy(arena.seen.base + from, (to - from) as usize)? } else { Vec::new() };
+        let bytes =
+            if known { self.copy(arena.seen.base.wrapping_add(from), (to - from) as usize)? } else { Vec::new() };
         Ok(Bits { from, bytes })
     }
 
@@ -313,7 +320,7 @@ impl Walk<'_> {
             if next == 0 {
                 break;
             }
-            let table = self.pages.held(next..next + SeenHuge::TABLE_BYTES as u64)?;
+            let table = self.pages.held(next..next.saturating_add(SeenHuge::TABLE_BYTES as u64))?;
             self.tally.resident += table;
             self.tally.records += table;
             let copy = self.copy(next, SeenHuge::TABLE_BYTES)?;
@@ -328,7 +335,7 @@ impl Walk<'_> {
             self.tally.resident += held;
             self.tally.live += held.min(bytes);
             self.tally.waiting += held.saturating_sub(bytes);
-            self.tally.untouched += bytes.saturating_sub(held);
+            self.tally.untouched = self.tally.untouched.saturating_add(bytes.saturating_sub(held));
         }
         Ok(slots.next)
     }
@@ -376,5 +383,35 @@ impl Bits {
         };
         let free = words(seen.free_bits).zip(words(seen.remote_bits)).map(|(own, remote)| own | remote).collect();
         Slab::new(class, seen.carved, free)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a panic, and memory without a limit, where a process says anything of its heap.
+    #[test]
+    fn garbage() {
+        let pid = std::process::id();
+        let memory = Memory::open(pid).expect("this process");
+        let bytes = SeenArena::BYTES.max(SeenHuge::BYTES) + 8;
+        let mut state = 4711u64;
+        for round in 0..20 {
+            let mut words = vec![if round == 0 { u64::MAX } else { 0 }; bytes.div_ceil(8)];
+            for word in words.iter_mut().filter(|_| round > 0) {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                *word = if state >> 62 == 0 { 0 } else { state >> (state >> 32 & 63) };
+            }
+            let block = words.as_ptr() as u64;
+            // Nothing of one kind shadows what the others say.
+            let nothing = vec![0u64; bytes.div_ceil(8)];
+            let away = (nothing.as_ptr() as u64).wrapping_sub(block);
+            // Random lengths of huge blocks are valid, and take their time.
+            let kinds = [[0, away, away], [away, 0, away], [away, away, 0]];
+            for &[arenas, heaps, huge] in kinds.iter().take(if round == 0 { 3 } else { 2 }) {
+                let _ = walk(&memory, pid, block, HeapPlaces { layout: LAYOUT, arenas, heaps, huge }, &[]);
+            }
+        }
     }
 }

@@ -103,6 +103,16 @@ impl Placed {
         if interval != 0 {
             self.set_sample_interval(usize::try_from(interval).unwrap_or(usize::MAX));
         }
+        if wanted != 1 && self.has_reason(Reason::Exact) {
+            self.set_reason(Reason::Exact, false);
+            profile::end_exact();
+        }
+        if wanted != 0
+            && profile::take_past()
+            && let Some(space) = space::space()
+        {
+            space.profile.forget_exact();
+        }
         self.set_reason(Reason::Exact, wanted == 1);
         self.set_reason(Reason::Samples, interval != 0);
     }
@@ -142,9 +152,9 @@ impl Placed {
 fn requested(request: bool) -> bool {
     if request {
         let kept = space::space().map(|space| &space.profile);
-        if profile::follow_request(&NEAP.control, kept, filter::known_process().unwrap_or(0)) {
+        if let Some(number) = profile::follow_request(&NEAP.control, kept, filter::known_process().unwrap_or(0)) {
             NEAP.choose_samples();
-            profile::answer(&NEAP.control);
+            profile::answer(&NEAP.control, number);
         }
     }
     let new = NEAP.follow_readers();

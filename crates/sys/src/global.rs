@@ -4,7 +4,9 @@
 //! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::observe::{samples, sites};
-use crate::sampled::{are_taken, free_guarded, freed, is_reported, malloc_sample, take_reentrant, take_sample};
+use crate::sampled::{
+    are_taken, free_guarded, freed, is_reported, malloc_sample, note_new, take_reentrant, take_sample,
+};
 use crate::system::{errno, space};
 use crate::thread::{self, Turn};
 use crate::{arch, guards, profile, slot, watch};
@@ -14,7 +16,6 @@ use neap_core::class::{self, MAX_SMALL, MAX_TABLE, SIZE};
 use neap_core::heap::{FORKED, Mine, Missed};
 use neap_core::misuse::Call;
 use neap_core::realloc::small_fits;
-use neap_core::sample::weight;
 use neap_core::watch::Reason;
 use neap_core::{CHUNK, Heap, Os};
 
@@ -65,16 +66,7 @@ fn finish_watched(p: *mut u8, size: usize, sampled: bool, zero: bool) {
     {
         space.sites.record(|| space.is_guest(), p, usable);
     }
-    let weight = if sampled { weight(size, NEAP.sample_interval()) } else { 0 };
-    if NEAP.has_reason(Reason::Exact) {
-        profile::allocated(p, size, size as u64);
-    } else if sampled && profile::interval() != 0 {
-        profile::allocated(p, size, weight);
-    }
-    if sampled {
-        samples::call(samples::ALLOCATED, p, size, usable, weight);
-        NEAP.pass_alloc(p, size, weight);
-    }
+    note_new(p, size, usable, sampled);
 }
 
 /// `malloc`: a block of at least `size` bytes, aligned to 16.
@@ -377,18 +369,20 @@ unsafe fn free_reentrant(p: *mut u8, foreign: ForeignFree) {
     }
 }
 
-/// Ends the sample at `p`, if it is one: the block is about to be freed.
+/// Ends the sample at `p`, if it is one: the block is about to be freed. Returns whether it was one.
 ///
 /// # Safety
 /// As [`free`].
 #[inline]
-unsafe fn end_sample(p: *mut u8) {
+unsafe fn end_sample(p: *mut u8) -> bool {
     // SAFETY: as the caller promises.
     unsafe {
-        if profile::note_free(p) {
+        let sampled = profile::note_free(p);
+        if sampled {
             samples::call(samples::FREED, p, 0, usable_size(p, Call::UsableSize).unwrap_or(0), 0);
             NEAP.take_mark(p);
         }
+        sampled
     }
 }
 
@@ -520,7 +514,7 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         if NEAP.fits_in_place(old, size) {
             if NEAP.has_reason(Reason::Exact) {
                 profile::freed(p);
-                profile::allocated(p, size, size as u64);
+                profile::allocated(p, size, None);
             }
             return p;
         }
@@ -543,8 +537,12 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
             }
             turn = Turn::to_allocate();
         }
-        end_sample(p);
+        let was_sampled = end_sample(p);
         let new = realloc_on(turn, p, old, size);
+        if new.is_null() {
+            // The block stays, so it is entered once more.
+            note_new(p, old, old, was_sampled && NEAP.mark(p, old));
+        }
         let sampled = due && is_reported() && !new.is_null() && NEAP.mark(new, size);
         if !new.is_null() {
             freed(Some(old));

@@ -23,28 +23,25 @@ pub fn choose_for_probes(interval: u64) {
 /// can be no file for them.
 pub fn start(interval: u64) -> bool {
     let Some(space) = space::space() else { return false };
-    let before = profile::interval();
+    let (own, before, until) = (profile::chosen(), profile::interval(), profile::until());
+    profile::choose(interval);
     profile::set(&NEAP.control, interval, 0);
     let made = space.profile.make(&NEAP.control);
-    // The program's own choice has no lease.
-    NEAP.control.lease.store(0, Ordering::Relaxed);
-    let kept_before = space.profile.existing().is_some();
-    NEAP.keep_samples(
-        if made {
-            interval
-        } else if kept_before {
-            before
-        } else {
-            0
-        },
-        0,
-    );
+    if made {
+        // The program's own choice has no lease.
+        NEAP.control.lease.store(0, Ordering::Relaxed);
+        NEAP.keep_samples(interval, 0);
+    } else {
+        profile::choose(own);
+        NEAP.keep_samples(before, until);
+    }
     watch::apply();
     made
 }
 
 /// Ends that. The file stays, and frees of samples are noted in it.
 pub fn stop() {
+    profile::choose(0);
     NEAP.keep_samples(0, 0);
     watch::apply();
 }
@@ -98,14 +95,15 @@ pub extern "C" fn by_signal(_: c_int) {
     }
 }
 
-/// Keeps a new block of `size` requested bytes that stands for `weight` bytes. In no call.
+/// Keeps a new block of `size` requested bytes that stands for `weight` bytes (`None`: each block is kept). In no call.
 #[cold]
-pub fn allocated(p: *mut u8, size: usize, weight: u64) {
+pub fn allocated(p: *mut u8, size: usize, weight: Option<u64>) {
     let Some(space) = space::space() else { return };
     space.profile.allocated(&NEAP.control, || space.is_guest(), p, size, weight);
     if profile::is_over() {
-        // Heaps follow at their next slow path, which is their next call.
-        NEAP.keep_samples(0, 0);
+        // Heaps follow at their next slow path, which is their next call. The program may have chosen just when the
+        // request was followed.
+        NEAP.keep_samples(profile::chosen(), 0);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{guards, profile, slot};
 use core::sync::atomic::Ordering;
 use neap_core::CHUNK;
 use neap_core::heap::Mine;
-use neap_core::sample::{by_chance, is_also};
+use neap_core::sample::{by_chance, is_also, weight};
 use neap_core::watch::Reason;
 
 /// A block that is a sample, if the next block is to be one; else null.
@@ -52,6 +52,21 @@ pub fn take_reentrant(size: usize, align: usize, zero: bool) -> (*mut u8, bool) 
     // SAFETY: the block is new.
     let sampled = chosen && !p.is_null() && unsafe { NEAP.mark(p, size) };
     (p, sampled)
+}
+
+/// Passes the block of `size` requested bytes to the profile, the hook and attached tools, where it is `sampled` or each
+/// block is kept.
+pub fn note_new(p: *mut u8, size: usize, usable: usize, sampled: bool) {
+    let weight = if sampled { weight(size, NEAP.sample_interval()) } else { 0 };
+    if NEAP.has_reason(Reason::Exact) {
+        profile::allocated(p, size, None);
+    } else if sampled && profile::interval() != 0 {
+        profile::allocated(p, size, Some(weight));
+    }
+    if sampled {
+        samples::call(samples::ALLOCATED, p, size, usable, weight);
+        NEAP.pass_alloc(p, size, weight);
+    }
 }
 
 /// Frees the guarded block at `p`. `hooked`: whether the hook may be called for it.

@@ -211,6 +211,8 @@ impl Large {
     pub(crate) fn set_sample_of(self, size: usize) {
         let like = if size <= class::MAX_SMALL { class::of(size) } else { 0 };
         self.record().like.set(like as u8);
+        // What an earlier sample left, which a cache has kept.
+        self.record().place.set(0);
         self.set_sample(true);
     }
 

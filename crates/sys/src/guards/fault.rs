@@ -140,8 +140,10 @@ fn may_retry(slot: &Slot) -> bool {
 fn nearest(pool: &Pool, guard: usize, address: *const u8) -> Option<&Slot> {
     let distance = |number: usize| {
         let slot = pool.slot(number);
-        let end = slot.start() + slot.size();
-        let bytes = if address.addr() < slot.start() { slot.start() - address.addr() } else { address.addr() - end };
+        let (start, size) = (slot.start(), slot.size());
+        let at = address.addr();
+        // The slot may just change.
+        let bytes = if at < start { start - at } else { (at - start).saturating_sub(size) };
         let is_known = slot.state() != State::NEW && slot.start() != 0;
         is_known.then_some((slot.state() != State::LIVE, bytes, slot))
     };

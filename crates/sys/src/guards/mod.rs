@@ -38,7 +38,8 @@ mod slot;
 mod tests;
 
 use crate::system::random;
-use neap_core::class::MIN_BLOCK;
+use core::sync::atomic::Ordering;
+use neap_core::class::{MAX_SMALL, MIN_BLOCK};
 use neap_core::misuse::Call;
 use pool::{Page, Pool};
 use report::Error;
@@ -77,7 +78,8 @@ pub fn owns(p: *const u8) -> bool {
 /// pool is full, or the system refuses. `reported`: whether its free is to be reported as that of a sample.
 pub fn allocate(size: usize, align: usize, reported: bool) -> Option<*mut u8> {
     let pool = pool::get()?;
-    if size > pool.page_size || align > pool.page_size {
+    // As long as small blocks at most, as realloc takes it for one (OS pages may be longer).
+    if size > pool.page_size.min(MAX_SMALL) || align > pool.page_size {
         return None;
     }
     let (number, state) = pool.take()?;

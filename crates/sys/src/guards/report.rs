@@ -39,7 +39,8 @@ impl Display for Beside<'_> {
         } else if self.address - start < size {
             (self.address - start, "inside")
         } else {
-            (self.address - start - size, "behind")
+            // The slot may just change.
+            ((self.address - start).saturating_sub(size), "behind")
         };
         let bytes = if count == 1 { "byte" } else { "bytes" };
         write!(f, "{:#x}, {count} {bytes} {place} the {size}-byte block at {start:#x}", self.address)
@@ -131,7 +132,7 @@ fn stacks(file: RawFd, slot: Option<&Slot>) {
 }
 
 /// The thread that writes a report; 0: none.
-static REPORTER: AtomicU32 = AtomicU32::new(0);
+pub(crate) static REPORTER: AtomicU32 = AtomicU32::new(0);
 /// Milliseconds after which a report does not wait for another one to end.
 const PATIENCE: u32 = 1000;
 
@@ -148,6 +149,11 @@ fn report(pool: &Pool, write: impl FnOnce(RawFd)) {
                 break;
             }
             wait::pause(1000);
+        }
+        if turn.is_err() && turn != Err(me) {
+            // It does not end, or a fork has left it behind. The next report is not to wait as long.
+            REPORTER.store(me, Ordering::Relaxed);
+            turn = Ok(0);
         }
         write(standard_error());
         if turn.is_ok() && pool.settings.mode == Mode::Report {

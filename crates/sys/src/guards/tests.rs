@@ -1,8 +1,10 @@
 use super::pool::{OPEN_BYTES, Page, Pool, SLOTS};
+use super::report::{self, REPORTER};
 use super::slot::{self, State};
 use super::{Mode, Settings};
 use crate::system::call;
 use core::sync::atomic::Ordering;
+use neap_core::misuse::Call;
 
 fn pool(markers: bool) -> &'static Pool {
     let settings = Settings { mode: Mode::Report, interval: 1, is_quiet: || true };
@@ -128,4 +130,14 @@ fn late_owners_lose_their_slot() {
         assert!(is_readable(pool, Page::Slot(number)));
     }
     assert_eq!(pool.open.load(Ordering::Relaxed), 2);
+}
+
+/// Catches reports that all wait for one which a fork has left behind: only the first does.
+#[test]
+fn reports_go_on_after_a_fork() {
+    let settings = Settings { mode: Mode::Report, interval: 1, is_quiet: || false };
+    let pool = Pool::make(settings, true).expect("memory for a pool");
+    REPORTER.store(u32::MAX, Ordering::Relaxed);
+    report::misuse(pool, report::Error::NoBlock(Call::Free), pool.address(Page::Guard(0)), None);
+    assert_eq!(REPORTER.load(Ordering::Relaxed), 0);
 }

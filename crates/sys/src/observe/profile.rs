@@ -19,7 +19,7 @@ use crate::observe::stack::{self, callers, with_module};
 use crate::system::filter::Asking;
 use crate::system::{call, clock, wait};
 use core::ffi::CStr;
-use core::sync::atomic::{AtomicU64, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use neap_samples::control::Control;
 use neap_samples::{EXACT_SHIFT, FRAMES, HEADER_WORDS, LIVE_SHIFT, MODULE_SHIFT, PATH_BYTES, Table, Word, words};
 use rustix::fd::OwnedFd;
@@ -38,6 +38,10 @@ const NAME: &CStr = c"neap-samples";
 static INTERVAL: AtomicU64 = AtomicU64::new(0);
 /// When the lease of the last request ends, in nanoseconds; 0: never.
 static UNTIL: AtomicU64 = AtomicU64::new(0);
+/// What the program itself has chosen for [`INTERVAL`]; 0: nothing, so requests count.
+static OWN: AtomicU64 = AtomicU64::new(0);
+/// The file has blocks from when each was kept, and their frees are not noted any more.
+static PAST: AtomicBool = AtomicBool::new(false);
 /// The directory of the files. Apart from the data that each start writes, as it is long.
 #[unsafe(link_section = ".neap.late")]
 static DIRECTORY: Directory = Directory::new();
@@ -90,39 +94,77 @@ pub fn set(control: &Control, interval: u64, until: u64) {
     control.state.store(interval, Ordering::Relaxed);
 }
 
+/// Sets what the program itself chooses, which requests do not change; 0: they do.
+pub fn choose(interval: u64) {
+    OWN.store(interval, Ordering::Relaxed);
+}
+
+/// What the program itself has chosen; 0: nothing.
+pub fn chosen() -> u64 {
+    OWN.load(Ordering::Relaxed)
+}
+
+/// Notes that not each block is kept any more.
+pub fn end_exact() {
+    PAST.store(true, Ordering::Relaxed);
+}
+
+/// Whether the caller is to call [`Kept::forget_exact`], as samples begin again.
+pub fn take_past() -> bool {
+    PAST.load(Ordering::Relaxed) && PAST.swap(false, Ordering::Relaxed)
+}
+
+/// When the lease of the last request ends, in nanoseconds; 0: never.
+pub fn until() -> u64 {
+    UNTIL.load(Ordering::Relaxed)
+}
+
 fn now() -> u64 {
     clock::read(libc::CLOCK_MONOTONIC).map_or(0, |now| now.as_nanos() as u64)
 }
 
-/// Sets what another process has asked for in `control`, and answers; false if that is done already. `process`: the
+/// Sets what another process has asked for in `control`, and returns the number of the request, for [`answer`]; `None` if
+/// that is done already. Where the program itself has chosen to keep samples, a request changes nothing. `process`: the
 /// number of this process, or 0.
 #[cold]
-pub fn follow_request(control: &Control, kept: Option<&Kept>, process: u32) -> bool {
+pub fn follow_request(control: &Control, kept: Option<&Kept>, process: u32) -> Option<u64> {
+    // Acquire: what the asker wrote before is seen.
     let number = control.request.load(Ordering::Acquire);
     if number == 0 || number == control.answer.load(Ordering::Relaxed) {
-        return false;
+        return None;
     }
-    let lease = control.lease.load(Ordering::Relaxed);
-    let until = if lease == 0 { 0 } else { now().saturating_add(lease.saturating_mul(1_000_000)) };
-    set(control, control.interval.load(Ordering::Relaxed), until);
+    if chosen() == 0 {
+        let lease = control.lease.load(Ordering::Relaxed);
+        let until = if lease == 0 { 0 } else { now().saturating_add(lease.saturating_mul(1_000_000)) };
+        set(control, control.interval.load(Ordering::Relaxed), until);
+    } else {
+        control.lease.store(0, Ordering::Relaxed);
+    }
     control.process.store(process.into(), Ordering::Relaxed);
     if let Some(kept) = kept.filter(|kept| kept.length.load(Ordering::Relaxed) == 0) {
         // The copy of a parent's.
         control.file.store(0, Ordering::Relaxed);
         kept.file.allow_again();
     }
-    true
+    Some(number)
 }
 
-/// Answers the request, which was followed.
-pub fn answer(control: &Control) {
+/// Answers the request of this number, which was followed. Another one may have come meanwhile.
+pub fn answer(control: &Control, number: u64) {
     // Release: an asker that sees the answer sees the rest.
-    control.answer.store(control.request.load(Ordering::Relaxed), Ordering::Release);
+    control.answer.store(number, Ordering::Release);
+}
+
+/// To be called in the child of a fork, which has a copy of its parent's block and no file yet.
+pub fn forked(control: &Control) {
+    if control.file.load(Ordering::Relaxed) != 0 {
+        control.file.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Whether the lease has ended: the asker has gone away.
 pub fn is_over() -> bool {
-    let until = UNTIL.load(Ordering::Relaxed);
+    let until = until();
     until != 0 && now() > until
 }
 
@@ -132,11 +174,18 @@ impl Kept {
         Kept { file: Made::new(), length: AtomicU64::new(0), lost: AtomicU64::new(0) }
     }
 
-    /// Keeps a new block of `size` requested bytes that stands for `weight` bytes. In no call. `is_guest`: whether the
-    /// calling process is a guest of the owner of this file.
+    /// Keeps a new block of `size` requested bytes that stands for `weight` bytes; `None`: each block is kept, and it
+    /// stands for itself. In no call. `is_guest`: whether the calling process is a guest of the owner of this file.
     #[cold]
     #[inline(never)]
-    pub fn allocated(&self, control: &Control, is_guest: impl Fn() -> bool, p: *mut u8, size: usize, weight: u64) {
+    pub fn allocated(
+        &self,
+        control: &Control,
+        is_guest: impl Fn() -> bool,
+        p: *mut u8,
+        size: usize,
+        weight: Option<u64>,
+    ) {
         let Some(table) = self.table(control, is_guest) else {
             self.lost.fetch_add(1, Ordering::Relaxed);
             return;
@@ -163,7 +212,11 @@ impl Kept {
             *frame = *frame & ((1 << MODULE_SHIFT) - 1) | last.2;
         }
         let stack = table.stack(frames.get(..count).unwrap_or(&[]));
-        table.allocated(p.addr() as u64, size as u64, weight, stack, time);
+        let (address, size) = (p.addr() as u64, size as u64);
+        match weight {
+            Some(weight) => table.allocated(address, size, weight, stack, time),
+            None => table.allocated_exact(address, size, stack, time),
+        }
     }
 
     /// Notes that the sampled block at `p` is about to be freed. The block must be the caller's. No file is made for
@@ -174,6 +227,15 @@ impl Kept {
         let Some(table) = self.existing() else { return };
         if !table.freed(p.addr() as u64) {
             table.stranger_freed();
+        }
+    }
+
+    /// Counts as freed what was kept while each block was, and not freed since: frees were not noted in between, and new
+    /// blocks may lie there.
+    #[cold]
+    pub fn forget_exact(&self) {
+        if let Some(table) = self.existing() {
+            table.forget_exact();
         }
     }
 
@@ -269,4 +331,48 @@ impl Kept {
 fn in_file(file: &OwnedFd, bytes: usize) -> Option<*mut u8> {
     call::without_signals(|| rustix::fs::fallocate(file, FallocateFlags::empty(), 0, bytes as u64)).ok()?;
     map(Some(file), bytes, true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_samples::control::HeapPlaces;
+
+    fn control() -> Control {
+        Control::new(0, HeapPlaces { layout: 0, arenas: 0, heaps: 0, huge: 0 })
+    }
+
+    fn ask(control: &Control, number: u64, interval: u64) {
+        control.interval.store(interval, Ordering::Relaxed);
+        control.lease.store(5000, Ordering::Relaxed);
+        control.request.store(number, Ordering::Release);
+    }
+
+    /// Catches a request that is answered and never followed, as it came while another one was; and the program's own
+    /// choice that a request takes away.
+    #[test]
+    fn requests() {
+        let asked = control();
+        assert_eq!(follow_request(&asked, None, 7), None);
+        ask(&asked, 10, 1000);
+        let first = follow_request(&asked, None, 7).expect("a request");
+        assert!(interval() == 1000 && until() != 0);
+        ask(&asked, 11, 2000);
+        answer(&asked, first);
+        assert_eq!(asked.answer.load(Ordering::Relaxed), 10);
+        let second = follow_request(&asked, None, 7).expect("the other one");
+        assert_eq!((second, interval()), (11, 2000));
+        answer(&asked, second);
+        assert_eq!(follow_request(&asked, None, 7), None);
+        choose(3000);
+        set(&asked, 3000, 0);
+        for (number, wanted) in [(12, 500), (13, 0)] {
+            ask(&asked, number, wanted);
+            let followed = follow_request(&asked, None, 7).expect("a request");
+            answer(&asked, followed);
+            assert_eq!((interval(), until(), asked.lease.load(Ordering::Relaxed)), (3000, 0, 0));
+        }
+        choose(0);
+        set(&asked, 0, 0);
+    }
 }

@@ -38,8 +38,8 @@ struct Known {
     find_object: Option<FindObject>,
     /// An address at the end of the first thread's stack; 0: not known.
     stack_end: u64,
-    /// The packed row of an instruction, and the row combined (by XOR) with the instruction. So a pair of which two
-    /// threads wrote one word each is recognised.
+    /// The packed row of an instruction, and the row combined (by XOR) with the instruction and the number of its object.
+    /// So a pair of which two threads wrote one word each is recognised, and one of code that was unloaded.
     rows: &'static [[AtomicU64; 2]; ROWS],
 }
 
@@ -100,12 +100,13 @@ pub fn interrupted(frame: Frame, push: &mut dyn FnMut(u64) -> bool) {
 fn follow(mut frame: Frame, push: &mut dyn FnMut(u64) -> bool) {
     let Some(known) = known() else { return };
     let mut stack = Stack::new(frame.sp, known.stack_end);
+    let mut object = Object::NONE;
     let mut read = |address| stack.word(address);
     for depth in 0..MOST_FRAMES {
         // A return address can be that of the next function.
         let at = if depth == 0 { frame.ip } else { frame.ip.wrapping_sub(1) };
         let own = known.code.contains(&at);
-        let caller = match known.row(at, own) {
+        let caller = match known.row(at, own, &mut object) {
             Some(row) => row.caller(frame, &mut read),
             None if own => None,
             None => by_frame_pointer(frame, &mut read),
@@ -154,19 +155,54 @@ pub fn with_module<R>(at: u64, f: impl FnOnce(&Module<'_>) -> R) -> Option<R> {
 }
 
 impl Known {
-    /// The row of the tables that says how to find the caller of the code at `at`.
-    fn row(&self, at: u64, own: bool) -> Option<Row> {
+    /// The row of the tables that says how to find the caller of the code at `at`. `object` is that of the frame before,
+    /// and then of this one.
+    fn row(&self, at: u64, own: bool, object: &mut Object) -> Option<Row> {
+        if !own && !object.range.contains(&at) {
+            *object = Object::at(self.find_object?, at)?;
+        }
+        let (tables, number) = if own { (self.tables?, 0) } else { (object.tables?, object.number) };
         let [packed, combined] = &self.rows[(at ^ at >> 11) as usize % ROWS];
         // Relaxed: a pair that is mixed of two does not combine to the instruction.
         let (row, sum) = (packed.load(Ordering::Relaxed), combined.load(Ordering::Relaxed));
-        if row != 0 && row ^ sum == at {
+        if row != 0 && row ^ sum == at ^ number {
             return Some(Row::unpack(row));
         }
-        let tables = if own { self.tables? } else { other_tables(self.find_object?, at)? };
         let row = tables.row(at)?;
         packed.store(row.pack(), Ordering::Relaxed);
-        combined.store(row.pack() ^ at, Ordering::Relaxed);
+        combined.store(row.pack() ^ at ^ number, Ordering::Relaxed);
         Some(row)
+    }
+}
+
+/// An object that has code on the stack.
+struct Object {
+    /// Its addresses.
+    range: Range<u64>,
+    /// A number that stands for it: another one for an object that was loaded in its place, if that has a build id.
+    number: u64,
+    tables: Option<Tables<'static>>,
+}
+
+impl Object {
+    const NONE: Object = Object { range: 0..0, number: 0, tables: None };
+
+    /// The object that has the code at an address; `None` if there is none.
+    fn at(find_object: FindObject, at: u64) -> Option<Object> {
+        let found = find(find_object, at)?;
+        let (start, end) = (found.start.addr(), found.end.addr());
+        // SAFETY: an object that is on the stack stays loaded, with its link map. Its first page is mapped.
+        let (tables, build) = unsafe {
+            let (headers, bias) = (linker::headers(found.start, end - start), *found.link_map);
+            let with_tables = headers.filter(|_| !found.tables.is_null());
+            let tables = with_tables.and_then(|headers| linker::tables_in(headers, bias, found.tables.addr()));
+            (tables, headers.and_then(|headers| linker::build_id(headers, bias)).unwrap_or(&[]))
+        };
+        let places = [start, end, found.tables.addr(), found.link_map.addr()].map(|place| place as u64);
+        let sum = |sum: u64, word: u64| (sum.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let number = places.into_iter().fold(0, sum);
+        let number = build.iter().fold(number, |number, &byte| sum(number, byte.into()));
+        Some(Object { range: start as u64..end as u64, number, tables })
     }
 }
 
@@ -198,16 +234,6 @@ fn find(find_object: FindObject, at: u64) -> Option<Found> {
     // SAFETY: the function takes any address, and writes to `found`.
     let result = unsafe { find_object(core::ptr::with_exposed_provenance_mut(at as usize), &raw mut found) };
     (result == 0 && !found.link_map.is_null()).then_some(found)
-}
-
-/// The tables of the object at an address.
-fn other_tables(find_object: FindObject, at: u64) -> Option<Tables<'static>> {
-    let found = find(find_object, at).filter(|found| !found.tables.is_null())?;
-    // SAFETY: an object that is on the stack stays loaded. Its first page is mapped.
-    unsafe {
-        let headers = linker::headers(found.start, found.end.addr() - found.start.addr())?;
-        linker::tables_in(headers, *found.link_map, found.tables.addr())
-    }
 }
 
 /// Reads the stack of the calling thread.

@@ -3,6 +3,7 @@
 use crate::allocator::NEAP;
 use crate::arch::{self, Entered};
 use crate::helper::thread as helper;
+use crate::observe::profile;
 use crate::slot;
 use crate::system::{cgroup, filter, space};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -97,6 +98,7 @@ unsafe extern "C" fn in_parent() {
 
 #[cold]
 unsafe extern "C" fn in_child() {
+    profile::forked(&NEAP.control);
     let helped = helper::forked();
     let reentrant = was_reentrant();
     let inner = slot::forks().load(Ordering::Relaxed) / FORK;
