@@ -1,4 +1,8 @@
 //! Asks a process for samples (`neap_samples::control`).
+//!
+//! Several may ask one process at a time. There is one request, so each asker makes its own of what the others want too:
+//! the shorter distance counts, and none ends what another one may need. What was asked last is then given up with its
+//! lease.
 
 use crate::pinned::Tally;
 use crate::process::Memory;
@@ -46,6 +50,8 @@ pub struct Asked {
     request: Request,
     /// The number of the request; 0: the process keeps samples anyway.
     number: u64,
+    /// Whether another asker was there when the request was made, or has made one since.
+    is_shared: bool,
     began: Instant,
 }
 
@@ -54,10 +60,12 @@ impl Asked {
     pub fn ask(pid: u32, request: Request) -> Result<Self, Error> {
         let memory = Memory::open(pid)?;
         let block = find::control(pid, &memory)?;
-        let mut asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
+        let mut asked = Asked { memory, block, pid, request, number: 0, is_shared: false, began: Instant::now() };
         // Without a lease the program itself has chosen to keep samples.
-        if asked.word(offset_of!(Control, state))? == 0 || asked.word(offset_of!(Control, lease))? != 0 {
-            asked.renew(request.interval)?;
+        let is_kept = asked.state()? != 0;
+        if !is_kept || asked.word(offset_of!(Control, lease))? != 0 {
+            asked.is_shared = is_kept;
+            asked.renew()?;
         }
         Ok(asked)
     }
@@ -78,8 +86,25 @@ impl Asked {
         })
     }
 
-    /// Makes a request, or renews it.
-    fn renew(&mut self, interval: u64) -> Result<(), Error> {
+    /// Mean bytes between two samples now; 0: none are taken.
+    fn state(&self) -> Result<u64, Error> {
+        self.word(offset_of!(Control, state))
+    }
+
+    /// Whether another asker has made a request since this one.
+    fn is_superseded(&self) -> Result<bool, Error> {
+        Ok(self.word(offset_of!(Control, request))? != self.number)
+    }
+
+    /// Makes the request, or renews it.
+    fn renew(&mut self) -> Result<(), Error> {
+        let others = if self.is_shared { self.state()? } else { 0 };
+        let wanted = self.request.interval;
+        self.write(if others == 0 { wanted } else { wanted.min(others) })
+    }
+
+    /// Makes a request.
+    fn write(&mut self, interval: u64) -> Result<(), Error> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64) | 1;
         self.number = if now == self.number { now + 2 } else { now };
         self.set(offset_of!(Control, interval), &interval.to_ne_bytes())?;
@@ -93,9 +118,45 @@ impl Asked {
         self.set(at as usize, &[1])
     }
 
-    /// Whether the process has done what it was asked.
+    /// Whether the process has done what it was asked, or what another asker wanted later.
     pub fn has_answered(&self) -> Result<bool, Error> {
-        Ok(self.number == 0 || self.word(offset_of!(Control, answer))? == self.number)
+        if self.number == 0 {
+            return Ok(true);
+        }
+        let answer = self.word(offset_of!(Control, answer))?;
+        Ok(answer == self.number || answer == self.word(offset_of!(Control, request))? && !self.is_in_need()?)
+    }
+
+    /// Whether another asker has ended what this one needs, or wants less.
+    fn is_in_need(&self) -> Result<bool, Error> {
+        let state = self.state()?;
+        Ok(state == 0 || state > self.request.interval)
+    }
+
+    /// Goes on with the request: renews it where that is due, or where another asker wants less. False if the process has
+    /// not answered it, nor was asked by another since.
+    fn go_on(&mut self, renewed: &mut Instant) -> Result<bool, Error> {
+        let is_superseded = self.is_superseded()?;
+        let mut is_answered = true;
+        if renewed.elapsed() >= LEASE / 2 {
+            is_answered = is_superseded || self.has_answered()?;
+            // An asker that is still there has made a request since this one.
+            self.is_shared = is_superseded;
+        } else if is_superseded && self.has_been_answered()? && self.is_in_need()? {
+            self.is_shared = true;
+        } else {
+            self.is_shared |= is_superseded;
+            self.knock()?;
+            return Ok(true);
+        }
+        *renewed = Instant::now();
+        self.renew()?;
+        Ok(is_answered)
+    }
+
+    /// Whether the last request, whosever it is, was carried out.
+    fn has_been_answered(&self) -> Result<bool, Error> {
+        Ok(self.word(offset_of!(Control, answer))? == self.word(offset_of!(Control, request))?)
     }
 
     /// Waits for the time that was asked for to pass, counted from the answer, or until `ends` is true.
@@ -111,14 +172,8 @@ impl Asked {
                 break;
             }
             if self.number != 0 && knocked.elapsed() >= AGAIN {
-                if renewed.elapsed() >= LEASE / 2 {
-                    let before = self.has_answered()?;
-                    self.renew(self.request.interval)?;
-                    answered = answered.filter(|_| before);
-                    renewed = Instant::now();
-                } else {
-                    self.knock()?;
-                }
+                let goes_on = self.go_on(&mut renewed)?;
+                answered = answered.filter(|_| goes_on);
                 knocked = Instant::now();
             }
             sleep(LOOK.min(self.request.duration.saturating_sub(since.elapsed())));
@@ -140,8 +195,8 @@ impl Asked {
         let memory = Memory::open(pid)?;
         let block = find::control(pid, &memory)?;
         let request = Request { interval: 0, duration: Duration::ZERO };
-        let asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
-        let keeps = asked.word(offset_of!(Control, state))? != 0 && asked.word(offset_of!(Control, file))? != 0;
+        let asked = Asked { memory, block, pid, request, number: 0, is_shared: false, began: Instant::now() };
+        let keeps = asked.state()? != 0 && asked.word(offset_of!(Control, file))? != 0;
         Ok(keeps.then_some(asked))
     }
 
@@ -160,9 +215,9 @@ impl Asked {
         Ok(Look { snapshot, tally })
     }
 
-    /// Ends the request.
+    /// Ends the request, unless another asker needs it: then it ends with the lease.
     pub fn end(&mut self) -> Result<(), Error> {
-        if self.number != 0 { self.renew(0) } else { Ok(()) }
+        if self.number == 0 || self.is_shared || self.is_superseded()? { Ok(()) } else { self.write(0) }
     }
 
     /// The process.

@@ -106,6 +106,12 @@ pub fn follow_request(control: &Control, kept: Option<&Kept>, process: u32) -> b
         // The copy of a parent's.
         control.file.store(0, Ordering::Relaxed);
     }
+    if interval() != 0
+        && let Some(table) = kept.and_then(Kept::existing)
+    {
+        // The file may be that of an earlier request.
+        table.header(Word::Interval).store(interval(), Ordering::Relaxed);
+    }
     true
 }
 
