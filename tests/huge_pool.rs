@@ -31,6 +31,7 @@ const CASES: &[(usize, &str, &str, bool, &str)] = &[
         false,
         "a page of the pool that is lost as the program changed it, or stays changed",
     ),
+    (16, "strict", "pool_advised_away", false, "contents that stay in a part of a page, or a page that is given back"),
     (
         24,
         "strict",

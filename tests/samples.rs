@@ -79,12 +79,13 @@ fn main() -> ExitCode {
         Case::new("ask::two", "an asker that another one stops, or whose samples end with those of the other", two_ask),
         Case::new("ask::growth", "growth that is not that of the time between two snapshots", growth),
         Case::new("ask::gone", "samples that are taken for ever where the asker went away", asker_gone),
+        Case::new("ask::several", "an asker that ends what another one needs, or is not served beside it", several),
         Case::new("ask::idle", "an idle process that is waited for, or that is no error", idle),
         Case::new("ask::others", "a process without neap that is taken for one with it", others),
         Case::new(
-            "ask::two",
+            "ask::overlapping",
             "askers of one process that wait for each other for ever, or end each other's samples",
-            two,
+            overlapping,
         ),
         Case::new("ask::chosen", "a program's own choice that an asker ends", chosen),
         Case::new("fork::asked", "a child that is read where only its parent has a file", asked_child),
@@ -412,7 +413,7 @@ fn asker_gone() -> Outcome {
     Ok(())
 }
 
-fn two() -> Outcome {
+fn overlapping() -> Outcome {
     let program = Running::start("serves")?;
     let (pid, duration) = (program.pid(), Duration::from_secs(4));
     let (send, receive) = mpsc::channel();
@@ -460,6 +461,47 @@ fn again() -> Outcome {
     let profile = one(run(PROGRAM, "exactly_twice", "1M", &[])?.1)?;
     let (live, all) = (total(&profile, "inuse_space"), total(&profile, "alloc_space"));
     if live <= STRAY && all >= 1_000_000 { Ok(()) } else { fail(format!("{live} live of {all}")) }
+}
+
+/// Two at a time, which both get samples as dense as they want; the second one ends first, and then the first one.
+fn several() -> Outcome {
+    let program = Running::start("serves")?;
+    let request = |interval| Request { interval, duration: Duration::from_millis(1200) };
+    let mut dense = said(Asked::ask(program.pid(), request(4 << 10)))?;
+    said(dense.wait(&mut || false))?;
+    let mut sparse = said(Asked::ask(program.pid(), request(64 << 10)))?;
+    let mut beside = said(Asked::ask(program.pid(), request(4 << 10)))?;
+    said(sparse.wait(&mut || false))?;
+    said(sparse.end())?;
+    for asked in [&mut dense, &mut beside] {
+        said(asked.wait(&mut || false))?;
+        if !takes_samples(asked)? {
+            return fail("no samples, as another asker has ended".into());
+        }
+    }
+    if !profile_of(&beside)?.notes.iter().any(|note| note.contains(" 4096 bytes")) {
+        return fail("samples of another distance".into());
+    }
+    said(beside.end())?;
+    said(dense.end())?;
+    // Each takes the other for one that still needs samples, so these end with the lease.
+    let began = Instant::now();
+    while takes_samples(&dense)? {
+        if began.elapsed() > Duration::from_secs(20) {
+            return fail("it goes on".into());
+        }
+    }
+    // What one asker wants does not stay for the next.
+    let mut later = said(Asked::ask(program.pid(), request(64 << 10)))?;
+    said(later.wait(&mut || false))?;
+    if !profile_of(&later)?.notes.iter().any(|note| note.contains(" 65536 bytes")) {
+        return fail("samples of an earlier distance".into());
+    }
+    said(later.end())
+}
+
+fn profile_of(asked: &Asked) -> Result<Profile, Stop> {
+    Ok(profile(said(asked.snapshot())?.as_ref(), None, &Scope::of(asked)))
 }
 
 fn idle() -> Outcome {

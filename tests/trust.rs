@@ -21,6 +21,7 @@ const WRAP: Source = Source::new("trust/wrap.c");
 /// Bound at start: the loader, which binds a name at its first call, takes 3 KiB of stack.
 const STACK: Source = Source::with_flags("trust/stack.c", &["-Wl,-z,now"]);
 const LIMITS: Source = Source::new("trust/limits.c");
+const COUNTER: Source = Source::new("trust/counter.c");
 
 /// One run of a case of a program.
 struct Row {
@@ -162,6 +163,11 @@ const ROWS: &[Row] = &[
     row(LIMITS, "shrinking_succeeds_without_memory", "the same where blocks are filled")
         .variant("::filled")
         .env(&[("MALLOC_PERTURB_", "165")]),
+    row(COUNTER, "taken_by_prctl", "a helper, or a sample, that reads a clock where the program took its counter away"),
+    row(COUNTER, "taken_by_the_strict_mode", "a sample that reads such a clock in the strict mode of seccomp"),
+    row(COUNTER, "taken_by_the_strict_mode", "a guarded block whose place is chosen by one")
+        .variant("::guards")
+        .env(&[("NEAP_GUARDS", "on"), ("NEAP_GUARDS_INTERVAL", "1000")]),
 ];
 
 fn main() -> ExitCode {
@@ -175,7 +181,10 @@ fn main() -> ExitCode {
     }
     cases.push(Case::new("table::complete", "a case that is written but never run", || {
         let named: Vec<_> = ROWS.iter().map(|row| (row.source.stem(), row.case)).collect();
-        neap_tests::all_cases_named(&[HOLES, REALLOC, THREADS, HELPER, FORK, GUARDS, SHIM, WRAP, STACK, LIMITS], &named)
+        neap_tests::all_cases_named(
+            &[HOLES, REALLOC, THREADS, HELPER, FORK, GUARDS, SHIM, WRAP, STACK, LIMITS, COUNTER],
+            &named,
+        )
     }));
     suite::main(cases)
 }

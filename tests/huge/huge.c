@@ -426,6 +426,28 @@ static void pool_changed(void) {
     CHECK(pool_number("HugePages_Total") == pages);
 }
 
+/* What the program advises away reads as zero, also a part of a page of the pool; and the page stays the program's. */
+static void pool_advised_away(void) {
+    size_t pages = pool_number("HugePages_Total");
+    size_t borders[][2] = {{0, 4096}, {4096, 4096}, {4096, 3 * MIB}, {0, 2 * MIB}, {2 * MIB, 3 * MIB + 4096}, {0, 6 * MIB}};
+    unsigned char *p = aligned_alloc(HUGE, 6 * MIB);
+    CHECK(p && page_size_at(p) == 2048);
+    size_t free_pages = pool_number("HugePages_Free");
+    for (size_t i = 0; i < sizeof borders / sizeof *borders; i++) {
+        size_t from = borders[i][0], len = borders[i][1];
+        memset(p, 7, 6 * MIB);
+        CHECK_AT(madvise(p + from, len, MADV_DONTNEED) == 0, i);
+        for (size_t at = 0; at < 6 * MIB; at++) CHECK_AT(p[at] == (at - from < len ? 0 : 7), at);
+        CHECK_AT(pool_number("HugePages_Free") == free_pages, i);
+    }
+    CHECK(madvise(p + 1, 4096, MADV_DONTNEED) == -1 && errno == EINVAL);
+    /* Of whole pages that cannot be written the kernel takes the contents. */
+    CHECK(mprotect(p, 2 * MIB, PROT_READ) == 0 && madvise(p, 2 * MIB, MADV_DONTNEED) == 0);
+    CHECK(mprotect(p, 2 * MIB, PROT_READ | PROT_WRITE) == 0 && p[0] == 0 && p[2 * MIB - 1] == 0);
+    free(p);
+    CHECK(pool_number("HugePages_Total") == pages);
+}
+
 static void pool_taken(void) {
     char *p = malloc(32 * MIB);
     CHECK(p && page_size_at(p + MIB) == 2048);
@@ -487,6 +509,6 @@ int main(int argc, char **argv) {
     static const struct test_case cases[] = {CASE(thp), CASE(thp_reused), CASE(always), CASE(advised), CASE(disabled), CASE(without),
                                              CASE(filtered), CASE(promoted), CASE(rests), CASE(grown), CASE(sparse), CASE(pool_blocks), CASE(pool_all),
                                              CASE(pool_strict), CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork),
-                                             CASE(pool_changed), CASE(pool_exec)};
+                                             CASE(pool_changed), CASE(pool_advised_away), CASE(pool_exec)};
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

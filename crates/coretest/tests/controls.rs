@@ -257,6 +257,27 @@ fn samples_are_blocks() {
     valid(&a);
 }
 
+/// Catches a small sample for whose zeroes the system is asked: that makes a file of the process, and costs more than
+/// clearing.
+#[test]
+fn small_samples_ask_nothing() {
+    let a = system(4096);
+    let owner = thread(&a);
+    for size in [1, 4096, 32 << 10] {
+        // The second one has the memory of the first.
+        for _ in 0..2 {
+            // SAFETY: the heap is lent by its thread; the block has `size` bytes, and is freed once.
+            owner.with(&a, |heap| unsafe {
+                let p = a.malloc_sample(heap, size, 1, true);
+                assert!(!p.is_null() && (0..size).all(|i| p.add(i).read() == 0), "{size}");
+                p.write_bytes(7, size);
+                a.free(heap, p).expect("a block");
+            });
+        }
+    }
+    assert_eq!(a.os.faults.count(Call::Touched), 0);
+}
+
 /// Catches heaps that sample with a bias of their own, and samples in a hook.
 #[test]
 fn heaps_sample_by_bytes() {

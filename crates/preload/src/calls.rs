@@ -6,6 +6,8 @@
 //! - A filter of system calls may end the process for a call that only neap makes. So neap stops making such calls
 //!   before the filter comes into force. Programs ask for filters by `prctl`, or by `syscall`, as the C library has no
 //!   `seccomp`.
+//! - The strict mode of seccomp, and prctl(PR_SET_TSC), take away the processor's counter, by which most clocks are read.
+//! - The kernel does not take the contents of a part of a huge page of its pool, though it may say so.
 //! - A limit on address space counts what neap has reserved, so neap gives that back (`program.rs` of the port).
 //! - A change of how a large block is mapped must not reach the block's next owner (`apart.rs` of the core).
 
@@ -36,9 +38,20 @@ unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
     // SAFETY: the caller's contract is the system call's.
     let call = || unsafe { arch::syscall(number as usize, arguments) };
     let result = match number {
-        libc::SYS_seccomp if sets_filter(a, b, c) => program::around_filter(call),
-        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP && sets_filter_by_prctl(b, c) => {
-            program::around_filter(call)
+        libc::SYS_seccomp if sets_filter(a, b, c) => match a as u32 {
+            libc::SECCOMP_SET_MODE_STRICT => program::around_filter(|| program::without_counter(call)),
+            _ => program::around_filter(call),
+        },
+        libc::SYS_prctl if a as c_int == libc::PR_SET_SECCOMP && sets_filter_by_prctl(b, c) => match b as u32 {
+            libc::SECCOMP_MODE_STRICT => program::around_filter(|| program::without_counter(call)),
+            _ => program::around_filter(call),
+        },
+        libc::SYS_prctl if a as c_int == libc::PR_SET_TSC && b as c_int == libc::PR_TSC_SIGSEGV => {
+            program::without_counter(call)
+        }
+        libc::SYS_madvise if c as c_int == libc::MADV_DONTNEED => {
+            // SAFETY: the caller's contract is the system call's, which each part of the range meets.
+            unsafe { program::forget(a, b, |p, len| arch::syscall(number as usize, [p, len, c, 0, 0, 0])) }
         }
         libc::SYS_unshare | libc::SYS_setns => program::without_helper(call),
         // The address may be wrong; then the kernel answers.

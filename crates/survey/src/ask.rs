@@ -75,16 +75,7 @@ impl Asked {
 
     fn of(memory: Memory, block: u64, pid: u32, request: Request) -> Self {
         let now = Instant::now();
-        Asked {
-            memory,
-            block,
-            pid,
-            request,
-            number: 0,
-            has_others: false,
-            was_answered: false,
-            renewed: now,
-        }
+        Asked { memory, block, pid, request, number: 0, has_others: false, was_answered: false, renewed: now }
     }
 
     /// Whether the process keeps samples without being asked.

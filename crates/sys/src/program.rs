@@ -5,13 +5,15 @@
 //! - Before the process gives itself a seccomp filter, the helper is stopped for good ([`around_filter`]).
 //! - A child that is made without the C library's fork handlers has no helper, but may find locks taken that the helper
 //!   held. So the helper is ended before such a child is made ([`around_fork`]).
+//! - The program may take the processor's counter away from its threads, by which most clocks are read. Then neap reads
+//!   others ([`without_counter`]).
 //! - A limit on address space (RLIMIT_AS) that is set while the program runs counts what neap has reserved: the kernel
 //!   would refuse every mapping from then on. So the reservation is given back at once ([`address_limit_set`]).
 
 use crate::allocator::NEAP;
 use crate::arch::{self, Entered};
 use crate::system::filter::{self, Asking};
-use crate::system::{alive, call, lines, space};
+use crate::system::{alive, call, clock, lines, pool, space};
 use crate::thread;
 use core::sync::atomic::Ordering;
 use neap_core::sync::Threads;
@@ -55,6 +57,34 @@ pub fn around_filter(call: impl FnOnce() -> isize) -> isize {
     let result = call();
     asked.answered(!arch::is_error(result));
     result
+}
+
+/// Runs `call`, by which the program takes the processor's counter away from the calling thread and its children
+/// (prctl(PR_SET_TSC), and the strict mode of seccomp). The kernel's code for clocks would crash from then on.
+#[cold]
+pub fn without_counter(call: impl FnOnce() -> isize) -> isize {
+    clock::forgo_counter();
+    let result = call();
+    if arch::is_error(result) {
+        clock::keep_counter();
+    }
+    result
+}
+
+/// MADV_DONTNEED of the program's. `call` makes it for a part of the range.
+///
+/// # Safety
+/// As the system call.
+pub unsafe fn forget(p: usize, len: usize, call: impl Fn(usize, usize) -> isize) -> isize {
+    let page = call::page_size();
+    let whole = len.checked_next_multiple_of(page).filter(|_| p.is_multiple_of(page));
+    match whole {
+        Some(len) if pool::has(core::ptr::without_provenance_mut(p), len) => {
+            // SAFETY: as the caller promises.
+            unsafe { pool::forget(p, len, call) }
+        }
+        _ => call(p, len),
+    }
 }
 
 /// Waits until the kernel has forgotten the last helper. The helper has done its last step, so it leaves the process a

@@ -151,6 +151,12 @@ impl Habits {
             return true;
         }
         let dirty = block.part(taken.dirty.0 * CHUNK, taken.dirty.1 * CHUNK);
+        if bytes <= class::MAX_SMALL {
+            // A sample of a small block. The question would cost more than clearing, and makes a file of the process.
+            dirty.clear();
+            self.count(dirty.len(), 0);
+            return true;
+        }
         dirty.len() == 0 || self.clear(pages, dirty, list_of(bytes.div_ceil(CHUNK)))
     }
 

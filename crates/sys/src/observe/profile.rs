@@ -146,6 +146,12 @@ pub fn follow_request(control: &Control, kept: Option<&Kept>, process: u32) -> O
         control.file.store(0, Ordering::Relaxed);
         kept.file.allow_again();
     }
+    if interval() != 0
+        && let Some(table) = kept.and_then(Kept::existing)
+    {
+        // The file may be that of an earlier request.
+        table.header(Word::Interval).store(interval(), Ordering::Relaxed);
+    }
     Some(number)
 }
 

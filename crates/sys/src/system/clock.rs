@@ -2,12 +2,38 @@
 
 use crate::arch;
 use crate::system::vdso;
+use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
+
+/// Requests of the program to take the processor's counter away from its threads: reading it is a SIGSEGV then. Most clocks
+/// are read by it. Above 0, only those are read that need none, which are up to a tick of the kernel late.
+static COUNTER_TAKEN: AtomicU32 = AtomicU32::new(0);
+
+/// To be called before the program takes the processor's counter away from a thread.
+pub(crate) fn forgo_counter() {
+    // Relaxed, here and below: the thread that loses the counter has stored it itself, or starts later.
+    COUNTER_TAKEN.fetch_add(1, Ordering::Relaxed);
+}
+
+/// The system has refused that.
+pub(crate) fn keep_counter() {
+    COUNTER_TAKEN.fetch_sub(1, Ordering::Relaxed);
+}
+
+/// Whether the program may have taken the processor's counter away.
+pub fn is_coarse() -> bool {
+    COUNTER_TAKEN.load(Ordering::Relaxed) != 0
+}
 
 /// Reads a clock, without a system call where the kernel has code for it (`vdso.rs`). The C library's function is not
 /// used, as a library in front may replace it. Nor is that of rustix, which finds the auxiliary vector by calls that a
 /// filter may end the process for.
 pub fn read(clock: libc::clockid_t) -> Option<Duration> {
+    let clock = match clock {
+        libc::CLOCK_MONOTONIC if is_coarse() => libc::CLOCK_MONOTONIC_COARSE,
+        libc::CLOCK_REALTIME if is_coarse() => libc::CLOCK_REALTIME_COARSE,
+        clock => clock,
+    };
     match vdso::clock_gettime() {
         // SAFETY: writes to `time`.
         Some(read) => time(|time| unsafe { read(clock, time) } == 0),

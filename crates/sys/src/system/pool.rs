@@ -132,6 +132,33 @@ fn next_border(from: usize, to: usize) -> (usize, bool) {
     (borders.filter(|&at| at > from).fold(to, usize::min), is_in_interval(from, from + 1))
 }
 
+/// MADV_DONTNEED of the program's for a range of which a part lies in pages of the pool. The kernel would refuse a part of
+/// such a page, or leave it as it is and report success; and it would give back a whole one, so that the next use of it is
+/// SIGBUS where the pool has no more. So zeroes are written there. `call` makes the call for another part; returns its
+/// first error, or 0.
+///
+/// # Safety
+/// The program must want the range to lose its contents.
+pub unsafe fn forget(p: usize, len: usize, call: impl Fn(usize, usize) -> isize) -> isize {
+    let (mut at, end) = (p, p.saturating_add(len));
+    while at < end {
+        let (to, in_pool) = next_border(at, end);
+        let part = core::ptr::with_exposed_provenance_mut::<u8>(at);
+        // The program may have made whole pages of the pool read-only.
+        if in_pool && call::populate(part, to - at).is_ok() {
+            // SAFETY: the pages are mapped and writable, and the program wants their contents to go.
+            unsafe { part.write_bytes(0, to - at) };
+        } else {
+            let result = call(at, to - at);
+            if result != 0 {
+                return result;
+            }
+        }
+        at = to;
+    }
+    0
+}
+
 /// [`renew`] of a part that lies in pages of the pool.
 fn renew_pages(part: Part) -> Moved {
     let [before, pages, behind] = part.at_borders(HUGE_PAGE);

@@ -21,6 +21,13 @@ pub fn wait(word: &AtomicU32, value: u32) {
 /// Waits while `word` is `value`, for at most `nanoseconds`. Signals do not make the wait shorter, as callers measure
 /// time by the number of such waits.
 pub fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
+    if clock::is_coarse() {
+        // The clock is later than the wait is long. A signal may make this wait shorter.
+        let time = Duration::from_nanos(nanoseconds);
+        let time = futex::Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
+        let _ = futex::wait(word, futex::Flags::PRIVATE, value, Some(&time));
+        return;
+    }
     let now = || clock::read(libc::CLOCK_MONOTONIC);
     let Some(end) = now().map(|now| now + Duration::from_nanos(nanoseconds)) else { return };
     let time = futex::Timespec { tv_sec: end.as_secs().cast_signed(), tv_nsec: end.subsec_nanos().into() };
