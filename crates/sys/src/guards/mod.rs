@@ -38,7 +38,6 @@ mod slot;
 mod tests;
 
 use crate::system::random;
-use core::sync::atomic::Ordering;
 use neap_core::class::{MAX_SMALL, MIN_BLOCK};
 use neap_core::misuse::Call;
 use pool::{Page, Pool};
