@@ -30,8 +30,8 @@ pub fn start(interval: usize) -> Result<(), Error> {
     neap_control::profile::start(interval)
 }
 
-/// Ends that. What was sampled stays in profiles, and the end of its life is noted (not for blocks that were kept with an
-/// interval of 1). [`start`] goes on.
+/// Ends that. What was sampled stays in profiles, and the end of its life is noted. [`start`] goes on. (The end of blocks
+/// that were kept with an interval of 1 is not noted: they count as freed when samples are kept again.)
 pub fn stop() {
     neap_control::profile::stop();
 }

@@ -190,8 +190,10 @@ impl Asked {
 
     /// Ends the request. Where others have made requests too, it ends with the last lease.
     pub fn end(&mut self) -> Result<(), Error> {
-        let is_last = self.word(offset_of!(Control, request))? == self.number;
-        if self.number != 0 && is_last && !self.has_others { self.renew(0) } else { Ok(()) }
+        if self.number == 0 || self.has_others || self.word(offset_of!(Control, request))? != self.number {
+            return Ok(());
+        }
+        self.renew(0)
     }
 
     /// The process.
