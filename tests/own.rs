@@ -96,7 +96,9 @@ fn run_case(case: &str) -> Outcome {
 
 fn starts_at_once() -> Outcome {
     let run = Run::new(neap_tests::strace()?).args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"]).plain();
-    let run = run.args(["-e", "inject=memfd_create:delay_enter=300000"]).arg(linked(&PROGRAM)?).arg("starts_at_once");
+    let run = run.args(["-e", "inject=memfd_create:delay_enter=300000", "-E"]);
+    let run = run.arg(format!("LD_PRELOAD={}", library::require_neap()?.display()));
+    let run = run.arg(linked(&PROGRAM)?).arg("starts_at_once");
     judge_case(run)?.no_complaint()?;
     Ok(())
 }

@@ -114,10 +114,12 @@ impl Asked {
         self.set(at as usize, &[1])
     }
 
-    /// Whether the process has done what it was asked, or what another one asked later.
+    /// Whether the process has done what it was asked, or what another one asked later, or has chosen by itself to keep
+    /// samples.
     pub fn has_answered(&self) -> Result<bool, Error> {
         let answer = self.word(offset_of!(Control, answer))?;
-        Ok(self.number == 0 || (answer != 0 && answer.wrapping_sub(self.number).cast_signed() >= 0))
+        let is_answered = answer != 0 && answer.wrapping_sub(self.number).cast_signed() >= 0;
+        Ok(self.number == 0 || is_answered || (self.is_on()? && self.word(offset_of!(Control, lease))? == 0))
     }
 
     /// Whether the process takes samples now.
