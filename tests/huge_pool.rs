@@ -33,6 +33,13 @@ const CASES: &[(usize, &str, &str, bool, &str)] = &[
     ),
     (
         24,
+        "fallback",
+        "pool_gone_changed",
+        false,
+        "a signal where small pages came into the place of the pool's, and the program changed a part of them",
+    ),
+    (
+        24,
         "strict",
         "pool_exec",
         false,
