@@ -34,6 +34,13 @@ const CASES: &[(usize, &str, &str, bool, &str)] = &[
     (16, "strict", "pool_advised_away", false, "contents that stay in a part of a page, or a page that is given back"),
     (
         24,
+        "fallback",
+        "pool_gone_changed",
+        false,
+        "a signal where small pages came into the place of the pool's, and the program changed a part of them",
+    ),
+    (
+        24,
         "strict",
         "pool_exec",
         false,

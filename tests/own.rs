@@ -96,8 +96,8 @@ fn run_case(case: &str) -> Outcome {
 
 fn starts_at_once() -> Outcome {
     let run = Run::new(neap_tests::strace()?).args(["-f", "-qq", "-o", "/dev/null", "-e", "signal=none"]).plain();
-    let run = run.args(["-e", "inject=memfd_create:delay_enter=300000", "-E"]);
-    let run = run.arg(format!("LD_PRELOAD={}", library::require_neap()?.display()));
+    let preload = format!("LD_PRELOAD={}", library::require_neap()?.display());
+    let run = run.args(["-e", "inject=memfd_create:delay_enter=300000", "-E", &preload]);
     let run = run.arg(linked(&PROGRAM)?).arg("starts_at_once");
     judge_case(run)?.no_complaint()?;
     Ok(())
@@ -108,7 +108,7 @@ fn starts_when_asked() -> Outcome {
     let folder = TempDir::new("neap-ready")?;
     let ready = folder.join("ready");
     let mut daemon = Run::new(linked(&PROGRAM)?).arg("starts_when_asked").env("READY", &ready).daemon()?;
-    let request = Request { interval: 4096, duration: Duration::from_millis(700) };
+    let request = Request { interval: 4096, duration: Duration::from_secs(2) };
     let asked_at = std::time::Instant::now();
     // The first moments of a process are not those of its libraries.
     let mut asked = loop {

@@ -448,6 +448,39 @@ static void pool_advised_away(void) {
     CHECK(pool_number("HugePages_Total") == pages);
 }
 
+/* Pages of the pool are unmapped by the program when the pool has no others: small ones come into their place. Of those the
+   program may change parts, which the next blocks must not have. */
+static void pool_gone_changed(void) {
+    enum { BLOCKS = 3, SMALL = 24 };
+    unsigned char *p[BLOCKS], *q[SMALL];
+    for (int i = 0; i < BLOCKS; i++) {
+        CHECK(p[i] = aligned_alloc(HUGE, 6 * MIB));
+        memset(p[i], 1, 6 * MIB);
+    }
+    FILE *f = fopen("/proc/sys/vm/nr_hugepages", "w");
+    CHECK(f && fprintf(f, "0\n") > 0 && fclose(f) == 0);
+    for (int i = 0; i < BLOCKS; i++) {
+        CHECK(munmap(p[i], 6 * MIB) == 0);
+        free(p[i]);
+    }
+    int changed = 0;
+    for (int round = 0; round < 8; round++) {
+        for (int i = 0; i < SMALL; i++) {
+            CHECK(q[i] = calloc(1, 300000 + 70000 * (size_t)(i % 4)));
+            for (size_t k = 0; k < 300000; k++) CHECK_AT(q[i][k] == 0, k);
+            memset(q[i], 1, 300000);
+            unsigned char *page = (unsigned char *)(((uintptr_t)q[i] + 8191) & ~(uintptr_t)4095);
+            switch ((round + i) % 4) {
+            case 0: changed += mprotect(page, 4096, PROT_NONE) == 0; break;
+            case 1: changed += mprotect(page, 4096, PROT_READ) == 0; break;
+            case 2: changed += munmap(page, 4096) == 0; break;
+            }
+        }
+        for (int i = 0; i < SMALL; i++) free(q[i]);
+    }
+    CHECK(changed > 0);
+}
+
 static void pool_taken(void) {
     char *p = malloc(32 * MIB);
     CHECK(p && page_size_at(p + MIB) == 2048);
@@ -509,6 +542,6 @@ int main(int argc, char **argv) {
     static const struct test_case cases[] = {CASE(thp), CASE(thp_reused), CASE(always), CASE(advised), CASE(disabled), CASE(without),
                                              CASE(filtered), CASE(promoted), CASE(rests), CASE(grown), CASE(sparse), CASE(pool_blocks), CASE(pool_all),
                                              CASE(pool_strict), CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork),
-                                             CASE(pool_changed), CASE(pool_advised_away), CASE(pool_exec)};
+                                             CASE(pool_changed), CASE(pool_gone_changed), CASE(pool_advised_away), CASE(pool_exec)};
     return run_cases(argc, argv, cases, sizeof cases / sizeof *cases);
 }

@@ -111,6 +111,8 @@ impl Asker {
         let silent = first.contains("has not answered") && !(self.prompt && duration == SURE);
         match output.status.success() {
             true if full => wrong("a full disk is no error"),
+            // A profile without samples has no line.
+            true if format == "folded" && file.exists() => Ok(()),
             true if fs::metadata(&file).is_ok_and(|file| file.len() > 0) => Ok(()),
             true => wrong("there is no profile"),
             false if gone || silent || early => Ok(()),

@@ -171,9 +171,26 @@ fn renew_pages(part: Part) -> Moved {
             return Moved::Lost;
         }
     }
-    before.clear();
-    behind.clear();
-    Moved::Done
+    match renew_part_of_page(before) {
+        Moved::Done => renew_part_of_page(behind),
+        other => other,
+    }
+}
+
+/// [`renew_pages`] of less than a page: it is cleared. Where small pages came into the place of the pool's, the program
+/// may have changed some of these, so they are replaced.
+fn renew_part_of_page(part: Part) -> Moved {
+    if part.is_empty() {
+        return Moved::Done;
+    }
+    match moves::replace(part) {
+        // The kernel unmaps no part of a page of the pool. Such a page can be written.
+        Moved::Not if part.populate() => {
+            part.clear();
+            Moved::Done
+        }
+        renewed => renewed,
+    }
 }
 
 /// Puts pages of the pool in the place of a part; `Not`: it has small pages that read as zero.
