@@ -11,6 +11,7 @@
 mod glibc;
 mod memory;
 mod model;
+mod window;
 
 pub use memory::{Files, Mapping, Memory, NoFiles, Run, Unreadable};
 pub use model::{Amount, Heap, Part, Pin, Split};
