@@ -74,7 +74,7 @@ fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
 fn front_of_arena(memory: &dyn Memory, at: u64, range: &Range<u64>) -> Option<(u64, u64)> {
     let bytes = read(memory, at..range.end.min(at + 64));
     let (slices, own) = (word(&bytes, 40)?, word(&bytes, 48)?);
-    let fits = slices >= SEGMENT / SLICE && slices < 1 << 32 && (1..slices.min(FRONT / SLICE)).contains(&own);
+    let fits = (SEGMENT / SLICE..1 << 32).contains(&slices) && (1..slices.min(FRONT / SLICE)).contains(&own);
     fits.then_some((own * SLICE, slices * SLICE))
 }
 
