@@ -1,0 +1,168 @@
+//! Where the chunks of an arena are.
+//!
+//! The main arena grows by brk; where that fails, or in a second copy of glibc, by mappings. Each other arena has heaps of
+//! 64 MiB, aligned to that, of which a part is in use: `struct heap_info` is at the front, the arena itself behind that of
+//! the first.
+
+use super::layout::{Layout, Settings, State};
+use super::walk::Area;
+use crate::window::{peek, resident};
+use crate::{Amount, Mapping, Memory};
+use std::ops::Range;
+
+/// Bytes of `struct heap_info`: to 2.34, since 2.35.
+const INFOS: [u64; 2] = [0x20, 0x30];
+/// Bytes and alignment of heaps: the usual one; with huge pages by a tunable.
+const HEAPS: [u64; 3] = [64 << 20, 8 << 20, 4 << 30];
+/// Arenas and heaps that are believed.
+const MOST: usize = 1 << 16;
+/// How often a ring of arenas is read that does not close.
+const TRIES: u32 = 4;
+/// Flag of an arena that has mappings beside what brk gave.
+const HAS_MAPPINGS: u32 = 2;
+
+/// An arena's memory.
+#[derive(Debug, Default)]
+pub struct Arena {
+    /// 0 is the main arena.
+    pub number: usize,
+    pub areas: Vec<Area>,
+    /// The structures in front of chunks.
+    pub metadata: Amount,
+    /// What is not open for use yet.
+    pub reserved: u64,
+    /// All its memory.
+    pub ranges: Vec<Range<u64>>,
+    pub fastbins: Vec<u64>,
+    /// Bytes that it has from the system, as it says.
+    pub system: u64,
+}
+
+/// All arenas behind the main one; none if they do not lead back to it, as then it is no main arena.
+pub fn others(memory: &dyn Memory, layout: &Layout, main: &State) -> Option<Vec<State>> {
+    // Arenas change while they are read.
+    (0..TRIES).find_map(|_| ring(memory, layout, main))
+}
+
+fn ring(memory: &dyn Memory, layout: &Layout, main: &State) -> Option<Vec<State>> {
+    let mut arenas: Vec<State> = Vec::new();
+    let (mut at, mut bytes) = (main.next, vec![0; layout.size as usize]);
+    while at != main.address {
+        memory.read(at, &mut bytes).ok()?;
+        let state = layout.read(&bytes, at)?;
+        at = state.next;
+        arenas.push(state);
+        if arenas.len() > MOST {
+            return None;
+        }
+    }
+    Some(arenas)
+}
+
+/// The memory of an arena but the main one.
+pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize) -> Arena {
+    let mut arena = Arena { number, fastbins: state.fastbins.clone(), system: state.system, ..Arena::default() };
+    let front = |info: &u64| peek(memory, state.address.wrapping_sub(*info)) == Some(state.address);
+    let Some(info) = INFOS.into_iter().find(front) else { return arena };
+    let first = state.address - info;
+    let newest = |length: &u64| {
+        let heap = state.top & !(length - 1);
+        (heap == first || heap > 0 && peek(memory, heap) == Some(state.address)).then_some((heap, *length))
+    };
+    let Some((mut heap, length)) = HEAPS.iter().find_map(newest) else { return arena };
+    let mut top = Some(state.top);
+    while arena.areas.len() < MOST {
+        let word = |at: u64| peek(memory, heap.wrapping_add(at));
+        let (Some(previous), Some(size), Some(opened)) = (word(8), word(16), word(24)) else { break };
+        let start = if heap == first {
+            (state.address + layout.size).next_multiple_of(16)
+        } else {
+            heap + info.next_multiple_of(16)
+        };
+        if !(start - heap..=length).contains(&size) || size > opened || opened > length {
+            break;
+        }
+        let end = heap + size;
+        let top = top.take().filter(|top| (start..end).contains(top) && top.is_multiple_of(16));
+        arena.metadata.add(&Amount { blocks: 0, bytes: start - heap, resident: resident(memory, heap..start) });
+        arena.areas.push(Area { range: start..end, top, is_main: false, is_start_known: true });
+        arena.ranges.push(heap..end);
+        arena.reserved += length - size;
+        if heap == first || arena.ranges.iter().any(|range| range.start == previous) {
+            break;
+        }
+        heap = previous;
+    }
+    arena
+}
+
+/// The memory of the main arena.
+pub fn main(memory: &dyn Memory, state: &State, settings: Option<Settings>, mappings: &[Mapping]) -> Arena {
+    let mut arena = Arena { fastbins: state.fastbins.clone(), system: state.system, ..Arena::default() };
+    let spans = spans(mappings, |mapping| mapping.name.as_deref() == Some("[heap]"));
+    let Some(size) = peek(memory, state.top.wrapping_add(8)).map(|field| field & !7) else { return arena };
+    let end = state.top.saturating_add(size);
+    let mut known = 0;
+    if let Some(heap) = spans.first() {
+        let is_here = (heap.start..heap.end).contains(&state.top) && end <= heap.end;
+        let base = settings.map(|settings| settings.base).filter(|base| (heap.start..heap.end).contains(base));
+        if is_here || base.is_some() {
+            let start = base.unwrap_or(heap.start).next_multiple_of(16);
+            let (top, stop) = if is_here { (Some(state.top), end) } else { (None, heap.end) };
+            known = stop.saturating_sub(start);
+            arena.add(start..stop, top, true);
+        }
+        if is_here && state.flags & HAS_MAPPINGS == 0 {
+            return arena;
+        }
+    }
+    let others = self::spans(mappings, |mapping| mapping.is_anonymous() && mapping.name.as_deref() != Some("[heap]"));
+    let span = |chunk: u64| others.iter().find(|span| span.contains(&chunk));
+    if !arena.has(state.top)
+        && let Some(span) = span(state.top).filter(|span| end <= span.end)
+    {
+        // What the arena has beside the rest is the mapping of the top, unless there are more of them.
+        let start = end.checked_sub(state.system.saturating_sub(known)).filter(|start| span.contains(start));
+        arena.add(start.unwrap_or(span.start)..end, Some(state.top), start.is_some());
+        known += end - start.unwrap_or(span.start);
+    }
+    // Other mappings are known by free chunks in them.
+    for chunk in state.chunks.iter().chain(&state.fastbins) {
+        if known < state.system
+            && !arena.has(*chunk)
+            && let Some(span) = span(*chunk)
+        {
+            let taken = arena.areas.iter().map(|area| area.range.clone());
+            let below = taken.clone().map(|range| range.end).filter(|end| *end <= *chunk).max().unwrap_or(0);
+            let above = taken.map(|range| range.start).filter(|start| *start > *chunk).min().unwrap_or(u64::MAX);
+            arena.add(span.start.max(below)..span.end.min(above), None, true);
+            known += span.end.min(above) - span.start.max(below);
+        }
+    }
+    arena
+}
+
+impl Arena {
+    fn add(&mut self, range: Range<u64>, top: Option<u64>, is_start_known: bool) {
+        if range.start < range.end {
+            self.ranges.push(range.clone());
+            self.areas.push(Area { range, top, is_main: true, is_start_known });
+        }
+    }
+
+    fn has(&self, address: u64) -> bool {
+        self.areas.iter().any(|area| area.range.contains(&address))
+    }
+}
+
+/// Mappings that `belong`, joined where one ends at the next.
+pub fn spans(mappings: &[Mapping], belong: impl Fn(&Mapping) -> bool) -> Vec<Range<u64>> {
+    let mut spans: Vec<Range<u64>> = Vec::new();
+    for mapping in mappings.iter().filter(|mapping| belong(mapping)) {
+        match spans.last_mut() {
+            Some(last) if last.end == mapping.range.start => last.end = mapping.range.end,
+            _ => spans.push(mapping.range.clone()),
+        }
+    }
+    spans
+}

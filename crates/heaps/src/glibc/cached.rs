@@ -1,0 +1,184 @@
+//! Free blocks that the allocator counts as used: in fastbins, and in the caches of threads.
+//!
+//! Links of these lists are stored plain up to 2.31; since 2.32 they are combined with the address where they stand. Which
+//! it is shows in each link, as the address of a chunk in this heap is met by one reading only.
+
+use super::walk::Area;
+use crate::Memory;
+use crate::window::{copy, peek, word};
+use std::ops::Range;
+
+/// Chunks of fastbins that are remembered.
+const FAST: usize = 4 << 20;
+/// Largest chunk of a fastbin.
+const FAST_LARGEST: u64 = 0xb0;
+/// Blocks of one size in one cache that are followed.
+const LONGEST: usize = 1 << 16;
+
+/// The memory of a heap's arenas, in order.
+pub struct Ranges(Vec<Range<u64>>);
+
+impl Ranges {
+    pub fn new(areas: &[Area]) -> Self {
+        let mut ranges: Vec<_> = areas.iter().map(|area| area.range.clone()).collect();
+        ranges.sort_by_key(|range| range.start);
+        Ranges(ranges)
+    }
+
+    /// Whether `address` is in an area and aligned as chunks are.
+    fn has(&self, address: u64) -> bool {
+        let after = self.0.partition_point(|range| range.start <= address);
+        address.is_multiple_of(16) && after.checked_sub(1).is_some_and(|at| address < self.0[at].end)
+    }
+
+    /// What a link that stands at `at` leads to.
+    fn follow(&self, raw: u64, at: u64) -> Option<u64> {
+        [raw ^ (at >> 12), raw].into_iter().find(|address| self.has(*address))
+    }
+}
+
+/// The chunks of fastbins, by address, and whether those are all.
+pub fn fastbins(memory: &dyn Memory, heads: &[u64], ranges: &Ranges) -> (Vec<u64>, bool) {
+    let (mut chunks, mut page) = (Vec::new(), Near::new(memory));
+    let mut are_all = true;
+    for &head in heads {
+        // A list that changed while it was read may lead in a circle: it does if a remembered chunk comes again.
+        let (mut chunk, mut remembered, mut steps) = (head, 0, 0_u32);
+        while ranges.has(chunk) && chunk != remembered {
+            let Some((size, link)) = page.chunk(chunk) else { break };
+            if chunks.len() == FAST || !(0x20..=FAST_LARGEST).contains(&(size & !7)) {
+                are_all = false;
+                break;
+            }
+            chunks.push(chunk);
+            steps += 1;
+            if steps.is_power_of_two() {
+                remembered = chunk;
+            }
+            chunk = ranges.follow(link, chunk + 16).unwrap_or(0);
+        }
+    }
+    chunks.sort_unstable();
+    let all = chunks.len();
+    chunks.dedup();
+    are_all &= all == chunks.len();
+    (chunks, are_all)
+}
+
+/// The OS page that was read last: lists often stay in it.
+struct Near<'m> {
+    memory: &'m dyn Memory,
+    start: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'m> Near<'m> {
+    fn new(memory: &'m dyn Memory) -> Self {
+        Near { memory, start: u64::MAX, bytes: Vec::new() }
+    }
+
+    /// The size field and the first link of a chunk.
+    fn chunk(&mut self, at: u64) -> Option<(u64, u64)> {
+        const SIZE: u64 = 4096;
+        if at & !(SIZE - 1) != self.start {
+            self.start = at & !(SIZE - 1);
+            self.bytes.resize(SIZE as usize, 0);
+            if !copy(self.memory, self.start, &mut self.bytes) {
+                self.start = u64::MAX;
+                return None;
+            }
+        }
+        let offset = (at - self.start) as usize;
+        let size = word(&self.bytes, offset + 8)?;
+        let link = word(&self.bytes, offset + 16).or_else(|| peek(self.memory, at + 16))?;
+        Some((size, link))
+    }
+}
+
+/// The cache of a thread.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Cache {
+    /// The chunk that holds it.
+    pub chunk: u64,
+    /// Bytes of that.
+    pub bytes: u64,
+    /// Chunks in it: where, and how long.
+    pub chunks: Vec<(u64, u64)>,
+}
+
+/// How caches are built.
+struct Shape {
+    /// Bytes of the chunk that holds a cache: these, or 16 more where they would have been left over.
+    chunk: u64,
+    /// Sizes: for each a number of 16 bits, then for each a link.
+    sizes: usize,
+    /// Those that have blocks of one size only.
+    exact: usize,
+    /// Whether numbers are those of blocks, instead of those of free places.
+    are_counts: bool,
+}
+
+const SHAPES: [Shape; 2] = [
+    // 2.30 to 2.41
+    Shape { chunk: 0x290, sizes: 64, exact: 64, are_counts: true },
+    // Since 2.42
+    Shape { chunk: 0x300, sizes: 76, exact: 64, are_counts: false },
+];
+
+/// The cache of a thread in the chunk at `at`, if it is one. `places` is the number of blocks that it may hold of a size,
+/// where that is known.
+pub fn cache(memory: &dyn Memory, at: u64, ranges: &Ranges, places: Option<u64>) -> Option<Cache> {
+    let size = peek(memory, at + 8)? & !7;
+    let shape = SHAPES.iter().find(|shape| size == shape.chunk || size == shape.chunk + 16)?;
+    // A chunk's memory ends in the first word of the next one.
+    let mut bytes = vec![0; shape.chunk as usize - 8];
+    if !copy(memory, at + 16, &mut bytes) {
+        return None;
+    }
+    let number = |bin: usize| bytes.get(2 * bin..2 * bin + 2).map(|two| u64::from(two[0]) | u64::from(two[1]) << 8);
+    let link = |bin: usize| word(&bytes, 2 * shape.sizes + 8 * bin);
+    // First what costs no reading: each size has blocks and a link, or neither.
+    let (mut holds, mut wrong) = (0, 0);
+    for bin in 0..shape.sizes {
+        let (number, link) = (number(bin)?, link(bin)?);
+        let fits = if shape.are_counts { (number != 0) == (link != 0) } else { number <= places.unwrap_or(65535) };
+        wrong += u32::from(!fits);
+        // One may be changing now.
+        if wrong > 1 || link != 0 && !(ranges.has(link.wrapping_sub(16)) || is_mmapped(memory, link)) {
+            return None;
+        }
+        holds += usize::from(link != 0);
+    }
+    // An empty cache looks as any block of zeros, or as any block of one small number.
+    let is_new = !shape.are_counts && (0..shape.sizes).all(|bin| number(bin) == places && number(bin) != Some(0));
+    if holds == 0 && !is_new {
+        return None;
+    }
+    let mut cache = Cache { chunk: at, bytes: size, chunks: Vec::new() };
+    for bin in 0..shape.sizes {
+        let most = if shape.are_counts { number(bin)? as usize } else { places.map_or(LONGEST, |most| most as usize) };
+        let before = cache.chunks.len();
+        let mut block = link(bin)?;
+        while block != 0 && cache.chunks.len() - before < most {
+            let (chunk, Some(field)) = (block.wrapping_sub(16), peek(memory, block.wrapping_sub(8))) else { break };
+            let (size, is_first) = (field & !7, cache.chunks.len() == before);
+            let fits = bin >= shape.exact || size == 32 + 16 * bin as u64;
+            if !fits {
+                // The first block of a size tells whether this is a cache at all; the rest may have changed.
+                if is_first {
+                    return None;
+                }
+                break;
+            }
+            cache.chunks.push((chunk, size));
+            let raw = peek(memory, block).unwrap_or(0);
+            block = ranges.follow(raw, block).unwrap_or(0);
+        }
+    }
+    Some(cache)
+}
+
+/// Whether `block` may be one with a mapping of its own: caches hold such blocks too, since 2.42.
+fn is_mmapped(memory: &dyn Memory, block: u64) -> bool {
+    block.is_multiple_of(16) && peek(memory, block.wrapping_sub(8)).is_some_and(|size| size & 7 == 2)
+}

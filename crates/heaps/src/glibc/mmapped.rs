@@ -1,0 +1,83 @@
+//! Blocks with a mapping of their own. No list has them: they are found by their headers, at the front of mappings.
+//!
+//! The header's first word is its distance from the start of the mapping (not 0 for aligned blocks), its second the bytes
+//! from the header to the end of the mapping (less 16 since 2.43) with a flag. A mapping may lie directly behind another.
+
+use crate::window::{held, page_size, word};
+use crate::{Amount, Memory};
+use std::ops::Range;
+
+/// OS pages without a header that are read before the search ends.
+const PAGES: u32 = 1 << 20;
+/// Flags of a header: the block has its own mapping.
+const MMAPPED: u64 = 2;
+
+/// What was found.
+#[derive(Debug, Default)]
+pub struct Blocks {
+    pub live: Amount,
+    pub swapped: u64,
+    pub ranges: Vec<Range<u64>>,
+    /// The end of each block's mapping.
+    bytes: u64,
+}
+
+/// Looks for blocks in `spans`, until there are `number` and as many `bytes`.
+pub fn search(memory: &dyn Memory, spans: &[Range<u64>], number: u64, bytes: u64) -> Blocks {
+    let (mut blocks, mut pages) = (Blocks::default(), PAGES);
+    for span in spans {
+        let mut at = span.start;
+        while at < span.end && pages > 0 && (blocks.live.blocks < number || blocks.bytes < bytes) {
+            at = part(memory, span, at, &mut blocks, &mut pages);
+        }
+    }
+    blocks
+}
+
+/// Looks from `at` on, in a part of a span. The answer is where to go on.
+fn part(memory: &dyn Memory, span: &Range<u64>, at: u64, blocks: &mut Blocks, pages: &mut u32) -> u64 {
+    let size = page_size(memory);
+    let end = at.saturating_add(16 << 20).min(span.end);
+    let (mut runs, mut bytes) = (Vec::new(), vec![0; size as usize]);
+    memory.resident(at..end, &mut runs);
+    let mut place = at;
+    for run in runs {
+        place = place.max(run.range.start);
+        while place < run.range.end.min(end) && *pages > 0 {
+            *pages -= 1;
+            let block = memory.read(place, &mut bytes).ok().and_then(|()| block(&bytes, place, span));
+            // A block that begins in memory which is another's is none.
+            let Some(block) = block.filter(|block| blocks.ranges.last().is_none_or(|last| block.start >= last.end))
+            else {
+                place += size;
+                continue;
+            };
+            let (resident, swapped) = held(memory, block.clone());
+            let length = block.end - block.start;
+            blocks.live.add(&Amount { blocks: 1, bytes: length, resident });
+            blocks.swapped += swapped;
+            blocks.bytes += length;
+            place = block.end;
+            blocks.ranges.push(block);
+        }
+    }
+    place.max(end)
+}
+
+/// The mapping of the block whose header is in the OS page at `page`.
+fn block(bytes: &[u8], page: u64, span: &Range<u64>) -> Option<Range<u64>> {
+    let size = bytes.len() as u64;
+    // The block is aligned to 16 (at the front), or to more: to the end of its header.
+    let aligned = (5..).map(|shift| (1 << shift) - 16).take_while(|offset| *offset < size);
+    std::iter::once(0).chain(aligned).find_map(|offset| {
+        let (before, field) = (word(bytes, offset as usize)?, word(bytes, offset as usize + 8)?);
+        let (header, before, length) = (page + offset, before & !1, field & !7);
+        let start = header.checked_sub(before)?;
+        let fits = field & 7 == MMAPPED && before.is_multiple_of(16) && start.is_multiple_of(size) && length >= 32;
+        let end = [0, 16].into_iter().find_map(|less| {
+            let end = header.checked_add(length)?.checked_add(less)?;
+            end.is_multiple_of(size).then_some(end)
+        })?;
+        (fits && start >= span.start && end <= span.end && end > page).then_some(start..end)
+    })
+}

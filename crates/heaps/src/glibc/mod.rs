@@ -1,0 +1,264 @@
+//! glibc's malloc, 2.31 to 2.43: found in the data of a library or of a program, without symbols, then walked.
+//!
+//! `layout` finds the arenas, `areas` their memory, `walk` goes from chunk to chunk, `cached` has the free blocks that look
+//! used, `mmapped` the blocks outside of arenas.
+
+mod areas;
+mod cached;
+mod layout;
+mod mmapped;
+mod walk;
+
+use crate::data::{data, read};
+use crate::window::held;
+use crate::{Amount, Files, Heap, Mapping, Memory, Part, Pin};
+use areas::Arena;
+use cached::Ranges;
+use layout::{LAYOUTS, Layout, Settings, State};
+use std::collections::HashSet;
+use std::ops::Range;
+use walk::{Area, Found};
+
+/// Bytes of a file that are searched for its version.
+const TEXT: u64 = 64 << 20;
+
+/// The heaps of all copies of glibc in a process.
+pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
+    let mut found: Vec<(Copy, Arena)> = Vec::new();
+    for (mapping, range) in data(mappings) {
+        let bytes = read(memory, range.clone());
+        let states = LAYOUTS
+            .iter()
+            .flat_map(|layout| layout.search(&bytes, range.start).into_iter().map(move |state| (layout, state)));
+        let mut settings = None;
+        for (layout, state) in states {
+            if !mappings.iter().any(|mapping| mapping.is_anonymous() && mapping.range.contains(&state.top)) {
+                continue;
+            }
+            let Some(others) = areas::others(memory, layout, &state) else { continue };
+            settings = settings.or_else(|| Settings::search(&bytes));
+            let arena = areas::main(memory, &state, settings, mappings);
+            found.push((Copy { mapping, layout, others, settings }, arena));
+        }
+    }
+    let all: Vec<Range<u64>> = found.iter().flat_map(|(_, arena)| arena.ranges.clone()).collect();
+    let mut taken = all;
+    found.into_iter().map(|(copy, main)| copy.heap(memory, mappings, files, main, &mut taken)).collect()
+}
+
+/// One copy of glibc.
+struct Copy<'m> {
+    mapping: &'m Mapping,
+    layout: &'static Layout,
+    /// Its arenas but the main one.
+    others: Vec<State>,
+    settings: Option<Settings>,
+}
+
+impl Copy<'_> {
+    /// Walks its heap. `taken` is memory that is known to be of heaps.
+    fn heap(
+        self,
+        memory: &dyn Memory,
+        mappings: &[Mapping],
+        files: &dyn Files,
+        main: Arena,
+        taken: &mut Vec<Range<u64>>,
+    ) -> Heap {
+        let version = version(files, self.mapping).unwrap_or_default();
+        let mut heap = Heap {
+            allocator: format!("glibc {version}").trim_end().to_string(),
+            library: self.mapping.file().map(str::to_string),
+            ..Heap::default()
+        };
+        let mut arenas = vec![main];
+        for (number, state) in self.others.iter().enumerate() {
+            let arena = areas::heaps(memory, self.layout, state, number + 1);
+            taken.extend(arena.ranges.clone());
+            arenas.push(arena);
+        }
+        let lost = arenas.iter().filter(|arena| arena.areas.is_empty()).count();
+        if lost > 0 {
+            heap.doubts.push(format!("{lost} arenas could not be read"));
+        }
+        heap.parts = self.walk(memory, &arenas, &mut heap.doubts);
+        heap.parts.extend(self.mmapped(memory, mappings, taken, &mut heap.doubts));
+        heap.parts.sort_by_key(|part| std::cmp::Reverse(part.resident_bytes));
+        heap
+    }
+
+    fn walk(&self, memory: &dyn Memory, arenas: &[Arena], doubts: &mut Vec<String>) -> Vec<Part> {
+        let areas: Vec<Area> = arenas.iter().flat_map(|arena| arena.areas.clone()).collect();
+        let ranges = Ranges::new(&areas);
+        let heads: Vec<u64> = arenas.iter().flat_map(|arena| arena.fastbins.clone()).collect();
+        let (fast, are_all) = cached::fastbins(memory, &heads, &ranges);
+        if !are_all {
+            doubts.push("not all chunks in fastbins were found: some count as live".to_string());
+        }
+        let mut found = walk::walk(memory, &areas, &fast);
+        let places = self.settings.map(|settings| settings.cache);
+        // Chunks that are in a cache or are one, by address.
+        let mut seen = HashSet::new();
+        let mut apart = fast;
+        let candidates: Vec<u64> = found.iter_mut().flat_map(|found| std::mem::take(&mut found.caches)).collect();
+        let mut places_of: Vec<(Range<u64>, usize)> =
+            areas.iter().enumerate().map(|(number, area)| (area.range.clone(), number)).collect();
+        places_of.sort_by_key(|(range, _)| range.start);
+        let area_of = |chunk: u64| {
+            let before = places_of.partition_point(|(range, _)| range.start <= chunk).checked_sub(1)?;
+            places_of.get(before).filter(|(range, _)| range.contains(&chunk)).map(|(_, number)| *number)
+        };
+        for at in candidates {
+            let Some(cache) = cached::cache(memory, at, &ranges, places) else { continue };
+            let chunks = cache.chunks.into_iter().map(|(chunk, size)| (chunk, size, false));
+            for (chunk, size, is_cache) in chunks.chain([(cache.chunk, cache.bytes, true)]) {
+                let Some(number) = area_of(chunk).filter(|_| seen.insert(chunk)) else { continue };
+                found[number].regard(memory, chunk, size, is_cache);
+                apart.push(chunk);
+            }
+        }
+        apart.sort_unstable();
+        let mut found = areas.iter().zip(found);
+        let mut parts = Vec::new();
+        for arena in arenas.iter().filter(|arena| !arena.areas.is_empty()) {
+            let part = part(memory, arena, found.by_ref().take(arena.areas.len()), &apart);
+            if part.bytes.abs_diff(arena.system) > arena.system / 50 {
+                doubts.push(format!("{}: {} bytes were found; glibc counts {}", part.name, part.bytes, arena.system));
+            }
+            parts.push(part);
+        }
+        parts
+    }
+
+    /// Blocks with a mapping of their own.
+    fn mmapped(
+        &self,
+        memory: &dyn Memory,
+        mappings: &[Mapping],
+        taken: &mut Vec<Range<u64>>,
+        doubts: &mut Vec<String>,
+    ) -> Option<Part> {
+        let (number, bytes) =
+            self.settings.map_or((u64::MAX, u64::MAX), |settings| (settings.mmapped, settings.mmapped_bytes));
+        if number == 0 {
+            return None;
+        }
+        let spans = areas::spans(mappings, |mapping| {
+            let is_named = |name: &str| name.starts_with("[anon:") && !name.contains("glibc");
+            let is_other = mapping.name.as_deref().is_some_and(|name| name == "[heap]" || is_named(name));
+            mapping.is_anonymous() && !is_other
+        });
+        let blocks = mmapped::search(memory, &without(spans, taken), number, bytes);
+        if self.settings.is_some() && blocks.live.bytes.abs_diff(bytes) > bytes / 50 {
+            doubts.push(format!(
+                "{} bytes of blocks with own mappings were found; glibc counts {bytes}",
+                blocks.live.bytes
+            ));
+        }
+        taken.extend(blocks.ranges.clone());
+        (!blocks.ranges.is_empty()).then(|| Part {
+            name: "mmapped blocks".to_string(),
+            bytes: blocks.live.bytes,
+            resident_bytes: blocks.live.resident,
+            swapped_bytes: blocks.swapped,
+            split: Some(crate::Split { live: blocks.live, ..Default::default() }),
+            ranges: blocks.ranges,
+            reserved_bytes: 0,
+        })
+    }
+}
+
+/// What is left of `spans` where `taken` is.
+fn without(spans: Vec<Range<u64>>, taken: &mut [Range<u64>]) -> Vec<Range<u64>> {
+    taken.sort_by_key(|range| range.start);
+    let mut left = Vec::new();
+    for span in spans {
+        let mut at = span.start;
+        let first = taken.partition_point(|range| range.end <= span.start);
+        for range in taken[first..].iter().take_while(|range| range.start < span.end) {
+            if at < range.start {
+                left.push(at..range.start);
+            }
+            at = at.max(range.end.checked_next_multiple_of(4096).unwrap_or(range.end));
+        }
+        if at < span.end {
+            left.push(at..span.end);
+        }
+    }
+    left
+}
+
+impl Found {
+    /// Takes a chunk that looked live as one in a cache, or as a cache.
+    fn regard(&mut self, memory: &dyn Memory, chunk: u64, size: u64, is_cache: bool) {
+        let amount = Amount { blocks: 1, bytes: size, resident: crate::window::resident(memory, chunk..chunk + size) };
+        let live = &mut self.split.live;
+        live.blocks = live.blocks.saturating_sub(amount.blocks);
+        live.bytes = live.bytes.saturating_sub(amount.bytes);
+        live.resident = live.resident.saturating_sub(amount.resident);
+        if is_cache { &mut self.split.metadata } else { &mut self.split.cached }.add(&amount);
+    }
+}
+
+/// The part of an arena, from what was found in its areas. `apart` are chunks that are free although they look used.
+fn part<'a>(memory: &dyn Memory, arena: &Arena, found: impl Iterator<Item = (&'a Area, Found)>, apart: &[u64]) -> Part {
+    let mut split = crate::Split { metadata: arena.metadata, ..Default::default() };
+    for (area, found) in found {
+        let other = found.split;
+        for (mine, other) in [
+            (&mut split.live, other.live),
+            (&mut split.cached, other.cached),
+            (&mut split.free, other.free),
+            (&mut split.top, other.top),
+            (&mut split.metadata, other.metadata),
+            (&mut split.unsure, other.unsure),
+        ] {
+            mine.add(&other);
+        }
+        split.kept_bytes += other.kept_bytes;
+        split.trimmable_bytes += other.trimmable_bytes;
+        split.largest_free_bytes = split.largest_free_bytes.max(other.largest_free_bytes);
+        if area.top.is_some()
+            && let Some((chunk, bytes)) = walk::last_live(memory, area, found.near_end, apart)
+        {
+            split.pin = Some(Pin { address: chunk + 16, bytes, free_below: 0 });
+        }
+    }
+    if let Some(pin) = &mut split.pin {
+        pin.free_below = split.free.bytes;
+    }
+    let mut ranges = arena.ranges.clone();
+    ranges.sort_by_key(|range| range.start);
+    let swapped = ranges.iter().map(|range| held(memory, range.clone()).1).sum();
+    let name = if arena.number == 0 { "main arena".to_string() } else { format!("arena {}", arena.number) };
+    Part {
+        name,
+        bytes: split.total().bytes,
+        resident_bytes: split.total().resident,
+        swapped_bytes: swapped,
+        reserved_bytes: arena.reserved,
+        ranges,
+        split: Some(split),
+    }
+}
+
+/// The version that the file says, as `2.36`.
+fn version(files: &dyn Files, mapping: &Mapping) -> Option<String> {
+    const SAYS: &[u8] = b"GNU C Library";
+    const BEFORE: &[u8] = b"release version ";
+    let (mut piece, mut offset) = (vec![0; 1 << 20], 0);
+    while offset < TEXT {
+        let length = files.read(mapping, offset, &mut piece);
+        let bytes = piece.get(..length)?;
+        if let Some(at) = bytes.windows(SAYS.len()).position(|window| window == SAYS) {
+            let line = &bytes[at..bytes.len().min(at + 256)];
+            let at = line.windows(BEFORE.len()).position(|window| window == BEFORE)? + BEFORE.len();
+            let is_part = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
+            let text: Vec<u8> = line[at..].iter().take_while(is_part).copied().collect();
+            return Some(String::from_utf8(text).ok()?.trim_end_matches('.').to_string());
+        }
+        // The text may lie across the end of a piece.
+        offset += (length as u64).checked_sub(512).filter(|step| *step > 0)?;
+    }
+    None
+}

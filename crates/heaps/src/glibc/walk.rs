@@ -1,0 +1,403 @@
+//! Walks the chunks of an area of memory from one header to the next.
+//!
+//! A chunk has its size in its second word, with flags in the lowest bits; whether it is free stands in the header of the
+//! *next* one. So a walk reads every header. To use several processors, an area is cut into stretches, and the start of
+//! each is guessed: from a place where many headers in a row fit together. A stretch whose guess the walk from below does
+//! not meet is walked again.
+
+use crate::window::{PIECE, Window, page_size, resident};
+use crate::{Amount, Memory, Split};
+use std::ops::Range;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Smallest chunk.
+const LEAST: u64 = 32;
+/// Bytes in front of a free chunk's memory that the allocator uses: its header and four links.
+const LINKS: u64 = 48;
+/// Bytes of a stretch.
+const STRETCH: u64 = 32 << 20;
+/// Threads that walk.
+const THREADS: usize = 2;
+/// Sizes of chunks that hold the cache of a thread: to 2.41, since 2.42; each may be 16 bytes longer.
+const CACHES: [u64; 4] = [0x290, 0x2a0, 0x300, 0x310];
+/// OS pages that one stretch searches for a chunk after headers that do not fit.
+const SEARCHED: u32 = 2048;
+/// Chunks that must fit together before a guess is believed.
+const FITTING: u32 = 24;
+/// Candidates for caches of threads that a stretch remembers.
+const CANDIDATES: usize = 1 << 16;
+
+/// Memory with chunks from end to end.
+#[derive(Clone, Debug)]
+pub struct Area {
+    /// From the first chunk on. With a top, the end is the top's.
+    pub range: Range<u64>,
+    /// The chunk at the end from which others are cut.
+    pub top: Option<u64>,
+    /// Whether it is the main arena's.
+    pub is_main: bool,
+    /// Whether `range.start` is a chunk for sure.
+    pub is_start_known: bool,
+}
+
+/// What a walk found.
+#[derive(Clone, Debug, Default)]
+pub struct Found {
+    pub split: Split,
+    /// Chunks that may hold the cache of a thread.
+    pub caches: Vec<u64>,
+    /// A chunk some way below the end, from which the last chunks can be walked again.
+    pub near_end: u64,
+}
+
+impl Area {
+    /// Where the chunks end that are walked: at the top.
+    fn chunks_end(&self) -> u64 {
+        self.top.unwrap_or(self.range.end)
+    }
+
+    /// The size of the chunk with that header, if there can be one at `at`.
+    #[inline]
+    fn size(&self, at: u64, field: u64) -> Option<u64> {
+        let (size, wrong) = (field & !7, if self.is_main { 8 | 2 | 4 } else { 8 | 2 });
+        (field & wrong == 0 && size >= LEAST && size <= self.chunks_end().saturating_sub(at)).then_some(size)
+    }
+}
+
+/// Walks areas; the result has one entry for each. `fast` are chunks in fastbins, by address.
+pub fn walk(memory: &dyn Memory, areas: &[Area], fast: &[u64]) -> Vec<Found> {
+    let mut tasks = Vec::new();
+    for (number, area) in areas.iter().enumerate() {
+        let mut at = area.range.start;
+        while at < area.chunks_end() || at == area.range.start {
+            let end = (at & !(STRETCH - 1)).saturating_add(STRETCH).min(area.chunks_end()).max(at);
+            tasks.push((number, at..end));
+            at = end;
+            if end >= area.chunks_end() {
+                break;
+            }
+        }
+    }
+    let results: Mutex<Vec<Option<Stretch>>> = Mutex::new(tasks.iter().map(|_| None).collect());
+    let next = AtomicUsize::new(0);
+    let work = || {
+        // Relaxed: each number is taken once; results are handed over by the lock.
+        loop {
+            let task = next.fetch_add(1, Ordering::Relaxed);
+            let Some((number, range)) = tasks.get(task) else { break };
+            let stretch = Walk::new(memory, &areas[*number], fast).guessed(range);
+            if let Ok(mut results) = results.lock() {
+                results[task] = Some(stretch);
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..THREADS.min(tasks.len()) {
+            // Without a second thread it takes longer.
+            let _ = std::thread::Builder::new().spawn_scoped(scope, work);
+        }
+        work();
+    });
+    let stretches = results.into_inner().unwrap_or_default();
+    let mut found: Vec<Found> = vec![Found::default(); areas.len()];
+    let mut at = None;
+    for ((number, range), stretch) in tasks.into_iter().zip(stretches) {
+        let (area, found) = (&areas[number], &mut found[number]);
+        let is_first = range.start == area.range.start;
+        let from = if is_first { range.start } else { at.unwrap_or(range.start) };
+        if from < range.end {
+            at = Some(found.join(memory, area, fast, from..range.end, stretch));
+        }
+    }
+    for (area, found) in areas.iter().zip(&mut found) {
+        found.top(memory, area);
+    }
+    found
+}
+
+/// The chunks that start in a stretch.
+struct Stretch {
+    /// The first chunk.
+    start: u64,
+    /// Behind the last one.
+    end: u64,
+    found: Found,
+}
+
+impl Found {
+    /// Adds the chunks of `range`, which starts with a chunk. `guessed` is a walk of the same from a guess: it counts if
+    /// the chunks lead there. The answer is where the next chunk is.
+    fn join(
+        &mut self,
+        memory: &dyn Memory,
+        area: &Area,
+        fast: &[u64],
+        range: Range<u64>,
+        guessed: Option<Stretch>,
+    ) -> u64 {
+        if let Some(guessed) = guessed.filter(|guessed| (range.start..range.end).contains(&guessed.start)) {
+            let mut walk = Walk::new(memory, area, fast);
+            walk.window = walk.window.short();
+            let between = walk.from(range.start, guessed.start);
+            if between.end == guessed.start {
+                self.add(between);
+                let end = guessed.end;
+                self.add(guessed);
+                return end;
+            }
+        }
+        let stretch = Walk::new(memory, area, fast).from(range.start, range.end);
+        let end = stretch.end;
+        self.add(stretch);
+        end
+    }
+
+    fn add(&mut self, stretch: Stretch) {
+        let (mine, other) = (&mut self.split, &stretch.found.split);
+        mine.live.add(&other.live);
+        mine.cached.add(&other.cached);
+        mine.free.add(&other.free);
+        mine.metadata.add(&other.metadata);
+        mine.unsure.add(&other.unsure);
+        mine.kept_bytes += other.kept_bytes;
+        mine.trimmable_bytes += other.trimmable_bytes;
+        mine.largest_free_bytes = mine.largest_free_bytes.max(other.largest_free_bytes);
+        self.caches.extend(stretch.found.caches);
+        if stretch.start < stretch.end {
+            self.near_end = stretch.found.near_end;
+        }
+    }
+
+    /// Adds the top, which is no stretch's.
+    fn top(&mut self, memory: &dyn Memory, area: &Area) {
+        let Some(top) = area.top.filter(|top| *top < area.range.end) else { return };
+        let (size, page) = (area.range.end - top, page_size(memory));
+        self.split.top = Amount { blocks: 1, bytes: size, resident: resident(memory, top..area.range.end) };
+        let first = (top + 16).next_multiple_of(page);
+        if first < area.range.end {
+            self.split.kept_bytes += resident(memory, first..area.range.end);
+        }
+        // malloc_trim shrinks the main arena by whole OS pages and leaves a smallest chunk and a byte.
+        let extra = size.saturating_sub(LEAST + 1) & !(page - 1);
+        if area.is_main && extra != 0 {
+            self.split.trimmable_bytes += resident(memory, area.range.end - extra..area.range.end);
+        }
+    }
+}
+
+struct Walk<'a> {
+    window: Window<'a>,
+    area: &'a Area,
+    fast: &'a [u64],
+    page: u64,
+    found: Found,
+    /// Free chunks and those in fastbins that lie together: where they begin.
+    together: Option<u64>,
+    /// OS pages that were searched.
+    searched: u32,
+}
+
+impl<'a> Walk<'a> {
+    fn new(memory: &'a dyn Memory, area: &'a Area, fast: &'a [u64]) -> Self {
+        Walk {
+            window: Window::new(memory, area.range.end),
+            area,
+            fast,
+            page: page_size(memory),
+            found: Found::default(),
+            together: None,
+            searched: 0,
+        }
+    }
+
+    /// Walks a stretch from a guess, or from its start where that is a chunk.
+    fn guessed(mut self, range: &Range<u64>) -> Stretch {
+        let is_known = range.start == self.area.range.start && self.area.is_start_known;
+        let start = if is_known { Some(range.start) } else { self.guess(range.start, range.end) };
+        match start {
+            // What lies before the first chunk of an area cannot be walked by another stretch.
+            Some(at) if range.start == self.area.range.start => {
+                self.unsure(range.start..at);
+                let mut stretch = self.from(at, range.end);
+                stretch.start = range.start;
+                stretch
+            }
+            Some(at) => self.from(at, range.end),
+            None => Stretch { start: u64::MAX, end: range.end, found: Found::default() },
+        }
+    }
+
+    /// Walks from the chunk at `start` until one starts at `end` or behind.
+    fn from(mut self, start: u64, end: u64) -> Stretch {
+        let mut fast = self.fast.partition_point(|chunk| *chunk < start);
+        let (mut at, mut tries, mut near) = (start, 0, [start; 2]);
+        while at < end {
+            if !self.window.has(at) {
+                self.window.refill(at);
+                near = [near[1], at];
+            }
+            let (_, field) = self.window.pair(at);
+            let Some(next) = self.next(at, field) else {
+                if let Some(next) = self.fence(at, field) {
+                    at = next;
+                } else if tries < 3 {
+                    // Torn, as a chunk was cut or joined between two reads.
+                    tries += 1;
+                    self.window.refill(at);
+                } else {
+                    tries = 0;
+                    at = self.skip(at, end);
+                }
+                continue;
+            };
+            tries = 0;
+            let is_free = next.1;
+            let (size, next) = (next.0 - at, next.0);
+            let amount = Amount { blocks: 1, bytes: size, resident: self.window.resident(at..next) };
+            while self.fast.get(fast).is_some_and(|chunk| *chunk < at) {
+                fast += 1;
+            }
+            if is_free {
+                self.found.split.free.add(&amount);
+                self.found.split.largest_free_bytes = self.found.split.largest_free_bytes.max(size);
+                self.together.get_or_insert(at);
+            } else if self.fast.get(fast) == Some(&at) {
+                self.found.split.cached.add(&amount);
+                self.together.get_or_insert(at);
+            } else {
+                self.close(at);
+                self.found.split.live.add(&amount);
+                if CACHES.contains(&size) && self.found.caches.len() < CANDIDATES {
+                    self.found.caches.push(at);
+                }
+            }
+            at = next;
+        }
+        self.close(at);
+        self.found.near_end = near[0];
+        Stretch { start, end: at, found: self.found }
+    }
+
+    /// The end of the chunk at `at`, and whether it is free; none if headers do not fit.
+    #[inline]
+    fn next(&mut self, at: u64, field: u64) -> Option<(u64, bool)> {
+        let size = self.area.size(at, field)?;
+        let next = at + size;
+        if next >= self.area.range.end {
+            return Some((next, false));
+        }
+        // A long chunk's next header is read alone, so that the piece stays for what is asked of this chunk.
+        let (before, after) = if self.window.has(next) { self.window.pair(next) } else { self.window.pair_apart(next) };
+        let is_free = after & 1 == 0;
+        if is_free && before != size || after < 16 && next + LEAST < self.area.range.end {
+            return None;
+        }
+        Some((next, is_free))
+    }
+
+    /// The end of the headers that stand at the end of an area's part without a top: sizes 16 and 0.
+    fn fence(&mut self, at: u64, field: u64) -> Option<u64> {
+        let left = self.area.chunks_end() - at;
+        let size = match field & !7 {
+            16 if field & 1 == 1 && left >= 16 => 16,
+            // The last header: only padding is behind it.
+            0 | 16 if left <= LEAST && self.area.top.is_none() => left,
+            _ => return None,
+        };
+        self.close(at);
+        let resident = self.window.resident(at..at + size);
+        self.found.split.metadata.add(&Amount { blocks: 0, bytes: size, resident });
+        Some(at + size)
+    }
+
+    /// Passes over what cannot be walked.
+    fn skip(&mut self, at: u64, end: u64) -> u64 {
+        self.close(at);
+        let next = self.guess(at.saturating_add(16), end).unwrap_or(end);
+        self.unsure(at..next);
+        next
+    }
+
+    fn unsure(&mut self, range: Range<u64>) {
+        let resident = self.window.resident(range.clone());
+        self.found.split.unsure.add(&Amount { blocks: 0, bytes: range.end - range.start, resident });
+    }
+
+    /// Looks for a chunk from `from` on.
+    fn guess(&mut self, from: u64, end: u64) -> Option<u64> {
+        let mut at = from.checked_next_multiple_of(16)?;
+        while at < end && self.searched < SEARCHED {
+            if !self.window.has(at) {
+                self.window.refill(at);
+            }
+            if let Some(start) = self.fits(at).filter(|start| *start < end) {
+                return Some(start);
+            }
+            at += 16;
+            if at & (self.page - 1) == 0 {
+                self.searched += 1;
+            }
+        }
+        None
+    }
+
+    /// Whether many chunks follow from `at`. The first few may belong to no chain and only lead into one: the answer is
+    /// where they surely are chunks, unless that is at the end.
+    fn fits(&mut self, at: u64) -> Option<u64> {
+        let (mut place, mut start, mut apart) = (at, at, 0);
+        for step in 0..FITTING {
+            if !self.window.has(place) {
+                // Long chunks lead out of the piece: a few of them prove nothing yet.
+                apart += 1;
+                if apart > 4 {
+                    return None;
+                }
+            }
+            let (_, field) =
+                if self.window.has(place) { self.window.pair(place) } else { self.window.pair_apart(place) };
+            let (next, _) = self.next(place, field)?;
+            if step < 6 {
+                start = place;
+            }
+            if next >= self.area.chunks_end() {
+                return (next == self.area.chunks_end() && step > 0).then_some(start);
+            }
+            place = next;
+        }
+        Some(start)
+    }
+
+    /// Ends free chunks that lie together, at `end`: whole OS pages in them can be given back.
+    #[inline]
+    fn close(&mut self, end: u64) {
+        let Some(start) = self.together.take() else { return };
+        let (first, last) = ((start + LINKS).next_multiple_of(self.page), end & !(self.page - 1));
+        if first < last {
+            let kept = self.window.resident_apart(first..last);
+            self.found.split.kept_bytes += kept;
+            self.found.split.trimmable_bytes += kept;
+        }
+    }
+}
+
+/// The last chunk in use below the top, except those in `cached`: where it is, and its size.
+pub fn last_live(memory: &dyn Memory, area: &Area, near: u64, cached: &[u64]) -> Option<(u64, u64)> {
+    let end = area.chunks_end();
+    if near < area.range.start || end.saturating_sub(near) > 4 * PIECE.max(STRETCH) {
+        return None;
+    }
+    let (mut walk, mut at, mut last) = (Walk::new(memory, area, &[]), near, None);
+    while at < end {
+        if !walk.window.has(at) {
+            walk.window.refill(at);
+        }
+        let (_, field) = walk.window.pair(at);
+        let (next, is_free) = walk.next(at, field)?;
+        if !is_free && cached.binary_search(&at).is_err() {
+            last = Some((at, next - at));
+        }
+        at = next;
+    }
+    last
+}

@@ -1,0 +1,33 @@
+//! Walks the heaps of allocators other than neap in the memory of another process: what is live, what is free and kept.
+//!
+//! Nothing here does I/O: memory comes through [`Memory`], files through [`Files`], so a recording of a process serves as
+//! well as a process. A process is not stopped while it is read. So what is read may be torn: a walk that meets what cannot
+//! be reads it again, then goes on behind it and counts the rest as [`Split::unsure`]. It ends on any memory, also hostile.
+//!
+//! [`find`] finds every allocator in a process, several copies of one too. Of [`Heap`]s whose structures are walked, parts
+//! have a [`Split`]; of others it is known which mappings are theirs.
+#![forbid(unsafe_code)]
+
+mod data;
+mod glibc;
+mod jemalloc;
+mod memory;
+mod mimalloc;
+mod model;
+mod musl;
+mod radix;
+mod tcmalloc;
+mod window;
+
+pub use memory::{Files, Mapping, Memory, NoFiles, Run, Unreadable};
+pub use model::{Amount, Heap, Part, Pin, Split};
+
+/// All heaps in a process, except those of neap. `mappings` are those of the process, by address.
+pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
+    let mut heaps = glibc::find(memory, mappings, files);
+    heaps.extend(jemalloc::find(memory, mappings, files));
+    heaps.extend(musl::find(memory, mappings, files));
+    heaps.extend(tcmalloc::find(memory, mappings, files));
+    heaps.extend(mimalloc::find(memory, mappings, files));
+    heaps
+}

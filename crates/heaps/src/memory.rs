@@ -1,0 +1,87 @@
+//! What the caller provides: memory, the list of mappings, and the files in them.
+
+use std::ops::Range;
+
+/// Memory of a process, or a recording of it.
+pub trait Memory: Sync {
+    /// Copies memory: all of it, or none.
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable>;
+
+    /// Appends the parts of `range` (whole OS pages) that hold memory, in order, without overlaps. What the process never
+    /// touched or gave back is left out; the kernel's page of zeros is too. An implementation that cannot tell appends
+    /// nothing.
+    fn resident(&self, range: Range<u64>, into: &mut Vec<Run>);
+
+    /// Bytes of an OS page: a power of two.
+    fn page_size(&self) -> u64 {
+        4096
+    }
+}
+
+/// OS pages in the same state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Where: whole OS pages.
+    pub range: Range<u64>,
+    /// Whether they are swapped out instead of resident.
+    pub swapped: bool,
+}
+
+/// No memory at that address, or the process has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Unreadable;
+
+/// A mapping of a process, as a line of `/proc/PID/maps` states it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Mapping {
+    /// Where.
+    pub range: Range<u64>,
+    /// `r`.
+    pub readable: bool,
+    /// `w`.
+    pub writable: bool,
+    /// `x`.
+    pub executable: bool,
+    /// `p` instead of `s`.
+    pub private: bool,
+    /// Offset in the file.
+    pub offset: u64,
+    /// The last column, without ` (deleted)`; none where that is empty.
+    pub name: Option<String>,
+}
+
+impl Mapping {
+    /// The path of the file that is mapped; none if the mapping is anonymous.
+    pub fn file(&self) -> Option<&str> {
+        self.name.as_deref().filter(|name| name.starts_with('/'))
+    }
+
+    /// Whether it is private anonymous memory that the program may write, stacks of the kernel's making left out.
+    pub fn is_anonymous(&self) -> bool {
+        let is_anonymous = |name: &str| name.starts_with("[anon:") || name == "[heap]";
+        self.private && self.readable && self.writable && self.name.as_deref().is_none_or(is_anonymous)
+    }
+}
+
+/// The files that are mapped: read instead of the memory of the process, which is not to grow by being looked at.
+pub trait Files {
+    /// Copies bytes of the file behind `mapping`, from `offset` in the file on; how many there were.
+    fn read(&self, mapping: &Mapping, offset: u64, into: &mut [u8]) -> usize;
+
+    /// Where in the memory of the process the symbol `name` of the file behind `mapping` is: from its symbol tables.
+    fn symbol(&self, mapping: &Mapping, name: &str) -> Option<u64>;
+}
+
+/// Where the files cannot be read: heaps are found by structure alone, and versions are not named.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoFiles;
+
+impl Files for NoFiles {
+    fn read(&self, _: &Mapping, _: u64, _: &mut [u8]) -> usize {
+        0
+    }
+
+    fn symbol(&self, _: &Mapping, _: &str) -> Option<u64> {
+        None
+    }
+}
