@@ -26,15 +26,24 @@ const BITS: u64 = 1 << 18;
 const HEAPS: usize = 1 << 16;
 const TABLES: usize = 1 << 12;
 
+/// What a walk found.
+#[derive(Clone, Debug, Default)]
+pub struct Walked {
+    /// Its resident OS pages.
+    pub tally: Tally,
+    /// Where it is: arenas with their side tables, huge blocks.
+    pub ranges: Vec<Range<u64>>,
+}
+
 /// Counts the resident OS pages of a heap, where `samples` are the live samples. `block` is the control block, which has
 /// `places`.
-pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: &[Live]) -> Result<Tally, Error> {
+pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: &[Live]) -> Result<Walked, Error> {
     if places.layout != LAYOUT {
         return Err(Error::Structures);
     }
     let pages = Pages::open(pid)?;
     let cached = cached_blocks(memory, &pages, block + places.heaps)?;
-    let mut walk = Walk { memory, pages, cached, samples: HashMap::new(), tally: Tally::default() };
+    let mut walk = Walk { memory, pages, cached, samples: HashMap::new(), tally: Tally::default(), ranges: Vec::new() };
     let mut arenas = Vec::new();
     for seen in SeenArena::all(&walk.copy(block + places.arenas, SeenArena::BYTES)?) {
         arenas.push(Arena::read(memory, &walk.pages, seen)?);
@@ -45,7 +54,7 @@ pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: 
     }
     walk.huge(block + places.huge)?;
     walk.rest();
-    Ok(walk.tally)
+    Ok(Walked { tally: walk.tally, ranges: walk.ranges })
 }
 
 fn chunk_of(address: u64) -> u64 {
@@ -149,6 +158,7 @@ struct Walk<'m> {
     /// By the chunk that they would lie in; those of large blocks by the chunk that they begin in.
     samples: HashMap<u64, Vec<Placed>>,
     tally: Tally,
+    ranges: Vec<Range<u64>>,
 }
 
 impl Walk<'_> {
@@ -180,6 +190,7 @@ impl Walk<'_> {
         let tables = self.pages.written(self.memory, arena.seen.base..arena.address(arena.seen.first))?;
         self.tally.resident += tables;
         self.tally.records += tables;
+        self.ranges.push(arena.seen.base..arena.address(arena.seen.chunks));
         for (chunks, records) in &arena.parts {
             let (mut what, mut large) = (Use::Free, Large::default());
             let mut from = chunks.start;
@@ -313,6 +324,7 @@ impl Walk<'_> {
             if next == 0 {
                 break;
             }
+            self.ranges.push(next..next + SeenHuge::TABLE_BYTES as u64);
             let table = self.pages.held(next..next + SeenHuge::TABLE_BYTES as u64)?;
             self.tally.resident += table;
             self.tally.records += table;
@@ -324,6 +336,7 @@ impl Walk<'_> {
 
     fn blocks(&mut self, slots: &SeenHuge<'_>) -> Result<u64, Error> {
         for (start, bytes) in slots.blocks() {
+            self.ranges.push(start..start.saturating_add(bytes).next_multiple_of(self.pages.size));
             let held = self.pages.held(start..start.saturating_add(bytes))?;
             self.tally.resident += held;
             self.tally.live += held.min(bytes);
