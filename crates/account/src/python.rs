@@ -32,9 +32,10 @@ pub fn pool(address: u64, size: u64, front: &[u8; HEADER]) -> Option<Pool> {
     let (count, free, class, next, most) = (u64::from(word(0)), long(8), word(36), u64::from(word(40)), u64::from(word(44)));
     let block = 16 * (u64::from(class) + 1);
     let capacity = (size - HEADER as u64) / block;
-    let inside = free == 0 || (free > address && free < address + size && (free - address - HEADER as u64).is_multiple_of(block));
+    let first = address + HEADER as u64;
+    let inside = free == 0 || ((first..address + size).contains(&free) && (free - first).is_multiple_of(block));
     let linked = long(16) != 0 && long(24) != 0;
-    let valid = class < 32 && most == size - block && count <= capacity && next >= HEADER as u64 && next <= size + block;
+    let valid = class < 32 && most + block == size && count <= capacity && next >= HEADER as u64 && next <= size + block;
     (valid && inside && (linked || count == capacity)).then(|| Pool { live: count * block, free: (capacity - count) * block })
 }
 

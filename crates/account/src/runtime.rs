@@ -55,7 +55,7 @@ const TABLE: &[Runtime] = &[
     Runtime {
         name: "Ruby",
         files: &["ruby", "libruby"],
-        heap: aligned_64k,
+        heap: ruby,
         command: "ruby -e 'p GC.stat' (inside the program)",
         advice: "GC.compact, and fewer retained objects; MALLOC_ARENA_MAX=2 for what its extensions allocate",
     },
@@ -80,7 +80,7 @@ pub fn of(seen: &Seen) -> Vec<&'static Runtime> {
     let names: Vec<&str> = seen.mappings.iter().map(|mapping| file_name(&mapping.name)).collect();
     let has = |runtime: &Runtime| {
         let named = |name: &&str| !name.is_empty() && runtime.files.iter().any(|file| begins(name, file));
-        names.iter().any(named) || (runtime.files.is_empty() && seen.mappings.iter().any(|m| go(m, None)))
+        names.iter().any(named) || (runtime.files.is_empty() && seen.mappings.iter().any(is_first_of_go))
     };
     TABLE.iter().filter(|runtime| has(runtime)).collect()
 }
@@ -126,17 +126,24 @@ fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
         && next.is_some_and(|next| next.range.end.is_multiple_of(64 * MIB) && next.range.end - mapping.range.start <= 64 * MIB)
 }
 
-/// Go's arenas begin at 0xc000000000.
+/// Go's arenas of 64 MiB begin at 0xc000000000; what is used of one may be a mapping of its own.
 fn go(mapping: &Mapping, _: Option<&Mapping>) -> bool {
     mapping.is_nameless() && (0xc0_0000_0000..0xe0_0000_0000).contains(&mapping.range.start)
+}
+
+/// Whether it is the first arena of Go.
+fn is_first_of_go(mapping: &Mapping) -> bool {
+    mapping.is_nameless() && mapping.range.start == 0xc0_0000_0000
 }
 
 fn aligned_256k(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     mapping.write && mapping.range.start.is_multiple_of(256 * KIB) && !is_arena(mapping, next)
 }
 
-fn aligned_64k(mapping: &Mapping, next: Option<&Mapping>) -> bool {
-    mapping.write && mapping.range.start.is_multiple_of(64 * KIB) && !is_arena(mapping, next)
+/// Pages of the heap are of 64 KiB, or of 16 in older versions; neighbours are one mapping.
+fn ruby(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    let whole = mapping.range.start.is_multiple_of(16 * KIB) && mapping.bytes().is_multiple_of(16 * KIB);
+    mapping.write && whole && !is_arena(mapping, next)
 }
 
 fn aligned_2m(mapping: &Mapping, next: Option<&Mapping>) -> bool {

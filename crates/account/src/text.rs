@@ -41,7 +41,7 @@ pub fn text(report: &Report, style: Style) -> String {
         out.push_str(&format!("It changed while it was read: Rss from {} to {}.\n", bytes(low), bytes(high)));
     }
     out.push('\n');
-    out.push_str(&bold(&wrapped(&report.verdict, 0)));
+    out.push_str(&bold(&wrapped(&plain(&report.verdict), 0)));
     out.push('\n');
     table(&mut out, &report.accounts, report.rss_bytes, style);
     for apart in &report.apart {
@@ -62,7 +62,7 @@ pub fn container(of: &Container, style: Style) -> String {
     let mut out = bold(&format!("cgroup {}", plain(&of.path)));
     let limit = of.limit_bytes.map_or("no limit".to_owned(), |limit| format!("limit {}", bytes(limit)));
     out.push_str(&format!("\ncharged {}, {limit}; {} processes\n\n", bytes(of.rss_bytes), of.processes.len()));
-    out.push_str(&bold(&wrapped(&of.verdict, 0)));
+    out.push_str(&bold(&wrapped(&plain(&of.verdict), 0)));
     out.push('\n');
     table(&mut out, &of.accounts, of.rss_bytes, style);
     if !of.processes.is_empty() {

@@ -7,7 +7,7 @@
 use crate::model::{Cause, HeapFigures, Kind, Report};
 use crate::remedy;
 use crate::seen::Seen;
-use crate::units::{bytes, percent};
+use crate::units::{bytes, fit, percent};
 
 /// From how many percent of Rss on waste is the verdict.
 const LEAST: u64 = 15;
@@ -211,7 +211,7 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
             };
             let most = report.accounts.iter().find(|account| account.kind == kind);
             match most {
-                Some(account) => format!("{first}, most of it {} ({})", account.owner, bytes(account.bytes)),
+                Some(account) => format!("{first}, most of it {} ({})", fit(&account.owner, 48), bytes(account.bytes)),
                 None => first,
             }
         }
