@@ -8,7 +8,9 @@
 //! have a [`Split`]; of others it is known which mappings are theirs.
 #![forbid(unsafe_code)]
 
+mod data;
 mod glibc;
+mod jemalloc;
 mod memory;
 mod model;
 mod window;
@@ -18,5 +20,7 @@ pub use model::{Amount, Heap, Part, Pin, Split};
 
 /// All heaps in a process, except those of neap. `mappings` are those of the process, by address.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
-    glibc::find(memory, mappings, files)
+    let mut heaps = glibc::find(memory, mappings, files);
+    heaps.extend(jemalloc::find(memory, mappings, files));
+    heaps
 }

@@ -108,7 +108,7 @@ pub struct Cache {
 
 /// How caches are built.
 struct Shape {
-    /// Bytes of the chunk that holds a cache.
+    /// Bytes of the chunk that holds a cache: these, or 16 more where they would have been left over.
     chunk: u64,
     /// Sizes: for each a number of 16 bits, then for each a link.
     sizes: usize,
@@ -129,9 +129,9 @@ const SHAPES: [Shape; 2] = [
 /// where that is known.
 pub fn cache(memory: &dyn Memory, at: u64, ranges: &Ranges, places: Option<u64>) -> Option<Cache> {
     let size = peek(memory, at + 8)? & !7;
-    let shape = SHAPES.iter().find(|shape| shape.chunk == size)?;
+    let shape = SHAPES.iter().find(|shape| size == shape.chunk || size == shape.chunk + 16)?;
     // A chunk's memory ends in the first word of the next one.
-    let mut bytes = vec![0; size as usize - 8];
+    let mut bytes = vec![0; shape.chunk as usize - 8];
     if !copy(memory, at + 16, &mut bytes) {
         return None;
     }

@@ -9,6 +9,7 @@ mod layout;
 mod mmapped;
 mod walk;
 
+use crate::data::{data, read};
 use crate::window::held;
 use crate::{Amount, Files, Heap, Mapping, Memory, Part, Pin};
 use areas::Arena;
@@ -18,8 +19,8 @@ use std::collections::HashSet;
 use std::ops::Range;
 use walk::{Area, Found};
 
-/// Bytes of one file's data that are searched.
-const DATA: u64 = 64 << 20;
+/// Bytes of a file that are searched for its version.
+const TEXT: u64 = 64 << 20;
 
 /// The heaps of all copies of glibc in a process.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
@@ -43,40 +44,6 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     let all: Vec<Range<u64>> = found.iter().flat_map(|(_, arena)| arena.ranges.clone()).collect();
     let mut taken = all;
     found.into_iter().map(|(copy, main)| copy.heap(memory, mappings, files, main, &mut taken)).collect()
-}
-
-/// The writable data of each file: its mapping, and where the data is, with the zeros behind.
-fn data(mappings: &[Mapping]) -> Vec<(&Mapping, Range<u64>)> {
-    let mut data: Vec<(&Mapping, Range<u64>)> = Vec::new();
-    for mapping in mappings.iter().filter(|mapping| mapping.private && mapping.readable && mapping.writable) {
-        let is_behind = |range: &Range<u64>| range.end == mapping.range.start;
-        match data.last_mut() {
-            Some((file, range)) if is_behind(range) && (mapping.name.is_none() || mapping.file() == file.file()) => {
-                range.end = mapping.range.end.min(range.start + DATA);
-            }
-            _ if mapping.file().is_some() => {
-                data.push((mapping, mapping.range.start..mapping.range.end.min(mapping.range.start + DATA)));
-            }
-            _ => {}
-        }
-    }
-    data
-}
-
-/// What is resident of a range; zeros elsewhere.
-fn read(memory: &dyn Memory, range: Range<u64>) -> Vec<u8> {
-    let (mut bytes, mut runs) = (vec![0; (range.end - range.start) as usize], Vec::new());
-    memory.resident(range.clone(), &mut runs);
-    for run in runs {
-        let (from, to) = (run.range.start.max(range.start), run.range.end.min(range.end));
-        if from < to {
-            let part = &mut bytes[(from - range.start) as usize..(to - range.start) as usize];
-            if memory.read(from, part).is_err() {
-                part.fill(0);
-            }
-        }
-    }
-    bytes
 }
 
 /// One copy of glibc.
@@ -280,7 +247,7 @@ fn version(files: &dyn Files, mapping: &Mapping) -> Option<String> {
     const SAYS: &[u8] = b"GNU C Library";
     const BEFORE: &[u8] = b"release version ";
     let (mut piece, mut offset) = (vec![0; 1 << 20], 0);
-    while offset < DATA {
+    while offset < TEXT {
         let length = files.read(mapping, offset, &mut piece);
         let bytes = piece.get(..length)?;
         if let Some(at) = bytes.windows(SAYS.len()).position(|window| window == SAYS) {

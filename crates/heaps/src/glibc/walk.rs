@@ -19,8 +19,8 @@ const LINKS: u64 = 48;
 const STRETCH: u64 = 32 << 20;
 /// Threads that walk.
 const THREADS: usize = 2;
-/// Sizes of chunks that hold the cache of a thread: to 2.41, since 2.42.
-const CACHES: [u64; 2] = [0x290, 0x300];
+/// Sizes of chunks that hold the cache of a thread: to 2.41, since 2.42; each may be 16 bytes longer.
+const CACHES: [u64; 4] = [0x290, 0x2a0, 0x300, 0x310];
 /// OS pages that one stretch searches for a chunk after headers that do not fit.
 const SEARCHED: u32 = 2048;
 /// Chunks that must fit together before a guess is believed.

@@ -1,5 +1,8 @@
-//! The memory of a process for tests: `/proc/PID/mem` and `/proc/PID/pagemap`.
+//! The memory of a process for tests: `process_vm_readv` and `/proc/PID/pagemap`.
 #![allow(dead_code)]
+
+pub mod info;
+pub mod recording;
 
 use neap_heaps::{Files, Mapping, Memory, Run, Unreadable};
 use std::fs::{self, File};
@@ -11,7 +14,6 @@ const PAGE: u64 = 4096;
 /// The memory of a running process.
 pub struct Process {
     pid: u32,
-    memory: File,
     pages: File,
     /// Its mappings when it was opened.
     pub mappings: Vec<Mapping>,
@@ -23,10 +25,25 @@ impl Process {
         let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
         Ok(Process {
             pid,
-            memory: File::open(format!("/proc/{pid}/mem"))?,
             pages: File::open(format!("/proc/{pid}/pagemap"))?,
             mappings: maps.lines().filter_map(mapping).collect(),
         })
+    }
+}
+
+/// Symbols that find asks for.
+const SYMBOLS: [&str; 1] = ["__malloc_context"];
+
+impl Process {
+    /// Addresses of symbols, as `PATH NAME`, which a recording keeps.
+    pub fn symbols(&self) -> Vec<(String, u64)> {
+        let files = self.mappings.iter().filter(|mapping| mapping.offset == 0 && mapping.file().is_some());
+        let pairs = files.flat_map(|mapping| SYMBOLS.iter().map(move |name| (mapping, name)));
+        pairs
+            .filter_map(|(mapping, name)| {
+                Some((format!("{} {name}", mapping.file()?), Files::symbol(self, mapping, name)?))
+            })
+            .collect()
     }
 }
 
@@ -50,7 +67,12 @@ pub fn mapping(line: &str) -> Option<Mapping> {
 
 impl Memory for Process {
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
-        self.memory.read_exact_at(into, address).map_err(|_| Unreadable)
+        let length = into.len();
+        let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: length };
+        let remote = libc::iovec { iov_base: address as *mut _, iov_len: length };
+        // SAFETY: the kernel writes to `into` only, at most `length` bytes; the other address is of the other process.
+        let read = unsafe { libc::process_vm_readv(self.pid as i32, &local, 1, &remote, 1, 0) };
+        if read == length as isize { Ok(()) } else { Err(Unreadable) }
     }
 
     fn resident(&self, range: Range<u64>, into: &mut Vec<Run>) {

@@ -1,5 +1,7 @@
-/* Threads that allocate and free; then malloc_info on stdout, a line "ready", and it waits for its input to end.
- * Arguments: threads, blocks for each thread, and what to do last: "hold", "trim". */
+/* Threads that allocate and free, and rest; then what the program has on stdout ("live BLOCKS BYTES", headers included;
+ * without blocks that have their own mapping), malloc_info, and a line "ready". For each "t" on its input it calls
+ * malloc_trim; it ends with its input.
+ * Arguments: threads, and blocks for each thread. */
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -10,6 +12,7 @@
 
 static int threads, blocks;
 static pthread_barrier_t filled, done;
+static _Atomic size_t live, bytes;
 static char buffer[1 << 16];
 
 static uint32_t next(uint64_t *state) {
@@ -42,23 +45,33 @@ static void *work(void *argument) {
             }
         }
     }
+    for (int i = -1; i < blocks; i++) {
+        void *block = i < 0 ? all : all[i];
+        if (!block || ((size_t *)block)[-1] & 2) continue;
+        live++;
+        bytes += malloc_usable_size(block) + sizeof(size_t);
+    }
     pthread_barrier_wait(&filled);
     pthread_barrier_wait(&done);
     return all;
 }
 
 int main(int argc, char **argv) {
+    if (argc < 3) return 2;
     threads = atoi(argv[1]);
     blocks = atoi(argv[2]);
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     pthread_barrier_init(&filled, NULL, threads + 1);
     pthread_barrier_init(&done, NULL, threads + 1);
+    /* With mappings of their own: plain, aligned to less and more than an OS page, and to much more. */
+    void *apart[] = {malloc(300000), aligned_alloc(64, 1 << 18), aligned_alloc(4096, 3 << 17), aligned_alloc(1 << 21, 300000)};
+    for (int i = 0; i < 4; i++) memset(apart[i], 1, 200000);
     for (intptr_t i = 0; i < threads; i++) {
         pthread_t thread;
         pthread_create(&thread, NULL, work, (void *)i);
     }
     pthread_barrier_wait(&filled);
-    if (argc > 3 && !strcmp(argv[3], "trim")) malloc_trim(0);
+    printf("live %zu %zu\n", live, bytes);
     malloc_info(0, stdout);
     printf("ready\n");
     fflush(stdout);

@@ -1,0 +1,355 @@
+//! jemalloc 5.3: found by its radix tree in the data of a library or a program, then read extent by extent.
+//!
+//! The tree has a root of 2^18 pointers, for bits 30 to 47 of addresses; each leaf has 2^18 words for bits 12 to 29. A word
+//! is a pointer to an extent's record in the middle, its size class in the highest 16 bits, and flags in the lowest 7. The
+//! record has the extent's address, size and state, and for a slab a bit for each block, set while it is free. So a pointer
+//! whose leaf leads to a record with the very address that the leaf's index says is the tree's for sure.
+
+use crate::data::{data, read};
+use crate::window::{copy, held, overlap, page_size, peek, resident, word};
+use crate::{Amount, Files, Heap, Mapping, Memory, Part, Run, Split};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Words in the root and in a leaf.
+const FAN: u64 = 1 << 18;
+/// Pointers that are tried as leaves.
+const TRIED: u32 = 20_000;
+/// Bytes of a record.
+const RECORD: usize = 128;
+/// Its bits of blocks.
+const BITS: usize = 64;
+/// Extents that are read.
+const MOST: u32 = 1 << 24;
+/// Unit and alignment of the allocator's own memory.
+const BASE: u64 = 2 << 20;
+
+/// The heaps of all copies of jemalloc in a process.
+pub fn find(memory: &dyn Memory, mappings: &[Mapping], _: &dyn Files) -> Vec<Heap> {
+    let mut heaps = Vec::new();
+    for (mapping, range) in data(mappings) {
+        if range.end - range.start < 8 * FAN {
+            continue;
+        }
+        let mut finder = Finder { memory, mappings, tried: 0 };
+        let Some(root) = finder.root(&range) else { continue };
+        let mut walk = Walk { memory, mappings, splits: BTreeMap::new(), bases: Vec::new(), extents: 0, torn: 0 };
+        walk.root(root);
+        heaps.push(walk.heap(mapping));
+    }
+    heaps
+}
+
+/// The record of an extent.
+#[derive(Clone, Copy)]
+struct Record {
+    address: u64,
+    size: u64,
+    arena: u64,
+    is_slab: bool,
+    /// 0 active, 1 dirty, 2 muzzy, 3 retained.
+    state: u64,
+    class: u64,
+    free: u64,
+}
+
+impl Record {
+    fn parse(bytes: &[u8]) -> Option<Record> {
+        let (bits, address, size) = (word(bytes, 0)?, word(bytes, 8)?, word(bytes, 16)? & !4095);
+        let record = Record {
+            address: address & !4095,
+            size,
+            arena: bits & 0xfff,
+            is_slab: bits >> 12 & 1 == 1,
+            state: bits >> 17 & 7,
+            class: bits >> 20 & 0xff,
+            free: bits >> 28 & 0x3ff,
+        };
+        (size != 0 && size < 1 << 47 && record.address != 0 && record.address.checked_add(size)? < 1 << 47)
+            .then_some(record)
+    }
+}
+
+/// The record that a leaf's word points to.
+fn record_of(word: u64) -> u64 {
+    word & 0xffff_ffff_ff80
+}
+
+struct Finder<'a> {
+    memory: &'a dyn Memory,
+    mappings: &'a [Mapping],
+    tried: u32,
+}
+
+impl Finder<'_> {
+    /// Where the root is, in the data at `range`.
+    fn root(&mut self, range: &Range<u64>) -> Option<u64> {
+        let mut runs = Vec::new();
+        self.memory.resident(range.clone(), &mut runs);
+        for run in runs {
+            let bytes = read(self.memory, run.range.start.max(range.start)..run.range.end.min(range.end));
+            for (number, leaf) in bytes.as_chunks::<8>().0.iter().map(|leaf| u64::from_le_bytes(*leaf)).enumerate() {
+                if leaf == 0 || !leaf.is_multiple_of(64) || !is_anonymous(self.mappings, leaf) {
+                    continue;
+                }
+                self.tried += 1;
+                if self.tried > TRIED {
+                    return None;
+                }
+                let at = run.range.start + 8 * number as u64;
+                if let Some(index) = self.leaf(leaf)
+                    && let Some(root) = at.checked_sub(8 * index).filter(|root| *root >= range.start)
+                    && root + 8 * FAN <= range.end
+                {
+                    return Some(root);
+                }
+            }
+        }
+        None
+    }
+
+    /// The place in the root of what may be a leaf.
+    fn leaf(&self, leaf: u64) -> Option<u64> {
+        let (mut runs, mut entries) = (Vec::new(), 0);
+        let end = (leaf + 8 * FAN).next_multiple_of(4096);
+        self.memory.resident(leaf & !4095..end, &mut runs);
+        for run in runs.iter().take(8) {
+            let range = run.range.start.max(leaf)..run.range.end.min(run.range.start + (16 << 10)).min(leaf + 8 * FAN);
+            let bytes = read(self.memory, range.clone());
+            for (number, entry) in bytes.as_chunks::<8>().0.iter().map(|e| u64::from_le_bytes(*e)).enumerate() {
+                if entry == 0 {
+                    continue;
+                }
+                entries += 1;
+                let index = (range.start - leaf) / 8 + number as u64;
+                let mut bytes = [0; RECORD];
+                if is_anonymous(self.mappings, record_of(entry))
+                    && copy(self.memory, record_of(entry), &mut bytes)
+                    && let Some(record) = Record::parse(&bytes)
+                    && (record.address >> 12) % FAN == index
+                    && record.state == entry >> 2 & 7
+                    && is_anonymous(self.mappings, record.address)
+                {
+                    return Some(record.address >> 30);
+                }
+                if entries == 64 {
+                    return None;
+                }
+            }
+        }
+        None
+    }
+}
+
+fn is_anonymous(mappings: &[Mapping], address: u64) -> bool {
+    let after = mappings.partition_point(|mapping| mapping.range.start <= address);
+    after.checked_sub(1).and_then(|at| mappings.get(at)).is_some_and(|mapping| {
+        // Memory of the allocator's own may be reserved only.
+        address < mapping.range.end && mapping.private && mapping.file().is_none()
+    })
+}
+
+struct Walk<'a> {
+    memory: &'a dyn Memory,
+    mappings: &'a [Mapping],
+    /// By arena.
+    splits: BTreeMap<u64, (Split, Vec<Range<u64>>)>,
+    /// The allocator's own memory.
+    bases: Vec<Range<u64>>,
+    extents: u32,
+    /// Slabs whose bits and count disagreed.
+    torn: u32,
+}
+
+impl Walk<'_> {
+    fn root(&mut self, root: u64) {
+        let mut runs = Vec::new();
+        self.memory.resident(root & !4095..(root + 8 * FAN).next_multiple_of(4096), &mut runs);
+        for run in runs {
+            let range = run.range.start.max(root)..run.range.end.min(root + 8 * FAN);
+            let bytes = read(self.memory, range.clone());
+            for (number, leaf) in bytes.as_chunks::<8>().0.iter().map(|leaf| u64::from_le_bytes(*leaf)).enumerate() {
+                let high = ((range.start - root) / 8 + number as u64) << 30;
+                if leaf != 0 && leaf.is_multiple_of(64) && is_anonymous(self.mappings, leaf) {
+                    self.leaf(leaf, high);
+                }
+            }
+        }
+    }
+
+    fn leaf(&mut self, leaf: u64, high: u64) {
+        self.own(leaf);
+        let mut runs = Vec::new();
+        self.memory.resident(leaf & !4095..(leaf + 8 * FAN).next_multiple_of(4096), &mut runs);
+        for run in runs {
+            let range = run.range.start.max(leaf)..run.range.end.min(leaf + 8 * FAN);
+            let bytes = read(self.memory, range.clone());
+            let mut before = 0;
+            for (number, entry) in bytes.as_chunks::<8>().0.iter().map(|e| u64::from_le_bytes(*e)).enumerate() {
+                // Each OS page of a slab has the same entry.
+                if entry == 0 || record_of(entry) == before {
+                    continue;
+                }
+                before = record_of(entry);
+                let address = high + (((range.start - leaf) / 8 + number as u64) << 12);
+                let mut bytes = [0; RECORD];
+                if self.extents < MOST
+                    && copy(self.memory, before, &mut bytes)
+                    && let Some(record) = Record::parse(&bytes)
+                    && record.address == address
+                {
+                    self.extents += 1;
+                    self.own(before);
+                    self.extent(&record, &bytes[BITS..]);
+                }
+            }
+        }
+    }
+
+    /// Notes the allocator's own memory around `address`: it begins with its size, and is aligned.
+    fn own(&mut self, address: u64) {
+        if self.bases.iter().any(|base| base.contains(&address)) {
+            return;
+        }
+        let start = (0..64).map_while(|back| (address & !(BASE - 1)).checked_sub(back * BASE)).find_map(|start| {
+            let size = peek(self.memory, start)?;
+            let fits = size != 0 && size.is_multiple_of(BASE) && size < 1 << 40 && start + size > address;
+            fits.then_some(start..start + size)
+        });
+        if let Some(range) = start.filter(|range| self.bases.iter().all(|base| overlap(base, range) == 0)) {
+            self.bases.push(range);
+        }
+    }
+
+    fn extent(&mut self, record: &Record, bits: &[u8]) {
+        let range = record.address..record.address + record.size;
+        let (split, ranges) = self.splits.entry(record.arena).or_default();
+        ranges.push(range.clone());
+        if record.state != 0 || !record.is_slab {
+            let amount = Amount { blocks: 1, bytes: record.size, resident: resident(self.memory, range) };
+            if record.state == 0 {
+                split.live.add(&amount);
+            } else {
+                split.free.add(&amount);
+                split.kept_bytes += amount.resident;
+                split.trimmable_bytes += amount.resident;
+                split.largest_free_bytes = split.largest_free_bytes.max(amount.bytes);
+            }
+            return;
+        }
+        let size = class_size(record.class);
+        let count = record.size.checked_div(size).unwrap_or(0).min(8 * (RECORD - BITS) as u64);
+        let is_free = |block: u64| bits[block as usize / 8] >> (block % 8) & 1 == 1;
+        self.torn += u32::from((0..count).filter(|block| is_free(*block)).count() as u64 != record.free);
+        let (mut runs, mut free_from, page) = (Vec::new(), None, page_size(self.memory));
+        self.memory.resident(range.clone(), &mut runs);
+        let held = |range: Range<u64>| -> u64 {
+            let resident = |run: &&Run| !run.swapped;
+            runs.iter().filter(resident).map(|run| overlap(&run.range, &range)).sum()
+        };
+        for block in 0..=count {
+            let at = record.address + block * size;
+            if block < count && is_free(block) {
+                free_from.get_or_insert(at);
+                continue;
+            }
+            // What is behind the last block is free too.
+            let end = if block == count { range.end } else { at };
+            if let Some(from) = free_from.take().or((block == count && at < range.end).then_some(at)) {
+                let blocks = (end - from) / size;
+                split.free.add(&Amount { blocks, bytes: end - from, resident: held(from..end) });
+                let whole = from.next_multiple_of(page)..end & !(page - 1);
+                split.kept_bytes += if whole.start < whole.end { held(whole) } else { 0 };
+                split.largest_free_bytes = split.largest_free_bytes.max(size);
+            }
+            if block < count {
+                split.live.add(&Amount { blocks: 1, bytes: size, resident: held(at..at + size) });
+            }
+        }
+    }
+
+    fn heap(mut self, mapping: &Mapping) -> Heap {
+        let mut heap = Heap {
+            allocator: "jemalloc 5.3".to_string(),
+            library: mapping.file().map(str::to_string),
+            ..Heap::default()
+        };
+        if self.torn > 0 {
+            heap.doubts.push(format!("{} of {} extents changed while they were read", self.torn, self.extents));
+        }
+        heap.doubts.push("blocks in caches of threads count as live".to_string());
+        if self.extents == MOST {
+            heap.doubts.push(format!("more than {MOST} extents: the rest was not read"));
+        }
+        for (arena, (split, ranges)) in std::mem::take(&mut self.splits) {
+            let ranges = joined(ranges);
+            heap.parts.push(part(self.memory, format!("arena {arena}"), ranges, Some(split)));
+        }
+        let ranges = joined(std::mem::take(&mut self.bases));
+        let mut sums = Amount::default();
+        for range in &ranges {
+            let resident = resident(self.memory, range.clone());
+            sums.add(&Amount { blocks: 1, bytes: range.end - range.start, resident });
+        }
+        let split = Split { metadata: sums, ..Split::default() };
+        heap.parts.push(part(self.memory, "metadata".to_string(), ranges, Some(split)));
+        heap.parts.sort_by_key(|part| std::cmp::Reverse(part.resident_bytes));
+        heap
+    }
+}
+
+/// Bytes of a block of a size class.
+fn class_size(class: u64) -> u64 {
+    let Some(place) = class.checked_sub(1) else { return 8 };
+    let (group, step) = (place / 4, place % 4 + 1);
+    match group {
+        0 => 16 * step,
+        1..=40 => (64 << (group - 1)) + step * (16 << (group - 1)),
+        _ => u64::MAX,
+    }
+}
+
+/// In order; joined where one ends at the next, cut where a changed record made them overlap.
+pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<u64>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if last.end >= range.start => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    joined
+}
+
+/// A part of `ranges`; its bytes are those of the split where there is one.
+pub fn part(memory: &dyn Memory, name: String, ranges: Vec<Range<u64>>, split: Option<Split>) -> Part {
+    let mut sums = (0, 0, 0);
+    for range in &ranges {
+        let (resident, swapped) = held(memory, range.clone());
+        sums = (sums.0 + range.end - range.start, sums.1 + resident, sums.2 + swapped);
+    }
+    let total = split.as_ref().map(Split::total);
+    Part {
+        name,
+        ranges,
+        bytes: total.map_or(sums.0, |total| total.bytes),
+        reserved_bytes: 0,
+        resident_bytes: total.map_or(sums.1, |total| total.resident),
+        swapped_bytes: sums.2,
+        split,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::class_size;
+
+    /// Catches sizes of classes that differ from jemalloc's table.
+    #[test]
+    fn classes() {
+        let sizes: Vec<u64> = (0..18).map(class_size).collect();
+        assert_eq!(sizes, [8, 16, 32, 48, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512, 640]);
+        assert_eq!(class_size(36), 16 << 10);
+    }
+}
