@@ -25,7 +25,7 @@ fn class(kind: Kind, owner: impl Into<String>) -> Class {
 /// Each mapping's class, in their order.
 pub fn classes(seen: &Seen) -> Vec<Class> {
     let runtimes = runtime::of(seen);
-    let stacks = stacks(seen, &runtimes);
+    let stacks = stacks(seen);
     let mut all: Vec<Class> = Vec::with_capacity(seen.mappings.len());
     for (at, mapping) in seen.mappings.iter().enumerate() {
         let before = at.checked_sub(1).map(|before| (&seen.mappings[before], &all[before]));
@@ -40,15 +40,14 @@ pub fn classes(seen: &Seen) -> Vec<Class> {
 }
 
 /// The mappings that the stack pointers of threads are in, by their starts; the first thread's is the kernel's `[stack]`.
-fn stacks<'s>(seen: &'s Seen, runtimes: &[&Runtime]) -> HashMap<u64, &'s Thread> {
+fn stacks(seen: &Seen) -> HashMap<u64, &Thread> {
     let mut found = HashMap::new();
     for thread in &seen.threads {
         let Some(pointer) = thread.stack_pointer else { continue };
         let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
         let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
         // Goroutines have stacks in Go's heap.
-        let is_heap = runtimes.iter().any(|runtime| runtime.name == "Go" && runtime.owns(mapping, None));
-        if !is_heap && (mapping.is_nameless() || mapping.name.starts_with("[anon:")) {
+        if !runtime::is_go_heap(seen, mapping) && (mapping.is_nameless() || mapping.name.starts_with("[anon:")) {
             found.entry(mapping.range.start).or_insert(thread);
         }
     }

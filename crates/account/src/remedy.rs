@@ -53,7 +53,7 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
         });
     }
     let mut kept: Vec<u64> =
-        seen.heaps.iter().filter(|part| !part.mapped && is_glibc(&part.figures.allocator)).map(|p| p.figures.kept_bytes).collect();
+        seen.heaps.iter().filter(|part| !part.mapped && is_glibc(&part.figures.allocator)).map(|p| p.figures.kept_bytes.saturating_sub(p.figures.cached_bytes)).collect();
     kept.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let beyond: u64 = kept.iter().skip(2).sum();
     if kept.len() > 2 {
@@ -61,7 +61,7 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
             text: format!("Start it with two arenas in place of {}: threads reuse each other's free blocks.", kept.len()),
             command: "MALLOC_ARENA_MAX=2".into(),
             bytes: beyond,
-            rule: "what all arenas keep but the two that keep most".into(),
+            rule: "what all arenas keep but the two that keep most, without the caches of threads".into(),
             now: false,
         });
     }

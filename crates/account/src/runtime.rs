@@ -80,7 +80,7 @@ pub fn of(seen: &Seen) -> Vec<&'static Runtime> {
     let names: Vec<&str> = seen.mappings.iter().map(|mapping| file_name(&mapping.name)).collect();
     let has = |runtime: &Runtime| {
         let named = |name: &&str| !name.is_empty() && runtime.files.iter().any(|file| begins(name, file));
-        names.iter().any(named) || (runtime.files.is_empty() && seen.mappings.iter().any(is_first_of_go))
+        names.iter().any(named) || (runtime.files.is_empty() && seen.is_go)
     };
     TABLE.iter().filter(|runtime| has(runtime)).collect()
 }
@@ -126,14 +126,14 @@ fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
         && next.is_some_and(|next| next.range.end.is_multiple_of(64 * MIB) && next.range.end - mapping.range.start <= 64 * MIB)
 }
 
-/// Go's arenas of 64 MiB begin at 0xc000000000; what is used of one may be a mapping of its own.
+/// Go's arenas are far below the kernel's own places for mappings: at 0xc000000000, or at random since Go 1.26.
 fn go(mapping: &Mapping, _: Option<&Mapping>) -> bool {
-    mapping.is_nameless() && (0xc0_0000_0000..0xe0_0000_0000).contains(&mapping.range.start)
+    mapping.is_nameless() && (0x1_0000_0000..0x7000_0000_0000).contains(&mapping.range.start)
 }
 
-/// Whether it is the first arena of Go.
-fn is_first_of_go(mapping: &Mapping) -> bool {
-    mapping.is_nameless() && mapping.range.start == 0xc0_0000_0000
+/// Whether a mapping is of Go's heap, where goroutines have their stacks too.
+pub fn is_go_heap(seen: &Seen, mapping: &Mapping) -> bool {
+    seen.is_go && go(mapping, None)
 }
 
 fn aligned_256k(mapping: &Mapping, next: Option<&Mapping>) -> bool {
@@ -174,8 +174,8 @@ mod tests {
         assert_eq!(with(&["/usr/bin/python3.11", "/usr/bin/node"]), ["V8", "CPython"]);
         assert_eq!(with(&["/opt/bin/nodes", "/usr/bin/phpunit", "/lib/libc.so.6", "[heap]"]), [""; 0]);
         let arena = Mapping { range: 0xc0_0000_0000..0xc0_0040_0000, write: true, ..Mapping::default() };
-        let go = Seen { mappings: vec![arena], ..Seen::default() };
-        assert_eq!(of(&go)[0].name, "Go");
+        let go = Seen { mappings: vec![arena], is_go: true, ..Seen::default() };
+        assert!(of(&go)[0].name == "Go" && is_go_heap(&go, &go.mappings[0]));
     }
 
     /// Catches arenas of glibc that are taken for heaps of a runtime.

@@ -166,6 +166,8 @@ pub struct Seen {
     pub locked_zeros: u64,
     /// Devices of file systems in memory.
     pub memory_devices: Vec<(u32, u32)>,
+    /// Whether the program is made with Go.
+    pub is_go: bool,
     /// Allocators that were found.
     pub allocators: Vec<String>,
     /// Processes that share memory with it since a fork: parents and children with the same program.

@@ -5,6 +5,7 @@ use crate::{failed, heaps, python, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Seen, Thread};
 use neap_launch::error::Error;
+use object::Object;
 use std::fs;
 use std::io;
 use std::time::Duration;
@@ -73,6 +74,7 @@ fn once(pid: u32, effort: Effort) -> Result<Seen, Error> {
         mappings,
         threads: threads(pid, effort),
         page_tables: parse::value(&status, "VmPTE").unwrap_or(0),
+        is_go: effort == Effort::Full && is_go(pid),
         memory_devices: parse::memory_devices(&String::from_utf8_lossy(&mounts)),
         ..Seen::default()
     };
@@ -140,6 +142,13 @@ fn threads(pid: u32, effort: Effort) -> Vec<Thread> {
 fn stack_pointer(call: &str) -> Option<u64> {
     let pointer = call.split_ascii_whitespace().rev().nth(1)?;
     u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
+}
+
+/// Whether the program is made with Go: its linker leaves a section for that.
+fn is_go(pid: u32) -> bool {
+    let Ok(file) = fs::File::open(format!("/proc/{pid}/exe")) else { return false };
+    let cache = object::ReadCache::new(file);
+    object::File::parse(&cache).is_ok_and(|file| file.section_by_name(".go.buildinfo").is_some())
 }
 
 /// Whether the program is for 32 bits.

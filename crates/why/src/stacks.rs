@@ -5,10 +5,7 @@
 
 use crate::memory::Process;
 use neap_account::seen::{Seen, StackUse};
-use std::ops::Range;
 
-/// Go's heap, in which goroutines have their stacks.
-const GO: Range<u64> = 0xc0_0000_0000..0xe0_0000_0000;
 /// How far from the end of a stack the record is looked for.
 const TOP: u64 = 8 << 10;
 
@@ -21,7 +18,7 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
         let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
         let is_stack = mapping.is_nameless() || mapping.name == "[stack]" || mapping.name.starts_with("[anon:");
-        if !is_stack || GO.contains(&pointer) || stacks.iter().any(|known| known.start == mapping.range.start) {
+        if !is_stack || neap_account::is_go_heap(seen, mapping) || stacks.iter().any(|known| known.start == mapping.range.start) {
             continue;
         }
         let local_from = record(memory, mapping.range.end, page).unwrap_or(mapping.range.end).max(pointer);
