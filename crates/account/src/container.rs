@@ -68,6 +68,14 @@ pub struct Member {
     pub anonymous_bytes: u64,
 }
 
+impl Member {
+    /// The program without its folder and its arguments.
+    fn name(&self) -> &str {
+        let program = self.command.split(' ').next().unwrap_or("");
+        program.rsplit('/').next().unwrap_or(program)
+    }
+}
+
 /// A file in memory that a process of the cgroup can see, with its bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryFile {
@@ -151,7 +159,7 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
             false => member.anonymous_bytes,
         };
         anon -= bytes.min(anon);
-        let name = member.command.split(' ').next().unwrap_or("");
+        let name = member.name();
         all.push(account(Kind::Anonymous, format!("process {} {name}", member.pid), bytes, None));
     }
     all.push(account(Kind::Anonymous, "charged here, in no process of it", anon, None));
@@ -174,7 +182,7 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
         left -= bytes;
         all.push(account(Kind::Vdso, owner, bytes, None));
     }
-    all.push(account(Kind::Other, "charged, in no figure of the kernel (also pages on their way to it)", left, None));
+    all.push(account(Kind::Other, "charged, in no figure of the kernel", left, None));
     all.retain(|account| account.bytes > 0);
     all.sort_by_key(|account| std::cmp::Reverse(account.bytes));
     all
@@ -199,7 +207,7 @@ fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, Stri
         Cause::Kernel => format!("{} of {whole} are the kernel's own (slab, sockets, page tables)", bytes(kernel)),
         _ => {
             let who = members.first().map_or(String::new(), |member| {
-                let name = member.command.split(' ').next().unwrap_or("");
+                let name = member.name();
                 format!(", most of it process {} {name} ({}): `neap why {}`", member.pid, bytes(member.pss_bytes), member.pid)
             });
             format!("{} of {whole} are memory of its {} processes{who}", bytes(most), members.len())
@@ -216,11 +224,11 @@ fn remedies(of: &Charged, cache: u64, files: &[MemoryFile]) -> Vec<Remedy> {
     let clean = cache.saturating_sub(of.dirty);
     let reclaim = match of.v2 {
         true => format!("echo {clean} > {}/memory.reclaim", of.folder),
-        false => format!("echo 0 > {}/memory.force_empty (only when no process is left in it)", of.folder),
+        false => format!("echo 0 > {}/memory.force_empty", of.folder),
     };
     let mut all = vec![Remedy {
         text: "Have the kernel drop page cache now; it does so by itself before it kills a process.".into(),
-        command: if of.v2 { reclaim } else { "sync; echo 1 > /proc/sys/vm/drop_caches".into() },
+        command: reclaim,
         bytes: clean,
         rule: "page cache that is not dirty, and no file in memory".into(),
         now: true,

@@ -285,10 +285,10 @@ fn apart(seen: &Seen) -> Vec<Apart> {
     let hugetlb: u64 = seen.mappings.iter().map(|mapping| mapping.figures.hugetlb).sum();
     let stacks = 16 * 1024 * seen.threads.len() as u64;
     let all = [
-        ("page-tables", seen.page_tables, "the kernel's page tables of its address space"),
+        ("page-tables", seen.page_tables, "page tables"),
         ("swap", seen.total.swap, "swapped out"),
-        ("hugetlb", hugetlb, "pages of the kernel's pools, which Rss leaves out"),
-        ("kernel-stacks", stacks, "the kernel's stacks of its threads, 16 KiB each"),
+        ("hugetlb", hugetlb, "pages of the kernel's pools"),
+        ("kernel-stacks", stacks, "the kernel's stacks of its threads"),
     ];
     let apart = |(kind, bytes, text): (_, _, &str)| Apart { kind, bytes, text: text.to_owned() };
     all.into_iter().filter(|(_, bytes, _)| *bytes > 0).map(apart).collect()

@@ -45,7 +45,7 @@ pub fn text(report: &Report, style: Style) -> String {
     out.push('\n');
     table(&mut out, &report.accounts, report.rss_bytes, style);
     for apart in &report.apart {
-        let line = format!("{:>10}        not in Rss: {}, {}", bytes(apart.bytes), apart.kind, apart.text);
+        let line = format!("{:>10}        not in Rss: {}", bytes(apart.bytes), apart.text);
         out.push_str(&format!("{}\n", cut(&line)));
     }
     heaps(&mut out, report);

@@ -43,8 +43,9 @@ fn path_of(text: &str) -> Option<String> {
 
 /// The account of the cgroup at a path; `self` is neap's own.
 pub fn look(path: &str) -> Result<Container, Error> {
-    let path = if path == "self" { of_process(std::process::id())? } else { path.to_owned() };
-    let (folder, v2) = folder(&path)?;
+    let own = of_process(std::process::id()).unwrap_or_default();
+    let path = if path == "self" { own.clone() } else { path.to_owned() };
+    let (folder, v2) = folder(&path, path == own)?;
     let charged = charged(&path, &folder, v2)?;
     let mut notes = Vec::new();
     let members = members(&folder, &mut notes);
@@ -53,12 +54,13 @@ pub fn look(path: &str) -> Result<Container, Error> {
 }
 
 /// The folder of a cgroup, and whether it is of version 2.
-fn folder(path: &str) -> Result<(PathBuf, bool), Error> {
+fn folder(path: &str, is_own: bool) -> Result<(PathBuf, bool), Error> {
     let below = path.strip_prefix(ROOT).unwrap_or(path).trim_start_matches('/');
     let given = [PathBuf::from(path), Path::new(ROOT).join(below), Path::new(ROOT).join("memory").join(below)];
     // In a container its own cgroup may be mounted as the root.
-    let own = [PathBuf::from(ROOT), Path::new(ROOT).join("memory")];
-    for folder in given.iter().filter(|folder| folder.is_absolute()).chain(&own) {
+    let root = [PathBuf::from(ROOT), Path::new(ROOT).join("memory")];
+    let root = root.iter().filter(|_| is_own);
+    for folder in given.iter().filter(|folder| folder.is_absolute()).chain(root) {
         if folder.join("memory.current").exists() {
             return Ok((folder.clone(), true));
         }
@@ -123,9 +125,13 @@ fn members(folder: &Path, notes: &mut Vec<String>) -> Vec<Member> {
     let mut all = Vec::new();
     let mut unread = 0;
     for pid in pids(folder) {
-        let Ok(text) = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) else {
-            unread += usize::from(Path::new(&format!("/proc/{pid}")).exists());
-            continue;
+        let text = match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+            Ok(text) => text,
+            // Threads of the kernel and processes that end have none.
+            Err(error) => {
+                unread += usize::from(error.kind() == std::io::ErrorKind::PermissionDenied);
+                continue;
+            }
         };
         let figures = parse::rollup(&text);
         let anonymous = parse::value(&text, "Pss_Anon").unwrap_or(figures.anonymous.min(figures.pss));

@@ -3,10 +3,15 @@
 use crate::files::Files;
 use crate::memory::Process;
 use neap_account::model::HeapFigures;
+use neap_account::parse;
 use neap_account::seen::{HeapPart, Mapping, Piece, Seen};
 use neap_heaps::{Heap, Part};
 use neap_survey::{Asked, Walked};
+use std::fs;
 use std::ops::Range;
+
+/// How often heaps are looked for that cannot be where they were.
+const TRIES: u32 = 4;
 
 /// Adds all heaps.
 pub fn read(seen: &mut Seen, memory: &Process) {
@@ -15,9 +20,7 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         let part = neap(&walked, seen, memory);
         seen.heaps.push(part);
     }
-    let mappings: Vec<neap_heaps::Mapping> = seen.mappings.iter().map(listed).collect();
-    let files = Files::new(seen.pid);
-    for heap in neap_heaps::find(memory, &mappings, &files) {
+    for heap in find(seen, memory) {
         // A copy of glibc that serves no block, as beside neap, is no news.
         if heap.parts.iter().any(|part| part.resident_bytes > 0) && !seen.allocators.contains(&heap.allocator) {
             seen.allocators.push(heap.allocator.clone());
@@ -30,6 +33,32 @@ pub fn read(seen: &mut Seen, memory: &Process) {
             seen.heaps.push(part);
         }
     }
+}
+
+/// The heaps of other allocators. A heap that grows while it is looked for is not where the list of mappings has it: then
+/// it is looked for again, with a new list.
+fn find(seen: &Seen, memory: &Process) -> Vec<Heap> {
+    let files = Files::new(seen.pid);
+    let mut found = Vec::new();
+    for _ in 0..TRIES {
+        let text = fs::read(format!("/proc/{}/maps", seen.pid)).unwrap_or_default();
+        let mappings = parse::smaps(&String::from_utf8_lossy(&text));
+        let listed: Vec<neap_heaps::Mapping> = mappings.iter().map(listed).collect();
+        let heaps = neap_heaps::find(memory, &listed, &files);
+        if covered(&heaps) >= covered(&found) {
+            found = heaps;
+        }
+        let brk = mappings.iter().find(|mapping| mapping.name == "[heap]").map_or(0, |mapping| mapping.range.start);
+        let has = |heap: &Heap| heap.parts.iter().any(|part| part.ranges.iter().any(|range| range.contains(&brk)));
+        if brk == 0 || found.iter().any(has) {
+            break;
+        }
+    }
+    found
+}
+
+fn covered(heaps: &[Heap]) -> u64 {
+    heaps.iter().flat_map(|heap| &heap.parts).map(|part| part.resident_bytes).sum()
 }
 
 /// A mapping as the walkers want it.
@@ -72,7 +101,7 @@ fn neap(walked: &Walked, seen: &Seen, memory: &Process) -> HeapPart {
         reserved_bytes: walked.ranges.iter().map(|range| range.end - range.start).sum(),
         resident_bytes: tally.resident,
         live_bytes: tally.live + tally.untouched,
-        live_blocks: 0,
+        live_blocks: neap_observe::read(seen.pid).map_or(0, |page| page.gauges.live_blocks),
         free_bytes: tally.waiting + tally.cached + tally.pinned() + tally.samples,
         kept_bytes: tally.waiting + tally.cached,
         fragmentation_bytes: tally.pinned() + tally.samples,
