@@ -13,6 +13,7 @@ mod glibc;
 mod jemalloc;
 mod memory;
 mod model;
+mod musl;
 mod window;
 
 pub use memory::{Files, Mapping, Memory, NoFiles, Run, Unreadable};
@@ -22,5 +23,6 @@ pub use model::{Amount, Heap, Part, Pin, Split};
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let mut heaps = glibc::find(memory, mappings, files);
     heaps.extend(jemalloc::find(memory, mappings, files));
+    heaps.extend(musl::find(memory, mappings, files));
     heaps
 }
