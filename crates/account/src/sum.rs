@@ -203,7 +203,8 @@ fn accounts(seen: &Seen, classes: &[Class], parts: &[Part]) -> Vec<Account> {
     let mut largest: HashMap<usize, (u64, usize)> = HashMap::new();
     for (at, part) in parts.iter().enumerate() {
         let known = largest.entry(part.mapping).or_insert((part.bytes, at));
-        if part.bytes > known.0 {
+        // The mapping's own class comes last, and wins among equals.
+        if part.bytes >= known.0 {
             *known = (part.bytes, at);
         }
     }

@@ -5,7 +5,7 @@
 //! without contents, if it is [`LEAST`] percent of Rss. Else the verdict names what holds most.
 
 use crate::model::{Cause, HeapFigures, Kind, Report};
-use crate::remedy;
+use crate::{remedy, runtime};
 use crate::seen::Seen;
 use crate::units::{bytes, fit, percent};
 
@@ -196,7 +196,8 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
     let first = format!("{} of {} are {words}", bytes(held), bytes(facts.rss));
     match cause {
         Cause::Live => format!(
-            "{first}: what it needs, or a leak, which `neap why --watch {}` tells apart",
+            "{first}{}: what it needs, or a leak, which `neap why --watch {}` tells apart",
+            runtime::of(seen).first().map_or(String::new(), |of| format!(", outside the heap of {}", of.name)),
             seen.pid
         ),
         Cause::RuntimeHeap => {
