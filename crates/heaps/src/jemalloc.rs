@@ -5,16 +5,15 @@
 //! record has the extent's address, size and state, and for a slab a bit for each block, set while it is free. So a pointer
 //! whose leaf leads to a record with the very address that the leaf's index says is the tree's for sure.
 
-use crate::data::{data, read};
+use crate::data::data;
+use crate::radix::{Seen, Tree, is_anonymous};
 use crate::window::{copy, held, overlap, page_size, peek, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Part, Run, Split};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Words in the root and in a leaf.
-const FAN: u64 = 1 << 18;
-/// Pointers that are tried as leaves.
-const TRIED: u32 = 20_000;
+/// The tree.
+const TREE: Tree = Tree { root: 1 << 18, leaf: 1 << 18, aligned: 64 };
 /// Bytes of a record.
 const RECORD: usize = 128;
 /// Its bits of blocks.
@@ -27,14 +26,22 @@ const BASE: u64 = 2 << 20;
 /// The heaps of all copies of jemalloc in a process.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], _: &dyn Files) -> Vec<Heap> {
     let mut heaps = Vec::new();
+    let page = |word: u64| {
+        let mut bytes = [0; RECORD];
+        let is_read = is_anonymous(mappings, record_of(word)) && copy(memory, record_of(word), &mut bytes);
+        let record = is_read.then(|| Record::parse(&bytes)).flatten()?;
+        (record.state == word >> 2 & 7 && is_anonymous(mappings, record.address)).then_some(record.address >> 12)
+    };
     for (mapping, range) in data(mappings) {
-        if range.end - range.start < 8 * FAN {
+        if range.end - range.start < 8 * TREE.root {
             continue;
         }
-        let mut finder = Finder { memory, mappings, tried: 0 };
-        let Some(root) = finder.root(&range) else { continue };
-        let mut walk = Walk { memory, mappings, splits: BTreeMap::new(), bases: Vec::new(), extents: 0, torn: 0 };
-        walk.root(root);
+        let Some(root) = TREE.find(memory, mappings, &range, &page) else { continue };
+        let mut walk = Walk { memory, splits: BTreeMap::new(), bases: Vec::new(), extents: 0, torn: 0 };
+        TREE.each(memory, mappings, root, &mut |seen| match seen {
+            Seen::Leaf(leaf) => walk.own(leaf),
+            Seen::Word { page, word } => walk.word(page, word),
+        });
         heaps.push(walk.heap(mapping));
     }
     heaps
@@ -75,83 +82,8 @@ fn record_of(word: u64) -> u64 {
     word & 0xffff_ffff_ff80
 }
 
-struct Finder<'a> {
-    memory: &'a dyn Memory,
-    mappings: &'a [Mapping],
-    tried: u32,
-}
-
-impl Finder<'_> {
-    /// Where the root is, in the data at `range`.
-    fn root(&mut self, range: &Range<u64>) -> Option<u64> {
-        let mut runs = Vec::new();
-        self.memory.resident(range.clone(), &mut runs);
-        for run in runs {
-            let bytes = read(self.memory, run.range.start.max(range.start)..run.range.end.min(range.end));
-            for (number, leaf) in bytes.as_chunks::<8>().0.iter().map(|leaf| u64::from_le_bytes(*leaf)).enumerate() {
-                if leaf == 0 || !leaf.is_multiple_of(64) || !is_anonymous(self.mappings, leaf) {
-                    continue;
-                }
-                self.tried += 1;
-                if self.tried > TRIED {
-                    return None;
-                }
-                let at = run.range.start + 8 * number as u64;
-                if let Some(index) = self.leaf(leaf)
-                    && let Some(root) = at.checked_sub(8 * index).filter(|root| *root >= range.start)
-                    && root + 8 * FAN <= range.end
-                {
-                    return Some(root);
-                }
-            }
-        }
-        None
-    }
-
-    /// The place in the root of what may be a leaf.
-    fn leaf(&self, leaf: u64) -> Option<u64> {
-        let (mut runs, mut entries) = (Vec::new(), 0);
-        let end = (leaf + 8 * FAN).next_multiple_of(4096);
-        self.memory.resident(leaf & !4095..end, &mut runs);
-        for run in runs.iter().take(8) {
-            let range = run.range.start.max(leaf)..run.range.end.min(run.range.start + (16 << 10)).min(leaf + 8 * FAN);
-            let bytes = read(self.memory, range.clone());
-            for (number, entry) in bytes.as_chunks::<8>().0.iter().map(|e| u64::from_le_bytes(*e)).enumerate() {
-                if entry == 0 {
-                    continue;
-                }
-                entries += 1;
-                let index = (range.start - leaf) / 8 + number as u64;
-                let mut bytes = [0; RECORD];
-                if is_anonymous(self.mappings, record_of(entry))
-                    && copy(self.memory, record_of(entry), &mut bytes)
-                    && let Some(record) = Record::parse(&bytes)
-                    && (record.address >> 12) % FAN == index
-                    && record.state == entry >> 2 & 7
-                    && is_anonymous(self.mappings, record.address)
-                {
-                    return Some(record.address >> 30);
-                }
-                if entries == 64 {
-                    return None;
-                }
-            }
-        }
-        None
-    }
-}
-
-fn is_anonymous(mappings: &[Mapping], address: u64) -> bool {
-    let after = mappings.partition_point(|mapping| mapping.range.start <= address);
-    after.checked_sub(1).and_then(|at| mappings.get(at)).is_some_and(|mapping| {
-        // Memory of the allocator's own may be reserved only.
-        address < mapping.range.end && mapping.private && mapping.file().is_none()
-    })
-}
-
 struct Walk<'a> {
     memory: &'a dyn Memory,
-    mappings: &'a [Mapping],
     /// By arena.
     splits: BTreeMap<u64, (Split, Vec<Range<u64>>)>,
     /// The allocator's own memory.
@@ -162,47 +94,17 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    fn root(&mut self, root: u64) {
-        let mut runs = Vec::new();
-        self.memory.resident(root & !4095..(root + 8 * FAN).next_multiple_of(4096), &mut runs);
-        for run in runs {
-            let range = run.range.start.max(root)..run.range.end.min(root + 8 * FAN);
-            let bytes = read(self.memory, range.clone());
-            for (number, leaf) in bytes.as_chunks::<8>().0.iter().map(|leaf| u64::from_le_bytes(*leaf)).enumerate() {
-                let high = ((range.start - root) / 8 + number as u64) << 30;
-                if leaf != 0 && leaf.is_multiple_of(64) && is_anonymous(self.mappings, leaf) {
-                    self.leaf(leaf, high);
-                }
-            }
-        }
-    }
-
-    fn leaf(&mut self, leaf: u64, high: u64) {
-        self.own(leaf);
-        let mut runs = Vec::new();
-        self.memory.resident(leaf & !4095..(leaf + 8 * FAN).next_multiple_of(4096), &mut runs);
-        for run in runs {
-            let range = run.range.start.max(leaf)..run.range.end.min(leaf + 8 * FAN);
-            let bytes = read(self.memory, range.clone());
-            let mut before = 0;
-            for (number, entry) in bytes.as_chunks::<8>().0.iter().map(|e| u64::from_le_bytes(*e)).enumerate() {
-                // Each OS page of a slab has the same entry.
-                if entry == 0 || record_of(entry) == before {
-                    continue;
-                }
-                before = record_of(entry);
-                let address = high + (((range.start - leaf) / 8 + number as u64) << 12);
-                let mut bytes = [0; RECORD];
-                if self.extents < MOST
-                    && copy(self.memory, before, &mut bytes)
-                    && let Some(record) = Record::parse(&bytes)
-                    && record.address == address
-                {
-                    self.extents += 1;
-                    self.own(before);
-                    self.extent(&record, &bytes[BITS..]);
-                }
-            }
+    /// Reads the extent of a word that stands for an OS page, if it begins there.
+    fn word(&mut self, page: u64, word: u64) {
+        let mut bytes = [0; RECORD];
+        if self.extents < MOST
+            && copy(self.memory, record_of(word), &mut bytes)
+            && let Some(record) = Record::parse(&bytes)
+            && record.address == page << 12
+        {
+            self.extents += 1;
+            self.own(record_of(word));
+            self.extent(&record, &bytes[BITS..]);
         }
     }
 

@@ -12,8 +12,11 @@ mod data;
 mod glibc;
 mod jemalloc;
 mod memory;
+mod mimalloc;
 mod model;
 mod musl;
+mod radix;
+mod tcmalloc;
 mod window;
 
 pub use memory::{Files, Mapping, Memory, NoFiles, Run, Unreadable};
@@ -24,5 +27,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     let mut heaps = glibc::find(memory, mappings, files);
     heaps.extend(jemalloc::find(memory, mappings, files));
     heaps.extend(musl::find(memory, mappings, files));
+    heaps.extend(tcmalloc::find(memory, mappings, files));
+    heaps.extend(mimalloc::find(memory, mappings, files));
     heaps
 }

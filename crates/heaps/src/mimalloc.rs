@@ -1,0 +1,176 @@
+//! mimalloc 2.1.7 and later, and 3: its memory lies at addresses that no other allocator asks for, between 2 and 32 TiB.
+//!
+//! Blocks of one size lie in *pages* (64 KiB and more) with a record each: numbers of blocks, their size, and where they
+//! begin. Version 2 has the records at the front of its segments of 32 MiB; version 3 at the front of its
+//! arenas. They are recognised by numbers that fit together.
+
+use crate::data::read;
+use crate::jemalloc::{joined, part};
+use crate::window::{overlap, resident, word};
+use crate::{Amount, Files, Heap, Mapping, Memory, Split};
+use std::ops::Range;
+
+/// Where mimalloc asks for memory.
+const HINTS: Range<u64> = 2 << 40..32 << 40;
+/// Alignment of segments, and of arenas.
+const SEGMENT: u64 = 32 << 20;
+/// Unit of pages.
+const SLICE: u64 = 64 << 10;
+/// Most bytes at the front of an arena that have records.
+const FRONT: u64 = 256 << 20;
+/// Pages that are read.
+const MOST: usize = 1 << 22;
+/// Places that are looked at for segments and arenas.
+const LOOKS: u32 = 1 << 20;
+
+/// The heap of mimalloc in a process. Of two copies the memory cannot be told apart.
+pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
+    let Some(library) = library(mappings, files) else { return Vec::new() };
+    let is_ours = |mapping: &Mapping| {
+        mapping.private && mapping.file().is_none() && HINTS.contains(&mapping.range.start) && mapping.writable
+    };
+    let ranges = joined(mappings.iter().filter(|mapping| is_ours(mapping)).map(|m| m.range.clone()).collect());
+    let is_three = ranges.iter().any(|range| front_of_arena(memory, range.start, range).is_some());
+    let (mut pages, mut fronts, mut seen) = (Vec::new(), Vec::new(), 0);
+    for range in &ranges {
+        let unit = if is_three { SLICE } else { SEGMENT };
+        let mut at = range.start.next_multiple_of(unit);
+        while at < range.end && seen < LOOKS {
+            seen += 1;
+            let arena = front_of_arena(memory, at, range).filter(|_| is_three);
+            let (front, length) = arena.unwrap_or((SLICE, unit));
+            if arena.is_some() || !is_three {
+                let front = at..range.end.min(at + front);
+                records(memory, front.clone(), range, is_three, &mut pages);
+                fronts.push(front);
+            }
+            at = at.saturating_add(length);
+        }
+    }
+    let split = split(memory, &ranges, &fronts, pages);
+    let part = part(memory, if is_three { "arenas" } else { "segments" }.to_string(), ranges, split);
+    let version = if is_three { "mimalloc 3" } else { "mimalloc 2" };
+    let mut heap = Heap { allocator: version.to_string(), library: Some(library), ..Heap::default() };
+    if part.split.is_none() {
+        heap.doubts.push("its pages were not found: of this version only the memory is known".to_string());
+    } else {
+        heap.doubts.push("resident bytes of a page count as live as far as live blocks could reach".to_string());
+    }
+    heap.parts.push(part);
+    vec![heap]
+}
+
+/// The file with mimalloc's code: by its name, or the program itself by a symbol.
+fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
+    let mut paths = mappings.iter().filter_map(|mapping| mapping.file());
+    let named = paths.find(|path| path.rsplit('/').next().is_some_and(|name| name.contains("mimalloc")));
+    let program = mappings.iter().find(|mapping| mapping.file().is_some());
+    let has_symbol = |mapping: &&Mapping| files.symbol(mapping, "mi_malloc").is_some();
+    named.map(str::to_string).or_else(|| program.filter(has_symbol)?.name.clone())
+}
+
+/// Bytes at the front of an arena of version 3, and of all of it, if one begins at `at`: it says how many slices it has,
+/// and how many are its own.
+fn front_of_arena(memory: &dyn Memory, at: u64, range: &Range<u64>) -> Option<(u64, u64)> {
+    let bytes = read(memory, at..range.end.min(at + 64));
+    let (slices, own) = (word(&bytes, 40)?, word(&bytes, 48)?);
+    let fits = slices >= SEGMENT / SLICE && slices < 1 << 32 && (1..slices.min(FRONT / SLICE)).contains(&own);
+    fits.then_some((own * SLICE, slices * SLICE))
+}
+
+/// Blocks of one size.
+struct Page {
+    start: u64,
+    block: u64,
+    used: u64,
+    reserved: u64,
+}
+
+/// Appends the pages with records in `front`, whose blocks lie in `range`.
+fn records(memory: &dyn Memory, front: Range<u64>, range: &Range<u64>, is_three: bool, pages: &mut Vec<Page>) {
+    let mut runs = Vec::new();
+    memory.resident(front.start & !4095..front.end.next_multiple_of(4096), &mut runs);
+    for run in runs {
+        let place = run.range.start.max(front.start)..run.range.end.min(front.end);
+        let bytes = read(memory, place.clone());
+        let half = |at: Option<usize>| {
+            let at = at?;
+            Some(u64::from(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?)))
+        };
+        for at in (0..bytes.len()).step_by(8) {
+            let (Some(block), Some(start)) = (word(&bytes, at), word(&bytes, at + 8)) else { break };
+            let fits = (8..1 << 44).contains(&block) && block.is_multiple_of(8) && range.contains(&start);
+            let is_behind = if is_three { start >= front.end } else { start > front.start };
+            if !fits || !is_behind {
+                continue;
+            }
+            // Distances from the block size back to: used, capacity, reserved.
+            let back = if is_three { [24, 22, 20] } else { [8, 30, 28] };
+            let [Some(used), Some(capacity), Some(reserved)] = back.map(|back| half(at.checked_sub(back))) else {
+                continue;
+            };
+            let end = reserved.checked_mul(block).and_then(|bytes| start.checked_add(bytes));
+            let fits = used <= capacity && capacity <= reserved && capacity > 0;
+            if fits && end.is_some_and(|end| end <= range.end) && pages.len() < MOST {
+                pages.push(Page { start, block, used, reserved });
+            }
+        }
+    }
+}
+
+/// Counts pages; what lies in none is free, or the allocator's own in front of the first.
+fn split(memory: &dyn Memory, ranges: &[Range<u64>], fronts: &[Range<u64>], mut pages: Vec<Page>) -> Option<Split> {
+    if pages.is_empty() {
+        return None;
+    }
+    pages.sort_by_key(|page| page.start);
+    let (mut split, mut end) = (Split::default(), 0);
+    for page in &pages {
+        let area = page.start..page.start + page.block * page.reserved;
+        if area.start < end {
+            continue;
+        }
+        end = area.end;
+        let (bytes, held) = (area.end - area.start, resident(memory, area));
+        let live = Amount { blocks: page.used, bytes: page.used * page.block, resident: 0 };
+        let live = Amount { resident: live.bytes.min(held), ..live };
+        split.live.add(&live);
+        let free = page.reserved - page.used;
+        split.free.add(&Amount { blocks: free, bytes: bytes - live.bytes, resident: held - live.resident });
+        split.kept_bytes += if page.used == 0 { held } else { 0 };
+    }
+    for range in ranges {
+        // Pages of version 2 may begin in the slice that has the records.
+        let mut own = Amount::default();
+        for front in fronts.iter().filter(|front| range.contains(&front.start)) {
+            let first = pages.partition_point(|page| page.start < front.start);
+            let end = pages.get(first).map_or(front.end, |page| page.start.min(front.end));
+            let held = resident(memory, front.start..end);
+            own.add(&Amount { blocks: 0, bytes: end - front.start, resident: held });
+        }
+        split.metadata.add(&own);
+        let (bytes, all) = (range.end - range.start, resident(memory, range.clone()));
+        let inside: (u64, u64) = pages_in(memory, &pages, range);
+        let rest = Amount {
+            blocks: 0,
+            bytes: bytes.saturating_sub(inside.0 + own.bytes),
+            resident: all.saturating_sub(inside.1 + own.resident),
+        };
+        split.kept_bytes += rest.resident;
+        split.free.add(&rest);
+    }
+    Some(split)
+}
+
+/// Bytes, and resident ones, of pages in a range; what two records claim counts once.
+fn pages_in(memory: &dyn Memory, pages: &[Page], range: &Range<u64>) -> (u64, u64) {
+    let (mut sums, mut end) = ((0, 0), 0);
+    for page in pages.iter().filter(|page| range.contains(&page.start)) {
+        let area = page.start..page.start + page.block * page.reserved;
+        if area.start >= end {
+            end = area.end;
+            sums = (sums.0 + overlap(&area, range), sums.1 + resident(memory, area));
+        }
+    }
+    sums
+}
