@@ -20,6 +20,8 @@ use std::time::{Duration, Instant};
 
 /// How long between two looks at Rss.
 const NAP: Duration = Duration::from_millis(20);
+/// The same after an account that took long.
+const LONGEST: Duration = Duration::from_millis(400);
 
 /// Runs the command; the result is its exit status.
 pub fn run(args: &WhyArgs) -> Result<u8, Error> {
@@ -156,8 +158,8 @@ impl Sampler {
                         best = Some(Report { moment: Some(format!("at its peak, after {after:.2} s")), ..report });
                     }
                 }
-                // At most a tenth of the time goes into looking.
-                nap = NAP.max(began.elapsed() * 9);
+                // Looking takes a third of the time at most, but a peak is not to be missed.
+                nap = (began.elapsed() * 2).clamp(NAP, LONGEST);
             }
             best
         })?;

@@ -1,5 +1,5 @@
 /* Plants one cause of memory that stays, prints its process, and obeys bytes of its standard input, each of which it
-   answers with a line: t malloc_trim, s stacks go back, g live memory grows by 4 MiB. Ends with its input. */
+   answers with a line: t malloc_trim, s stacks go back, g live memory grows by 1 MiB. Ends with its input. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <pthread.h>
@@ -114,7 +114,7 @@ int main(int argc, char **argv) {
     for (int c; (c = getchar()) != EOF;) {
         if (c == 't') malloc_trim(0);
         if (c == 's') { give_back = 1; usleep(300000); }
-        if (c == 'g') fill(blocks, 4 * 1024, 1000);
+        if (c == 'g') fill(blocks, 1024, 1000);
         printf("done\n");
         fflush(stdout);
     }
