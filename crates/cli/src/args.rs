@@ -13,6 +13,7 @@ use neap_launch::error::Error;
 use neap_launch::sys::print;
 use neap_order::args::OrderArgs;
 use neap_pagein::args::PageinArgs;
+use neap_why::args::{StatsArgs, WhyArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -20,12 +21,13 @@ Examples:
   neap run --summary -- ./server         ... and print what it cost at exit
   neap pagein -o - -- ls                 every page fault of a program, in order
   neap profile --time -- ./server        where the time of allocation goes, by caller
+  neap why 1234                          why a process is so large, on any allocator
   neap huge status                       pools, mounts, settings and limits of huge pages
   neap order trace -o T -- ./server      the functions that a program enters, in order
   neap lab run all --quick               the field's experiments, across allocators
   neap options                           what can be set with neap run --set
 
-Exit status: that of the program for `neap run`, `neap pagein` and `neap profile`; 125 when neap itself fails.";
+Exit status: that of the program for `neap run`, `neap pagein`, `neap profile` and `neap why`; 125 when neap itself fails.";
 
 /// Run programs on neap, a malloc that pays for the pages a program touches and for no others.
 #[derive(Debug, Parser)]
@@ -45,6 +47,10 @@ pub enum Command {
     Pagein(PageinArgs),
     /// Show which code takes memory, and where the time of allocation goes
     Profile(ProfileArgs),
+    /// Show why a process is so large, on any allocator: owners, a verdict, remedies
+    Why(WhyArgs),
+    /// Show what neap counts in a program that runs on it
+    Stats(StatsArgs),
     /// Show huge pages, and reserve them for one command
     Huge(HugeArgs),
     /// Find the functions that a program enters first, to lay it out on fewer pages
@@ -127,6 +133,8 @@ mod tests {
             "neap\\-run",
             "neap\\-profile\\-show",
             "neap\\-pagein\\-diff",
+            "neap\\-why",
+            "neap\\-stats",
             "neap\\-huge\\-reserve",
             "neap\\-lab\\-peers\\-build",
             "neap\\-man",

@@ -63,6 +63,8 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
         Command::Run(run) => run::run(run),
         Command::Pagein(pagein) => neap_pagein::run(pagein),
         Command::Profile(profile) => profile::run(profile),
+        Command::Why(why) => neap_why::run(&why),
+        Command::Stats(stats) => neap_why::stats(&stats),
         Command::Huge(huge) => neap_huge::run(huge),
         Command::Order(order) => neap_order::run(order),
         Command::Lab(lab) => lab::run(lab),

@@ -22,7 +22,7 @@ pub mod gauges;
 pub mod maps;
 mod snapshot;
 
-pub use gauges::Gauges;
+pub use gauges::{Gauges, Unit};
 pub use snapshot::{Snapshot, Unreadable};
 
 use core::sync::atomic::{AtomicU32, AtomicU64};

@@ -7,7 +7,7 @@
 use crate::pinned::Tally;
 use crate::process::Memory;
 use crate::snapshot::Snapshot;
-use crate::walk::walk;
+use crate::walk::{Walked, walk};
 use crate::{Error, find};
 use neap_samples::Live;
 use neap_samples::control::{Control, HeapPlaces};
@@ -178,6 +178,20 @@ impl Asked {
     /// What the process has kept so far, and what keeps the OS pages of its heap.
     pub fn look(&self) -> Result<Look, Error> {
         let snapshot = self.snapshot()?;
+        let live: Vec<Live> = snapshot.as_ref().map_or_else(Vec::new, |snapshot| snapshot.view().live().collect());
+        Ok(Look { snapshot, tally: self.walked(&live)?.tally })
+    }
+
+    /// Walks the heap of process `pid` without asking it for anything.
+    pub fn heap(pid: u32) -> Result<Walked, Error> {
+        let memory = Memory::open(pid)?;
+        let block = find::control(pid, &memory)?;
+        let request = Request { interval: 0, duration: Duration::ZERO };
+        let asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
+        asked.walked(&[])
+    }
+
+    fn walked(&self, live: &[Live]) -> Result<Walked, Error> {
         let place = |at: usize| self.word(offset_of!(Control, heap) + at);
         let places = HeapPlaces {
             layout: place(offset_of!(HeapPlaces, layout))?,
@@ -185,9 +199,7 @@ impl Asked {
             heaps: place(offset_of!(HeapPlaces, heaps))?,
             huge: place(offset_of!(HeapPlaces, huge))?,
         };
-        let live: Vec<Live> = snapshot.as_ref().map_or_else(Vec::new, |snapshot| snapshot.view().live().collect());
-        let tally = walk(&self.memory, self.pid, self.block, places, &live)?;
-        Ok(Look { snapshot, tally })
+        walk(&self.memory, self.pid, self.block, places, live)
     }
 
     /// Ends the request. Where others have made requests too, it ends with the last lease.

@@ -33,6 +33,7 @@ pub use ask::{Asked, Look, Request};
 pub use heap::{Scope, pinned_profile, profile};
 pub use pinned::{Key, Stratum, Tally, Told};
 pub use snapshot::{Snapshot, in_directory};
+pub use walk::Walked;
 
 use neap_profile::Profile;
 use std::fmt;

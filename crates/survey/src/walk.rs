@@ -29,15 +29,24 @@ const TABLES: usize = 1 << 12;
 const ARENA: u64 = (64 << 30) / CHUNK as u64;
 const ADDRESSES: u64 = 1 << 56;
 
+/// What a walk found.
+#[derive(Clone, Debug, Default)]
+pub struct Walked {
+    /// Its resident OS pages.
+    pub tally: Tally,
+    /// Where it is: arenas with their side tables, huge blocks.
+    pub ranges: Vec<Range<u64>>,
+}
+
 /// Counts the resident OS pages of a heap, where `samples` are the live samples. `block` is the control block, which has
 /// `places`.
-pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: &[Live]) -> Result<Tally, Error> {
+pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: &[Live]) -> Result<Walked, Error> {
     if places.layout != LAYOUT {
         return Err(Error::Structures);
     }
     let pages = Pages::open(pid)?;
     let cached = cached_blocks(memory, &pages, block.wrapping_add(places.heaps))?;
-    let mut walk = Walk { memory, pages, cached, samples: HashMap::new(), tally: Tally::default() };
+    let mut walk = Walk { memory, pages, cached, samples: HashMap::new(), tally: Tally::default(), ranges: Vec::new() };
     let mut arenas = Vec::new();
     for seen in SeenArena::all(&walk.copy(block.wrapping_add(places.arenas), SeenArena::BYTES)?) {
         if seen.chunks > ARENA || seen.base >= ADDRESSES {
@@ -51,7 +60,7 @@ pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: 
     }
     walk.huge(block.wrapping_add(places.huge))?;
     walk.rest();
-    Ok(walk.tally)
+    Ok(Walked { tally: walk.tally, ranges: walk.ranges })
 }
 
 fn chunk_of(address: u64) -> u64 {
@@ -155,6 +164,7 @@ struct Walk<'m> {
     /// By the chunk that they would lie in; those of large blocks by the chunk that they begin in.
     samples: HashMap<u64, Vec<Placed>>,
     tally: Tally,
+    ranges: Vec<Range<u64>>,
 }
 
 impl Walk<'_> {
@@ -186,6 +196,7 @@ impl Walk<'_> {
         let tables = self.pages.written(self.memory, arena.seen.base..arena.address(arena.seen.first))?;
         self.tally.resident += tables;
         self.tally.records += tables;
+        self.ranges.push(arena.seen.base..arena.address(arena.seen.chunks));
         for (chunks, records) in &arena.parts {
             let (mut what, mut large) = (Use::Free, Large::default());
             let mut from = chunks.start;
@@ -320,7 +331,9 @@ impl Walk<'_> {
             if next == 0 {
                 break;
             }
-            let table = self.pages.held(next..next.saturating_add(SeenHuge::TABLE_BYTES as u64))?;
+            let range = next..next.saturating_add(SeenHuge::TABLE_BYTES as u64);
+            self.ranges.push(range.clone());
+            let table = self.pages.held(range)?;
             self.tally.resident += table;
             self.tally.records += table;
             let copy = self.copy(next, SeenHuge::TABLE_BYTES)?;
@@ -331,6 +344,7 @@ impl Walk<'_> {
 
     fn blocks(&mut self, slots: &SeenHuge<'_>) -> Result<u64, Error> {
         for (start, bytes) in slots.blocks() {
+            self.ranges.push(start..start.saturating_add(bytes).next_multiple_of(self.pages.size));
             let held = self.pages.held(start..start.saturating_add(bytes))?;
             self.tally.resident += held;
             self.tally.live += held.min(bytes);

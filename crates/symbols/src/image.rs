@@ -128,6 +128,11 @@ impl<'d> Image<'d> {
         })
     }
 
+    /// The address of the symbol of that name, as the linker knows it.
+    pub fn named(&self, name: &str) -> Option<u64> {
+        self.symbols.iter().find(|symbol| symbol.name == name).map(|symbol| symbol.address)
+    }
+
     /// Adds the symbols of the file with the debug information of this one: it has the same addresses.
     pub fn add_symbols(&mut self, other: Image<'d>) {
         self.symbols.extend(other.symbols);

@@ -1,0 +1,53 @@
+//! The account of a process's resident memory: who owns it, why it stays, and what would give it back. No I/O: what was
+//! read of a process comes in as [`Seen`], a [`Report`] comes out.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | Rss | the kernel's resident set size, as `smaps_rollup` has it: memory in OS pages of this process, each counted whole |
+//! | Pss | the same, where an OS page that n processes map counts for one n-th |
+//! | account | a part of Rss: a [`Kind`], an owner, bytes |
+//! | claim | what a reader knows of a range of addresses that the list of mappings does not say: blocks of a heap, pools |
+//! | kept | free memory of an allocator in whole OS pages that are resident |
+//! | fragmentation | free bytes on OS pages that live blocks keep |
+//!
+//! **The equation** ([`sum`]): the accounts of a mapping add up to the Rss that the kernel has for the mapping. So all
+//! accounts add up to Rss, and what no rule explains is of kind `other`.
+//!
+//! | file | answers |
+//! |---|---|
+//! | `model.rs` | what a report has; the kinds |
+//! | `parse.rs` | the kernel's text: smaps, smaps_rollup, status |
+//! | `seen.rs` | what was read of a process |
+//! | `owner.rs`, `runtime.rs` | whose a mapping is |
+//! | `sum.rs` | from mappings and claims to accounts |
+//! | `verdict.rs`, `remedy.rs` | why it is so large; what gives memory back, and how much |
+//! | `container.rs` | the account of a cgroup |
+//! | `watch.rs` | what changes over time: leak, plateau, fragmentation, retention |
+//! | `python.rs` | pools of CPython |
+//! | `text.rs`, `html/` | a report for people (JSON is the model itself) |
+//!
+//! May depend on `neap-trace` (the style of neap's pages), well-kept libraries and std.
+#![forbid(unsafe_code)]
+
+pub mod container;
+pub mod html;
+pub mod model;
+mod owner;
+pub mod parse;
+pub mod python;
+mod remedy;
+mod runtime;
+pub mod seen;
+pub mod sum;
+pub mod text;
+mod units;
+mod verdict;
+pub mod watch;
+
+#[cfg(test)]
+mod testing;
+
+pub use model::{Account, Cause, Kind, Remedy, Report};
+pub use runtime::is_go_heap;
+pub use seen::{Claim, HeapPart, Mapping, Seen, Thread};
+pub use sum::report;

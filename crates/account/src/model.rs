@@ -1,0 +1,292 @@
+//! What a report has. Its JSON is these structures (`docs/why.md` is the description for users).
+
+use serde::{Serialize, Serializer};
+
+/// The version of the JSON.
+pub const SCHEMA: &str = "neap.why/1";
+
+macro_rules! kinds {
+    ($($(#[doc = $doc:literal])* $name:ident = $word:literal, $label:literal;)*) => {
+        /// What memory is used for. One account has one kind.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Kind {
+            $($(#[doc = $doc])* $name,)*
+        }
+
+        impl Kind {
+            /// All kinds.
+            pub const ALL: &[Kind] = &[$(Kind::$name,)*];
+
+            /// The word in JSON.
+            pub const fn name(self) -> &'static str {
+                match self { $(Kind::$name => $word,)* }
+            }
+
+            /// What it is called for people.
+            pub const fn label(self) -> &'static str {
+                match self { $(Kind::$name => $label,)* }
+            }
+        }
+    };
+}
+
+kinds! {
+    /// Blocks that the program holds.
+    HeapLive = "heap-live", "live blocks";
+    /// Free memory of an allocator in whole OS pages: it could go back to the system.
+    HeapFree = "heap-free", "free, kept";
+    /// Free bytes on OS pages that live blocks keep.
+    HeapFragmentation = "heap-fragmentation", "fragmentation";
+    /// Headers of blocks, records, tables of an allocator.
+    HeapMetadata = "heap-metadata", "heap metadata";
+    /// Memory of an allocator of which live and free cannot be told apart.
+    Heap = "heap", "heap, not split";
+    /// Memory of a runtime with its own allocator or collector: JVM, V8, CPython, Go, Ruby, PHP, .NET.
+    RuntimeHeap = "runtime-heap", "runtime heap";
+    /// Stacks of threads.
+    Stack = "stack", "stack";
+    /// Thread-local storage and the thread's own record, on top of its stack.
+    ThreadLocal = "thread-local", "thread-local";
+    /// Files that are mapped: programs, libraries, data.
+    File = "file", "file";
+    /// Shared memory: System V, POSIX, memfd, tmpfs, shared anonymous mappings.
+    Shared = "shared", "shared";
+    /// Other private memory without a file.
+    Anonymous = "anonymous", "anonymous";
+    /// OS pages of transparent huge pages that hold only zeros: memory that ordinary OS pages would not have taken.
+    HugeZero = "huge-zero", "zeros in huge pages";
+    /// Code made at run time.
+    Jit = "jit", "generated code";
+    /// Areas without access that hold memory all the same.
+    Guard = "guard", "no access";
+    /// The kernel's own mappings.
+    Vdso = "vdso", "kernel";
+    /// What no rule explains.
+    Other = "other", "other";
+}
+
+impl Kind {
+    /// Whether it is memory of malloc.
+    pub const fn is_heap(self) -> bool {
+        matches!(self, Kind::HeapLive | Kind::HeapFree | Kind::HeapFragmentation | Kind::HeapMetadata | Kind::Heap)
+    }
+}
+
+impl Serialize for Kind {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+/// A part of Rss.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Account {
+    /// What for.
+    pub kind: Kind,
+    /// Whose.
+    pub owner: String,
+    /// Resident bytes.
+    pub bytes: u64,
+    /// The same, where what n processes map counts for one n-th.
+    pub pss_bytes: u64,
+    /// Of the bytes: this process's alone.
+    pub private_bytes: u64,
+    /// Of the bytes: changed since they were read from a file, or without a file.
+    pub dirty_bytes: u64,
+    /// Swapped out besides.
+    pub swap_bytes: u64,
+    /// Addresses that it takes.
+    pub reserved_bytes: u64,
+    /// How many mappings have a part in it.
+    pub mappings: u32,
+    /// What else is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
+}
+
+/// Memory that the process causes and that is not in Rss.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Apart {
+    /// `page-tables`, `swap`, `hugetlb`, `kernel-stacks`.
+    pub kind: &'static str,
+    /// Bytes.
+    pub bytes: u64,
+    /// What it is.
+    pub text: String,
+}
+
+/// What is the matter, as a word for programs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cause {
+    /// Most is live: what the program needs, or a leak; one look cannot tell.
+    Live,
+    /// Live memory grows: seen over time.
+    Leak,
+    /// The allocator keeps free memory.
+    Retention,
+    /// The same, in many arenas.
+    ArenaRetention,
+    /// The same, below one block at the end of the heap.
+    PinnedTop,
+    /// The same, in the caches of threads.
+    ThreadCaches,
+    /// Live blocks keep OS pages that are mostly free.
+    Fragmentation,
+    /// Huge pages of which much holds only zeros.
+    HugeZero,
+    /// Stacks that were touched once.
+    Stacks,
+    /// Memory of a runtime with a collector.
+    RuntimeHeap,
+    /// Files that are mapped.
+    Files,
+    /// Shared memory.
+    Shared,
+    /// Memory that is shared with a parent or children since fork.
+    CopyOnWrite,
+    /// Locked memory, part of which the program never used.
+    Locked,
+    /// Private memory that is not malloc's.
+    Anonymous,
+    /// The page cache of the container.
+    PageCache,
+    /// Files in memory of the container.
+    Tmpfs,
+    /// The kernel's memory for the container.
+    Kernel,
+    /// Nothing grew over time.
+    Plateau,
+    /// Nothing stands out.
+    Nothing,
+}
+
+/// What could be done.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Remedy {
+    /// In a sentence.
+    pub text: String,
+    /// How, as a command line or an environment variable; empty where only the program's source can.
+    pub command: String,
+    /// What it would give back.
+    pub bytes: u64,
+    /// The rule by which these bytes were found.
+    pub rule: String,
+    /// Whether it works on the running process.
+    pub now: bool,
+}
+
+/// One part of a heap: an arena, the mapped blocks.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct HeapFigures {
+    /// `glibc 2.36`.
+    pub allocator: String,
+    /// `main arena`, `arena 3`, `mmapped blocks`.
+    pub part: String,
+    /// Addresses.
+    pub reserved_bytes: u64,
+    /// Resident bytes of it.
+    pub resident_bytes: u64,
+    /// Bytes of live blocks, resident or not.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_blocks: u64,
+    /// All free bytes, resident or not.
+    pub free_bytes: u64,
+    /// Free bytes on whole resident OS pages.
+    pub kept_bytes: u64,
+    /// Free bytes on OS pages that live blocks keep.
+    pub fragmentation_bytes: u64,
+    /// Of the kept bytes: blocks in caches of threads and quick lists, resident ones, also on OS pages with live blocks.
+    pub cached_bytes: u64,
+    /// Headers and records.
+    pub metadata_bytes: u64,
+    /// What the allocator's own trim would give back.
+    pub trimmable_bytes: u64,
+    /// The largest free block below the end.
+    pub largest_free_bytes: u64,
+    /// Free bytes below the last live block, which keeps the end of the heap from going back.
+    pub pinned_bytes: u64,
+    /// That block's own bytes.
+    pub pin_bytes: u64,
+    /// Bytes that could not be told.
+    pub unsure_bytes: u64,
+}
+
+/// The account of a process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// The process.
+    pub pid: u32,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// When in the life of a command that neap started: `at its peak`, `at its end`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub moment: Option<String>,
+    /// Rss, by the kernel, when the accounts were read.
+    pub rss_bytes: u64,
+    /// Rss before and after, where the process changed all the time.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rss_range: Option<(u64, u64)>,
+    /// Pss.
+    pub pss_bytes: u64,
+    /// What is this process's alone: what would come back if it ended.
+    pub private_bytes: u64,
+    /// Swapped out.
+    pub swap_bytes: u64,
+    /// Locked in memory.
+    pub locked_bytes: u64,
+    /// Threads.
+    pub threads: u32,
+    /// Allocators and runtimes that were found.
+    pub allocators: Vec<String>,
+    /// The parts of Rss, in the order of size.
+    pub accounts: Vec<Account>,
+    /// Not in Rss.
+    pub apart: Vec<Apart>,
+    /// Parts of heaps.
+    pub heaps: Vec<HeapFigures>,
+    /// What is the matter.
+    pub cause: Cause,
+    /// The same in one sentence.
+    pub verdict: String,
+    /// What could be done, in the order of what it would give back.
+    pub remedies: Vec<Remedy>,
+    /// What else a reader should know.
+    pub notes: Vec<String>,
+}
+
+impl Report {
+    /// The bytes of all accounts of a kind.
+    pub fn of(&self, kind: Kind) -> u64 {
+        self.accounts.iter().filter(|account| account.kind == kind).map(|account| account.bytes).sum()
+    }
+
+    /// The bytes of all accounts.
+    pub fn sum(&self) -> u64 {
+        self.accounts.iter().map(|account| account.bytes).sum()
+    }
+
+    /// What could be given back: free memory that is kept, and zeros in huge pages.
+    pub fn could_go_back(&self) -> u64 {
+        self.of(Kind::HeapFree) + self.of(Kind::HugeZero)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches two kinds with one word, and words that are not those of JSON.
+    #[test]
+    fn kinds_have_words() {
+        let mut words: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();
+        words.sort_unstable();
+        words.dedup();
+        assert_eq!(words.len(), Kind::ALL.len());
+        assert_eq!(serde_json::to_string(&Kind::HeapLive).expect("a word"), "\"heap-live\"");
+        assert_eq!(serde_json::to_string(&Cause::ArenaRetention).expect("a word"), "\"arena-retention\"");
+    }
+}

@@ -1,0 +1,256 @@
+//! Whose a mapping is, by what the kernel's list says of it and of its neighbours.
+
+use crate::model::Kind;
+use crate::runtime::{self, Runtime};
+use crate::seen::{Mapping, Seen, Thread};
+use std::collections::HashMap;
+
+const MIB: u64 = 1 << 20;
+/// The size of glibc's arenas, and what they are aligned to.
+const ARENA: u64 = 64 * MIB;
+
+/// What a mapping is for, and whose.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Class {
+    /// What for.
+    pub kind: Kind,
+    /// Whose.
+    pub owner: String,
+}
+
+fn class(kind: Kind, owner: impl Into<String>) -> Class {
+    Class { kind, owner: owner.into() }
+}
+
+/// Each mapping's class, in their order.
+pub fn classes(seen: &Seen) -> Vec<Class> {
+    let runtimes = runtime::of(seen);
+    let stacks = stacks(seen);
+    let mut all: Vec<Class> = Vec::with_capacity(seen.mappings.len());
+    for (at, mapping) in seen.mappings.iter().enumerate() {
+        let before = at.checked_sub(1).map(|before| (&seen.mappings[before], &all[before]));
+        let next = seen.mappings.get(at + 1);
+        let named = match stacks.get(&mapping.range.start) {
+            Some(thread) => class(Kind::Stack, stack_owner(seen, thread)),
+            None => of_name(mapping, seen).unwrap_or_else(|| nameless(mapping, before, next, &runtimes, seen)),
+        };
+        all.push(named);
+    }
+    all
+}
+
+/// The mappings that the stack pointers of threads are in, by their starts; the first thread's is the kernel's `[stack]`.
+fn stacks(seen: &Seen) -> HashMap<u64, &Thread> {
+    let mut found = HashMap::new();
+    for thread in &seen.threads {
+        let Some(pointer) = thread.stack_pointer else { continue };
+        let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
+        let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
+        // Goroutines have stacks in Go's heap.
+        if !runtime::is_go_heap(seen, mapping) && (mapping.is_nameless() || mapping.name.starts_with("[anon:")) {
+            found.entry(mapping.range.start).or_insert(thread);
+        }
+    }
+    found
+}
+
+/// What accounts call the stack of a thread. Threads of one name are one account.
+fn stack_owner(seen: &Seen, thread: &Thread) -> String {
+    if thread.tid == seen.pid { "thread 1".to_owned() } else { format!("threads named {}", pool_name(&thread.name)) }
+}
+
+/// The name of a thread without the number that tells the threads of a pool apart: `worker-12` is `worker-`.
+fn pool_name(name: &str) -> &str {
+    let base = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    if base.is_empty() { name } else { base }
+}
+
+/// The class of a mapping with a name or a file.
+fn of_name(mapping: &Mapping, seen: &Seen) -> Option<Class> {
+    let name = mapping.name.as_str();
+    if let Some(given) = name.strip_prefix("[anon:").or_else(|| name.strip_prefix("[anon_shmem:")) {
+        return Some(of_given_name(given.trim_end_matches(']').trim(), mapping));
+    }
+    Some(match name {
+        "[heap]" => class(Kind::Heap, "glibc, [heap]"),
+        "[stack]" => class(Kind::Stack, "thread 1"),
+        _ if name.starts_with("[vdso") || name.starts_with("[vvar") || name.starts_with("[vsyscall") => {
+            class(Kind::Vdso, "kernel")
+        }
+        _ if name.starts_with("/memfd:") => memory_file(name, mapping),
+        _ if name.starts_with("/SYSV") => {
+            class(Kind::Shared, format!("System V {}", name[1..].trim_end_matches(" (deleted)")))
+        }
+        _ if name.starts_with("/dev/zero") && mapping.shared => class(Kind::Shared, "shared anonymous mappings"),
+        _ if name.starts_with("/dev/shm/") => class(Kind::Shared, name),
+        _ if name.starts_with("/dev/") || name.starts_with("anon_inode:") => class(Kind::Shared, name),
+        _ if name.starts_with('/') && seen.memory_devices.contains(&mapping.device) => class(Kind::Shared, name),
+        _ if name.starts_with('/') => class(Kind::File, name),
+        "" if mapping.inode != 0 || mapping.shared => class(Kind::Shared, "shared anonymous mappings"),
+        "" => return None,
+        // A name that the kernel or a driver has made up.
+        _ => class(Kind::Other, name),
+    })
+}
+
+/// A name that the program gave (prctl PR_SET_VMA), some of which are known.
+fn of_given_name(name: &str, mapping: &Mapping) -> Class {
+    let heap = ["glibc: malloc arena", "glibc: malloc", "glibc: loader malloc"];
+    if let Some(heap) = heap.iter().find(|heap| name.starts_with(**heap)) {
+        return class(Kind::Heap, *heap);
+    }
+    match name {
+        _ if name.starts_with("glibc: pthread") => class(Kind::Stack, "threads"),
+        _ if name.starts_with("Go:") => class(Kind::RuntimeHeap, name),
+        _ if name.starts_with("v8") || name.starts_with("V8") => class(Kind::RuntimeHeap, "V8"),
+        _ if mapping.execute => class(Kind::Jit, name),
+        _ => class(Kind::Anonymous, name),
+    }
+}
+
+/// Memory files: code, where it may be executed.
+fn memory_file(name: &str, mapping: &Mapping) -> Class {
+    let name = name.trim_end_matches(" (deleted)").trim_start_matches('/');
+    match mapping.execute || name.starts_with("memfd:doublemapper") {
+        true => class(Kind::Jit, name),
+        false => class(Kind::Shared, name),
+    }
+}
+
+/// The class of private memory without a name.
+fn nameless(
+    mapping: &Mapping,
+    before: Option<(&Mapping, &Class)>,
+    next: Option<&Mapping>,
+    runtimes: &[&Runtime],
+    seen: &Seen,
+) -> Class {
+    let runtime = runtimes.first().map_or("program", |runtime| runtime.name);
+    if mapping.is_closed() {
+        return class(Kind::Guard, "areas without access");
+    }
+    if mapping.execute {
+        return class(Kind::Jit, runtime);
+    }
+    if is_arena(mapping, next) {
+        return class(Kind::Heap, "glibc, arenas of threads");
+    }
+    // What follows the data of a program or a library in memory, and is no part of the file: .bss.
+    if let Some((before, of)) = before.filter(|(before, _)| before.range.end == mapping.range.start) {
+        let is_data = before.write && !before.shared && of.kind == Kind::File;
+        let goes_on = of.kind == Kind::Anonymous && of.owner.ends_with(" (.bss)") && !before.write;
+        if is_data || goes_on {
+            let owner = if is_data { format!("{} (.bss)", of.owner) } else { of.owner.clone() };
+            return class(Kind::Anonymous, owner);
+        }
+        if is_stack(before, mapping, seen) {
+            return class(Kind::Stack, "threads");
+        }
+    }
+    match runtimes.iter().find(|runtime| runtime.owns(mapping, next)) {
+        Some(runtime) => class(Kind::RuntimeHeap, runtime.name),
+        None => class(Kind::Anonymous, "private memory without a name"),
+    }
+}
+
+/// An arena of glibc begins at a multiple of 64 MiB, and what it has not opened yet is closed, up to the next multiple.
+fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    let start = mapping.range.start;
+    let end = match next {
+        Some(next) if next.range.start == mapping.range.end && next.is_closed() => next.range.end,
+        _ => mapping.range.end,
+    };
+    mapping.write
+        && start.is_multiple_of(ARENA)
+        && start > ARENA
+        && end >= start + ARENA
+        && mapping.bytes() <= ARENA
+        && {
+            // Several arenas may lie behind each other, their closed parts joined with nothing.
+            end == start + ARENA || mapping.range.end != end
+        }
+}
+
+/// The stack of a thread that runs, or of one that glibc keeps for the next: a small guard below, and the usual size.
+fn is_stack(guard: &Mapping, mapping: &Mapping, seen: &Seen) -> bool {
+    const USUAL: [u64; 3] = [8 * MIB, 2 * MIB, MIB];
+    let whole = guard.bytes() + mapping.bytes();
+    let usual = USUAL.contains(&whole) || USUAL.contains(&mapping.bytes());
+    guard.is_closed() && guard.is_nameless() && guard.bytes() <= 64 << 10 && usual && seen.threads.len() > 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::mapping;
+
+    fn closed(start: u64, bytes: u64) -> Mapping {
+        Mapping { read: false, write: false, figures: Default::default(), ..mapping(start, bytes, "") }
+    }
+
+    fn classes_of(mappings: Vec<Mapping>, threads: Vec<Thread>) -> Vec<(Kind, String)> {
+        let seen = Seen { pid: 1, mappings, threads, ..Seen::default() };
+        classes(&seen).into_iter().map(|class| (class.kind, class.owner)).collect()
+    }
+
+    /// Catches arenas of threads, stacks and .bss that are no one's.
+    #[test]
+    fn neighbours_tell() {
+        let arena = 1000 * ARENA;
+        let mappings = vec![
+            mapping(0x40_0000, 0x1000, "/bin/p"),
+            mapping(0x40_1000, 0x1000, ""),
+            mapping(0x50_0000, 0x1000, "[heap]"),
+            mapping(arena, MIB, ""),
+            closed(arena + MIB, ARENA - MIB),
+            closed(0x7000_0000_0000, 0x1000),
+            mapping(0x7000_0000_1000, 8 * MIB - 0x1000, ""),
+            mapping(0x7000_1000_0000, MIB, ""),
+        ];
+        let thread = |tid, name: &str, at| Thread { tid, name: name.into(), stack_pointer: Some(at) };
+        let found = classes_of(
+            mappings,
+            vec![thread(1, "p", 0x7fff_0000_0000), thread(2, "w-7", 0x7000_1000_0800), thread(3, "x", 0)],
+        );
+        let expected = [
+            (Kind::File, "/bin/p"),
+            (Kind::Anonymous, "/bin/p (.bss)"),
+            (Kind::Heap, "glibc, [heap]"),
+            (Kind::Heap, "glibc, arenas of threads"),
+            (Kind::Guard, "areas without access"),
+            (Kind::Guard, "areas without access"),
+            (Kind::Stack, "threads"),
+            (Kind::Stack, "threads named w-"),
+        ];
+        assert_eq!(found, expected.map(|(kind, owner)| (kind, owner.to_owned())));
+    }
+
+    /// Catches names of the kernel, of programs and of file systems in memory that go to the wrong kind.
+    #[test]
+    fn names_tell() {
+        let of = |name: &str, shared, execute| {
+            let device = if name.starts_with("/run/") { (0, 25) } else { (8, 1) };
+            let one = Mapping { shared, execute, device, ..mapping(0x1000, 0x1000, name) };
+            let seen = Seen { mappings: vec![one], memory_devices: vec![(0, 25)], ..Seen::default() };
+            classes(&seen).remove(0)
+        };
+        for (name, shared, execute, kind) in [
+            ("[vdso]", false, true, Kind::Vdso),
+            ("[vvar_vclock]", false, false, Kind::Vdso),
+            ("/memfd:x (deleted)", true, false, Kind::Shared),
+            ("/memfd:jit (deleted)", true, true, Kind::Jit),
+            ("/SYSV00000000 (deleted)", true, false, Kind::Shared),
+            ("/dev/zero (deleted)", true, false, Kind::Shared),
+            ("/run/tmp/x", true, false, Kind::Shared),
+            ("/var/lib/x.db", true, false, Kind::File),
+            ("[anon:cache of blobs]", false, false, Kind::Anonymous),
+            ("[anon: glibc: malloc]", false, false, Kind::Heap),
+            ("[anon: Go: heap]", false, false, Kind::RuntimeHeap),
+            ("[uprobes]", false, true, Kind::Other),
+        ] {
+            assert_eq!(of(name, shared, execute).kind, kind, "{name}");
+        }
+        assert_eq!(of("[anon:cache of blobs]", false, false).owner, "cache of blobs");
+        assert_eq!(of("/memfd:x (deleted)", true, false).owner, "memfd:x");
+    }
+}

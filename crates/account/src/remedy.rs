@@ -1,0 +1,187 @@
+//! What would give memory back, how much by a stated rule, and how it is done.
+
+use crate::model::{Cause, Kind, Remedy, Report};
+use crate::runtime;
+use crate::seen::Seen;
+use crate::units::bytes;
+use crate::verdict::Facts;
+
+/// Remedies of less than so much are left out.
+const LEAST: u64 = 64 << 10;
+
+impl Remedy {
+    /// The command in a few words.
+    pub fn short(&self) -> &str {
+        if self.command.contains("malloc_trim") { "malloc_trim(0)" } else { &self.command }
+    }
+}
+
+/// All remedies, in the order of what they would give back.
+pub fn all(report: &Report, seen: &Seen, facts: &Facts) -> Vec<Remedy> {
+    let mut all = Vec::new();
+    glibc(report, seen, facts, &mut all);
+    others(report, &mut all);
+    // Heaps were read a moment before or after: no remedy of theirs gives back more than the accounts have.
+    for remedy in &mut all {
+        remedy.bytes = remedy.bytes.min(facts.kept);
+    }
+    pages(report, facts, &mut all);
+    all.retain(|remedy| remedy.bytes >= LEAST);
+    if report.cause == Cause::CopyOnWrite {
+        all.push(Remedy {
+            text: "End this process: what it shares since the fork stays with the others.".into(),
+            command: format!("kill {}", seen.pid),
+            bytes: report.private_bytes,
+            rule: "its private memory".into(),
+            now: true,
+        });
+    }
+    all.sort_by_key(|remedy| std::cmp::Reverse(remedy.bytes));
+    questions(report, seen, &mut all);
+    all
+}
+
+/// glibc's own controls.
+fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
+    if facts.trimmable > 0 {
+        all.push(Remedy {
+            text: format!("Have glibc give free OS pages back once: {}.", bytes(facts.trimmable)),
+            command: format!("gdb -p {} -batch -ex 'call (int)malloc_trim(0)'", seen.pid),
+            bytes: facts.trimmable,
+            rule: "whole resident OS pages in free blocks of all arenas, and the end of the main one".into(),
+            now: true,
+        });
+    }
+    let mut kept: Vec<u64> = seen
+        .heaps
+        .iter()
+        .filter(|part| !part.mapped && is_glibc(&part.figures.allocator))
+        .map(|p| p.figures.kept_bytes.saturating_sub(p.figures.cached_bytes))
+        .collect();
+    kept.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
+    let beyond: u64 = kept.iter().skip(2).sum();
+    if kept.len() > 2 {
+        all.push(Remedy {
+            text: format!(
+                "Start it with two arenas in place of {}: threads reuse each other's free blocks.",
+                kept.len()
+            ),
+            command: "MALLOC_ARENA_MAX=2".into(),
+            bytes: beyond,
+            rule: "what all arenas keep but the two that keep most, without the caches of threads".into(),
+            now: false,
+        });
+    }
+    let cached: u64 = report.heaps.iter().filter(|f| is_glibc(&f.allocator)).map(|f| f.cached_bytes).sum();
+    if cached > 0 {
+        all.push(Remedy {
+            text: "Start it without caches of threads; each call takes the lock of an arena then.".into(),
+            command: "GLIBC_TUNABLES=glibc.malloc.tcache_count=0".into(),
+            bytes: cached,
+            rule: "resident blocks in the caches of threads and in quick lists".into(),
+            now: false,
+        });
+    }
+    let kept: u64 = report.heaps.iter().filter(|f| is_glibc(&f.allocator)).map(|f| f.kept_bytes).sum();
+    if kept > 0 {
+        let program = seen.command.first().map_or("CMD", String::as_str);
+        all.push(Remedy {
+            text: "Start it on neap, which gives free OS pages back by itself, from the middle of heaps too.".into(),
+            command: format!("neap run -- {program}"),
+            bytes: kept,
+            rule: "free memory that glibc keeps in whole OS pages and in caches of threads".into(),
+            now: false,
+        });
+    }
+}
+
+fn is_glibc(allocator: &str) -> bool {
+    allocator.starts_with("glibc")
+}
+
+/// Controls of other allocators.
+fn others(report: &Report, all: &mut Vec<Remedy>) {
+    const CONTROLS: &[(&str, &str, &str)] = &[
+        ("neap", "neap run --set purge=eager", "Have neap give free memory back at once, not after half a second."),
+        (
+            "jemalloc",
+            "MALLOC_CONF=background_thread:true,dirty_decay_ms:0,muzzy_decay_ms:0",
+            "Have jemalloc give free memory back at once.",
+        ),
+        ("mimalloc", "MIMALLOC_PURGE_DELAY=0", "Have mimalloc give free memory back at once."),
+        ("tcmalloc", "TCMALLOC_RELEASE_RATE=10", "Have tcmalloc give free memory back sooner."),
+    ];
+    for (name, command, text) in CONTROLS {
+        let kept: u64 = report.heaps.iter().filter(|f| f.allocator.starts_with(name)).map(|f| f.kept_bytes).sum();
+        all.push(Remedy {
+            text: (*text).into(),
+            command: (*command).into(),
+            bytes: kept,
+            rule: "free memory that it keeps".into(),
+            now: false,
+        });
+    }
+}
+
+/// Huge pages, stacks, locked memory.
+fn pages(report: &Report, facts: &Facts, all: &mut Vec<Remedy>) {
+    all.push(Remedy {
+        text: "Keep huge pages from it: with ordinary OS pages it has only what it touches.".into(),
+        command: "echo never > /sys/kernel/mm/transparent_hugepage/enabled".into(),
+        bytes: facts.zeros,
+        rule: "OS pages of its huge pages that hold only zeros".into(),
+        now: false,
+    });
+    all.push(Remedy {
+        text: format!(
+            "End threads that idle, or have each give its stack back (madvise MADV_DONTNEED below the stack pointer): \
+             {} threads.",
+            report.threads
+        ),
+        command: String::new(),
+        bytes: facts.below,
+        rule: "resident OS pages of stacks below the stack pointer".into(),
+        now: false,
+    });
+    all.push(Remedy {
+        text: "Lock memory when it is first used: mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT), mlock2(MLOCK_ONFAULT).".into(),
+        command: String::new(),
+        bytes: facts.locked_zeros,
+        rule: "OS pages of locked memory that hold only zeros".into(),
+        now: false,
+    });
+}
+
+/// What says more where no figure can be given.
+fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
+    for account in report.accounts.iter().filter(|account| account.kind == Kind::RuntimeHeap) {
+        let name = account.owner.split([',', ':']).next().unwrap_or("");
+        let Some(runtime) = runtime::named(name) else { continue };
+        let command = runtime.command.replace("PID", &seen.pid.to_string());
+        if all.iter().any(|remedy| remedy.command == command) {
+            continue;
+        }
+        all.push(Remedy {
+            text: format!("{}: {}.", runtime.name, runtime.advice),
+            command,
+            bytes: 0,
+            rule: "not known from outside: the runtime's own command says what is free".into(),
+            now: true,
+        });
+    }
+    if report.cause == Cause::Live {
+        let on_neap = report.allocators.iter().any(|name| name.starts_with("neap"));
+        let program = seen.command.first().map_or("CMD", String::as_str);
+        let command = match on_neap {
+            true => format!("neap profile --heap --pid {}", seen.pid),
+            false => format!("neap profile --heap -- {program}"),
+        };
+        all.push(Remedy {
+            text: "See which code holds the live blocks.".into(),
+            command,
+            bytes: 0,
+            rule: "live memory goes back when the program frees it".into(),
+            now: on_neap,
+        });
+    }
+}

@@ -1,0 +1,195 @@
+//! Runtimes that have an allocator or a collector of their own: how they are known, which mappings are theirs, and which of
+//! their commands says more. One table.
+
+use crate::seen::{Mapping, Seen};
+
+/// A runtime.
+#[derive(Clone, Copy, Debug)]
+pub struct Runtime {
+    /// What accounts call it.
+    pub name: &'static str,
+    /// Beginnings of the names of libraries and programs that show that it is there.
+    files: &'static [&'static str],
+    /// Which nameless mappings are its heap.
+    heap: fn(&Mapping, Option<&Mapping>) -> bool,
+    /// The runtime's own command for more; `PID` stands for the process.
+    pub command: &'static str,
+    /// What that command, or a setting, does.
+    pub advice: &'static str,
+}
+
+const KIB: u64 = 1 << 10;
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The known runtimes.
+const TABLE: &[Runtime] = &[
+    Runtime {
+        name: "JVM",
+        files: &["libjvm.so"],
+        heap: jvm,
+        command: "jcmd PID GC.heap_info; jcmd PID VM.native_memory summary",
+        advice: "-Xmx bounds the heap, and a collection gives back what is free (jcmd PID GC.run, G1 and newer)",
+    },
+    Runtime {
+        name: "V8",
+        files: &["node", "libnode.so", "chrome", "chromium", "electron", "deno", "libv8.so"],
+        heap: aligned_256k,
+        command: "kill -USR1 PID, then a heap snapshot in chrome://inspect",
+        advice: "--max-old-space-size=MIB bounds the heap of node",
+    },
+    Runtime {
+        name: "Go",
+        files: &[],
+        heap: go,
+        command: "curl HOST:PORT/debug/pprof/heap (net/http/pprof)",
+        advice: "GOMEMLIMIT and GOGC bound the heap; debug.FreeOSMemory gives back what is free",
+    },
+    Runtime {
+        name: "CPython",
+        files: &["python", "libpython"],
+        heap: never,
+        command: "python3 -c 'import sys; sys._debugmallocstats()' (inside the program)",
+        advice: "tracemalloc, or PYTHONMALLOC=malloc to have all of it in one allocator",
+    },
+    Runtime {
+        name: "Ruby",
+        files: &["ruby", "libruby"],
+        heap: ruby,
+        command: "ruby -e 'p GC.stat' (inside the program)",
+        advice: "GC.compact, and fewer retained objects; MALLOC_ARENA_MAX=2 for what its extensions allocate",
+    },
+    Runtime {
+        name: "PHP",
+        files: &["php", "libphp", "mod_php"],
+        heap: aligned_2m,
+        command: "memory_get_usage(true), gc_mem_caches() (inside the program)",
+        advice: "pm.max_requests ends workers that have grown",
+    },
+    Runtime {
+        name: ".NET",
+        files: &["libcoreclr.so"],
+        heap: dotnet,
+        command: "dotnet-counters monitor -p PID; dotnet-gcdump collect -p PID",
+        advice: "DOTNET_GCHeapHardLimit bounds the heap, DOTNET_GCConserveMemory makes it give back more",
+    },
+];
+
+/// The runtimes of a process, in the order of the table.
+pub fn of(seen: &Seen) -> Vec<&'static Runtime> {
+    let names: Vec<&str> = seen.mappings.iter().map(|mapping| file_name(&mapping.name)).collect();
+    let has = |runtime: &Runtime| {
+        let named = |name: &&str| !name.is_empty() && runtime.files.iter().any(|file| begins(name, file));
+        names.iter().any(named) || (runtime.files.is_empty() && seen.is_go)
+    };
+    TABLE.iter().filter(|runtime| has(runtime)).collect()
+}
+
+/// The runtime of that name.
+pub fn named(name: &str) -> Option<&'static Runtime> {
+    TABLE.iter().find(|runtime| runtime.name == name)
+}
+
+impl Runtime {
+    /// Whether a nameless mapping is of its heap; `next` is the one behind it.
+    pub fn owns(&self, mapping: &Mapping, next: Option<&Mapping>) -> bool {
+        (self.heap)(mapping, next)
+    }
+}
+
+/// Whether a file is called `start`, or that and a version: `python3.11`, not `pythonic`.
+fn begins(name: &str, start: &str) -> bool {
+    let rest = name.strip_prefix(start);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(|c: char| !c.is_ascii_alphabetic() && c != '_'))
+}
+
+fn file_name(path: &str) -> &str {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    path.rsplit_once('/').map_or("", |(_, name)| name)
+}
+
+fn never(_: &Mapping, _: Option<&Mapping>) -> bool {
+    false
+}
+
+/// The heap lies below 32 GiB where its references are compressed; other areas are reserved as a whole and opened from
+/// the front: what follows them is closed. Stacks have the closed part in front of them.
+fn jvm(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    let reserved = next.is_some_and(|next| next.range.start == mapping.range.end && next.is_closed());
+    let low = mapping.range.end <= 32 * GIB + GIB;
+    mapping.write && (low || (reserved && mapping.range.start.is_multiple_of(64 * KIB) && !is_arena(mapping, next)))
+}
+
+/// Arenas of glibc end, with what is reserved behind them, at a multiple of 64 MiB.
+fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    mapping.range.start.is_multiple_of(64 * MIB)
+        && next.is_some_and(|next| {
+            next.range.end.is_multiple_of(64 * MIB) && next.range.end - mapping.range.start <= 64 * MIB
+        })
+}
+
+/// Go's arenas are far below the kernel's own places for mappings: at 0xc000000000, or at random since Go 1.26.
+fn go(mapping: &Mapping, _: Option<&Mapping>) -> bool {
+    mapping.is_nameless() && (0x1_0000_0000..0x7000_0000_0000).contains(&mapping.range.start)
+}
+
+/// Whether a mapping is of Go's heap, where goroutines have their stacks too.
+pub fn is_go_heap(seen: &Seen, mapping: &Mapping) -> bool {
+    seen.is_go && go(mapping, None)
+}
+
+fn aligned_256k(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    mapping.write && mapping.range.start.is_multiple_of(256 * KIB) && !is_arena(mapping, next)
+}
+
+/// Pages of the heap are of 64 KiB, or of 16 in older versions; neighbours are one mapping.
+fn ruby(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    let whole = mapping.range.start.is_multiple_of(16 * KIB) && mapping.bytes().is_multiple_of(16 * KIB);
+    mapping.write && whole && !is_arena(mapping, next)
+}
+
+fn aligned_2m(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    mapping.write && mapping.range.start.is_multiple_of(2 * MIB) && !is_arena(mapping, next)
+}
+
+/// The collector reserves 256 GiB, and opens regions of it.
+fn dotnet(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    mapping.write
+        && !is_arena(mapping, next)
+        && next.is_some_and(|next| next.is_closed() && next.range.start == mapping.range.end && next.bytes() >= GIB)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::mapping;
+
+    fn with(names: &[&str]) -> Vec<&'static str> {
+        let mappings = names.iter().map(|name| mapping(0x1000, 0x1000, name)).collect();
+        of(&Seen { mappings, ..Seen::default() }).iter().map(|runtime| runtime.name).collect()
+    }
+
+    /// Catches a runtime that is not seen by its file, and programs that are taken for one by a part of their names.
+    #[test]
+    fn runtimes_are_known_by_their_files() {
+        assert_eq!(with(&["/usr/lib/jvm/java-17/lib/server/libjvm.so"]), ["JVM"]);
+        assert_eq!(with(&["/usr/bin/python3.11", "/usr/bin/node"]), ["V8", "CPython"]);
+        assert_eq!(with(&["/opt/bin/nodes", "/usr/bin/phpunit", "/lib/libc.so.6", "[heap]"]), [""; 0]);
+        let arena = Mapping { range: 0xc0_0000_0000..0xc0_0040_0000, write: true, ..Mapping::default() };
+        let go = Seen { mappings: vec![arena], is_go: true, ..Seen::default() };
+        assert!(of(&go)[0].name == "Go" && is_go_heap(&go, &go.mappings[0]));
+    }
+
+    /// Catches arenas of glibc that are taken for heaps of a runtime.
+    #[test]
+    fn arenas_are_glibcs() {
+        let arena = mapping(64 * MIB * 1000, MIB, "");
+        let mut rest = mapping(arena.range.end, 63 * MIB, "");
+        (rest.read, rest.write) = (false, false);
+        for name in ["JVM", "V8", "Ruby", "PHP", ".NET"] {
+            let runtime = named(name).expect("it is in the table");
+            assert!(!runtime.owns(&arena, Some(&rest)), "{name}");
+        }
+        assert!(named("V8").expect("it is in the table").owns(&arena, None));
+    }
+}

@@ -1,0 +1,175 @@
+//! What was read of a process: mappings with the kernel's figures, threads, and claims of those who know more.
+
+use crate::model::{HeapFigures, Kind};
+use std::ops::Range;
+
+/// The kernel's figures of a mapping, or of all of them: those of smaps, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names are the kernel's, see proc_pid_smaps(5)")]
+pub struct Figures {
+    pub rss: u64,
+    pub pss: u64,
+    pub shared_clean: u64,
+    pub shared_dirty: u64,
+    pub private_clean: u64,
+    pub private_dirty: u64,
+    pub anonymous: u64,
+    pub anon_huge: u64,
+    pub lazy_free: u64,
+    pub hugetlb: u64,
+    pub swap: u64,
+    pub locked: u64,
+}
+
+/// A mapping.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Mapping {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// May be read.
+    pub read: bool,
+    /// May be written.
+    pub write: bool,
+    /// May be executed.
+    pub execute: bool,
+    /// Shared, not private.
+    pub shared: bool,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Device, major and minor.
+    pub device: (u32, u32),
+    /// Inode; 0 for none.
+    pub inode: u64,
+    /// What the kernel calls it; empty for none.
+    pub name: String,
+    /// The kernel's figures.
+    pub figures: Figures,
+    /// The kernel may grow it downward: a stack of its own.
+    pub grows_down: bool,
+}
+
+impl Mapping {
+    /// Addresses.
+    pub fn bytes(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Whether it is private memory without a file or a name.
+    pub fn is_nameless(&self) -> bool {
+        self.name.is_empty() && self.inode == 0 && !self.shared
+    }
+
+    /// Whether it has no access.
+    pub fn is_closed(&self) -> bool {
+        !self.read && !self.write && !self.execute
+    }
+}
+
+/// A thread.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Thread {
+    /// Its number.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// Its stack pointer; `None` while it runs.
+    pub stack_pointer: Option<u64>,
+}
+
+/// What is known of a range within one mapping.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Piece {
+    /// Where.
+    pub range: Range<u64>,
+    /// Resident bytes of it.
+    pub resident: u64,
+}
+
+/// What a reader knows of some ranges that the list of mappings does not say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Claim {
+    /// Whose they are.
+    pub owner: String,
+    /// The ranges, each within one mapping.
+    pub pieces: Vec<Piece>,
+    /// How the resident bytes are used, most certain first. What remains is `rest`.
+    pub shares: Vec<(Kind, u64)>,
+    /// What remains.
+    pub rest: Kind,
+    /// What else is known.
+    pub note: Option<String>,
+}
+
+/// A part of a heap whose structures were walked.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct HeapPart {
+    /// Its figures.
+    pub figures: HeapFigures,
+    /// Where it is.
+    pub pieces: Vec<Piece>,
+    /// Whether it is the first arena, which is not one of many.
+    pub main: bool,
+    /// Whether its blocks are mappings of their own, which go back when they are freed.
+    pub mapped: bool,
+}
+
+/// Zeros in huge pages of a mapping.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Zeros {
+    /// The start of the mapping.
+    pub start: u64,
+    /// Bytes of OS pages of zeros in its huge pages.
+    pub bytes: u64,
+}
+
+/// The stack of a thread in detail.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StackUse {
+    /// The start of the mapping.
+    pub start: u64,
+    /// Resident bytes from the stack pointer up.
+    pub used: u64,
+    /// Resident bytes below the stack pointer: touched once, not in use now.
+    pub below: u64,
+    /// Resident bytes with the thread's record and its thread-local storage.
+    pub local: u64,
+}
+
+/// What was read of a process.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Seen {
+    /// The process.
+    pub pid: u32,
+    /// The program and its arguments.
+    pub command: Vec<String>,
+    /// The path of the program.
+    pub exe: String,
+    /// The figures of the whole process, by the kernel.
+    pub total: Figures,
+    /// Rss before and after, where they differ.
+    pub range: Option<(u64, u64)>,
+    /// Its mappings, in the order of addresses.
+    pub mappings: Vec<Mapping>,
+    /// Its threads, the first one first.
+    pub threads: Vec<Thread>,
+    /// Bytes of page tables.
+    pub page_tables: u64,
+    /// Claims of readers of runtimes.
+    pub claims: Vec<Claim>,
+    /// Heaps whose structures were walked.
+    pub heaps: Vec<HeapPart>,
+    /// Stacks.
+    pub stacks: Vec<StackUse>,
+    /// Zeros in huge pages.
+    pub zeros: Vec<Zeros>,
+    /// Zeros in locked memory.
+    pub locked_zeros: u64,
+    /// Devices of file systems in memory.
+    pub memory_devices: Vec<(u32, u32)>,
+    /// Whether the program is made with Go.
+    pub is_go: bool,
+    /// Allocators that were found.
+    pub allocators: Vec<String>,
+    /// What else the reader has to say.
+    pub notes: Vec<String>,
+}

@@ -1,0 +1,395 @@
+//! From mappings and claims to accounts.
+//!
+//! **The rule.** The kernel says how much of each mapping is resident. First come the claims on ranges of it, by those who
+//! know what is there: heaps that were walked, pools of CPython, thread-local storage on stacks. Each gets what it found
+//! resident there, at most what the mapping has left. How it divides that was read at another moment, so the shares are cut
+//! to what it got, in their order; what remains goes to the kind that the claim names for it. What no claim takes is the
+//! mapping's own: the class that its name and its neighbours give it. At the end, OS pages of zeros in huge pages are taken
+//! from the largest parts of their mapping.
+//!
+//! ```text
+//! for each mapping:  Rss == sum of its parts
+//! ```
+
+use crate::model::{Account, Apart, Cause, HeapFigures, Kind, Report, SCHEMA};
+use crate::owner::{self, Class};
+use crate::seen::{Claim, HeapPart, Mapping, Seen};
+use crate::{runtime, units, verdict};
+use std::collections::{BTreeMap, HashMap};
+
+/// A part of a mapping.
+#[derive(Clone, Debug, PartialEq)]
+struct Part {
+    mapping: usize,
+    class: Class,
+    bytes: u64,
+}
+
+/// The account of a process.
+pub fn report(seen: &Seen) -> Report {
+    let classes = owner::classes(seen);
+    let claims = all_claims(seen, &classes);
+    let parts = parts(seen, &classes, &claims);
+    let mut accounts = accounts(seen, &classes, &parts);
+    note(&mut accounts, seen, &claims);
+    let mut report = Report {
+        schema: SCHEMA,
+        pid: seen.pid,
+        command: seen.command.clone(),
+        moment: None,
+        rss_bytes: seen.total.rss,
+        rss_range: seen.range,
+        pss_bytes: seen.total.pss,
+        private_bytes: seen.total.private_clean + seen.total.private_dirty,
+        swap_bytes: seen.total.swap,
+        locked_bytes: seen.mappings.iter().map(|mapping| mapping.figures.locked).sum(),
+        threads: seen.threads.len() as u32,
+        allocators: allocators(seen),
+        accounts,
+        apart: apart(seen),
+        heaps: heaps(seen),
+        cause: Cause::Nothing,
+        verdict: String::new(),
+        remedies: Vec::new(),
+        notes: seen.notes.clone(),
+    };
+    verdict::judge(&mut report, seen);
+    report
+}
+
+/// Allocators and runtimes.
+fn allocators(seen: &Seen) -> Vec<String> {
+    let mut all = seen.allocators.clone();
+    all.extend(runtime::of(seen).iter().map(|runtime| runtime.name.to_owned()));
+    all.dedup();
+    all
+}
+
+/// Claims of heaps, of readers of runtimes, and of stacks.
+fn all_claims(seen: &Seen, classes: &[Class]) -> Vec<Claim> {
+    let mut all: Vec<Claim> = seen.heaps.iter().map(claim_of).collect();
+    all.extend(seen.claims.iter().cloned());
+    for of in seen.stacks.iter().filter(|of| of.local > 0) {
+        let Some(at) = seen.mappings.iter().position(|mapping| mapping.range.start == of.start) else { continue };
+        let range = seen.mappings[at].range.clone();
+        all.push(Claim {
+            owner: classes[at].owner.clone(),
+            pieces: vec![crate::seen::Piece { range, resident: of.local }],
+            shares: vec![(Kind::ThreadLocal, of.local)],
+            rest: Kind::ThreadLocal,
+            note: None,
+        });
+    }
+    all
+}
+
+/// What a heap that was walked claims.
+fn claim_of(part: &HeapPart) -> Claim {
+    let f = &part.figures;
+    let owner = format!("{}, {}", f.allocator, part_group(part));
+    let known = f.live_bytes + f.free_bytes + f.metadata_bytes + f.kept_bytes > 0;
+    if !known {
+        return Claim { owner, pieces: part.pieces.clone(), shares: Vec::new(), rest: Kind::Heap, note: None };
+    }
+    let live =
+        f.resident_bytes.saturating_sub(f.kept_bytes + f.fragmentation_bytes + f.metadata_bytes + f.unsure_bytes);
+    let shares = vec![
+        (Kind::HeapMetadata, f.metadata_bytes),
+        (Kind::HeapFree, f.kept_bytes),
+        (Kind::HeapFragmentation, f.fragmentation_bytes),
+        (Kind::HeapLive, live.min(f.live_bytes)),
+    ];
+    Claim { owner, pieces: part.pieces.clone(), shares, rest: Kind::Other, note: None }
+}
+
+/// Arenas of threads are many: one account.
+fn part_group(part: &HeapPart) -> &str {
+    let name = part.figures.part.as_str();
+    if !part.main && name.starts_with("arena ") { "arenas of threads" } else { name }
+}
+
+/// The parts of all mappings. Holds the equation.
+fn parts(seen: &Seen, classes: &[Class], claims: &[Claim]) -> Vec<Part> {
+    let mut left: Vec<u64> = seen.mappings.iter().map(|mapping| mapping.figures.rss).collect();
+    let mut parts = Vec::new();
+    for claim in claims {
+        let granted = grant(&seen.mappings, &mut left, claim);
+        divide(claim, &granted, &mut parts);
+    }
+    for (mapping, (class, left)) in classes.iter().zip(left).enumerate() {
+        // A stack was touched; areas without access of which nothing is resident are none.
+        if left > 0 {
+            parts.push(Part { mapping, class: class.clone(), bytes: left });
+        }
+    }
+    zeros(seen, &mut parts);
+    parts
+}
+
+/// What a claim gets of each mapping.
+fn grant(mappings: &[Mapping], left: &mut [u64], claim: &Claim) -> Vec<(usize, u64)> {
+    let mut granted: Vec<(usize, u64)> = Vec::new();
+    for piece in &claim.pieces {
+        let at = mappings.partition_point(|mapping| mapping.range.end <= piece.range.start);
+        let Some(mapping) = mappings.get(at).filter(|mapping| mapping.range.contains(&piece.range.start)) else {
+            continue;
+        };
+        // A whole mapping is what the kernel says of it, whatever was found a moment before or after.
+        let whole = piece.range.start == mapping.range.start && piece.range.end >= mapping.range.end;
+        let whole = whole && claim.rest != Kind::ThreadLocal;
+        let bytes = if whole { left[at] } else { piece.resident.min(left[at]) };
+        left[at] -= bytes;
+        match granted.last_mut().filter(|(last, _)| *last == at) {
+            Some((_, sum)) => *sum += bytes,
+            None => granted.push((at, bytes)),
+        }
+    }
+    granted
+}
+
+/// Divides what a claim got: in the order of its shares, and in each mapping in proportion.
+fn divide(claim: &Claim, granted: &[(usize, u64)], parts: &mut Vec<Part>) {
+    let total: u64 = granted.iter().map(|(_, bytes)| bytes).sum();
+    let mut shares: Vec<(Kind, u64)> = Vec::new();
+    let mut open = total;
+    for &(kind, bytes) in &claim.shares {
+        let bytes = bytes.min(open);
+        open -= bytes;
+        shares.push((kind, bytes));
+    }
+    shares.push((claim.rest, open));
+    let mut before = vec![0u64; granted.len()];
+    let mut sum = 0u64;
+    for (kind, bytes) in shares {
+        sum += bytes;
+        for ((mapping, got), before) in granted.iter().zip(&mut before) {
+            // Rounded as a running sum, so that nothing is lost.
+            let upto = if total == 0 { 0 } else { (u128::from(*got) * u128::from(sum) / u128::from(total)) as u64 };
+            let bytes = upto - *before;
+            *before = upto;
+            if bytes > 0 {
+                let class = Class { kind, owner: claim.owner.clone() };
+                parts.push(Part { mapping: *mapping, class, bytes });
+            }
+        }
+    }
+}
+
+/// Takes zeros in huge pages from the parts of their mappings, from live memory first.
+fn zeros(seen: &Seen, parts: &mut Vec<Part>) {
+    for zeros in &seen.zeros {
+        let Some(mapping) = seen.mappings.iter().position(|mapping| mapping.range.start == zeros.start) else {
+            continue;
+        };
+        let mut left = zeros.bytes;
+        let mut of: Vec<usize> = (0..parts.len()).filter(|&at| parts[at].mapping == mapping).collect();
+        of.sort_by_key(|&at| (parts[at].class.kind == Kind::HeapFree, std::cmp::Reverse(parts[at].bytes)));
+        for at in of {
+            let taken = left.min(parts[at].bytes);
+            if taken == 0 {
+                continue;
+            }
+            left -= taken;
+            parts[at].bytes -= taken;
+            let owner = parts[at].class.owner.clone();
+            parts.push(Part { mapping, class: Class { kind: Kind::HugeZero, owner }, bytes: taken });
+        }
+    }
+    parts.retain(|part| part.bytes > 0);
+}
+
+/// Parts of one kind and owner are one account. What the kernel says of a mapping as a whole is divided in proportion.
+fn accounts(seen: &Seen, classes: &[Class], parts: &[Part]) -> Vec<Account> {
+    let mut all: BTreeMap<(Kind, &str), Account> = BTreeMap::new();
+    let mut largest: HashMap<usize, (u64, usize)> = HashMap::new();
+    for (at, part) in parts.iter().enumerate() {
+        let known = largest.entry(part.mapping).or_insert((part.bytes, at));
+        // The mapping's own class comes last, and wins among equals.
+        if part.bytes >= known.0 {
+            *known = (part.bytes, at);
+        }
+    }
+    for (at, part) in parts.iter().enumerate() {
+        let mapping = &seen.mappings[part.mapping];
+        let f = &mapping.figures;
+        let of = |bytes: u64| {
+            if f.rss == 0 { 0 } else { (u128::from(bytes) * u128::from(part.bytes) / u128::from(f.rss)) as u64 }
+        };
+        let account = all.entry((part.class.kind, &part.class.owner)).or_insert_with(|| empty(&part.class));
+        account.bytes += part.bytes;
+        account.pss_bytes += of(f.pss);
+        account.private_bytes += of(f.private_clean + f.private_dirty);
+        account.dirty_bytes += of(f.private_dirty + f.shared_dirty);
+        account.mappings += 1;
+        // Swap and addresses are the mapping's: with its largest part.
+        if largest.get(&part.mapping).is_some_and(|(_, largest)| *largest == at) {
+            account.swap_bytes += f.swap;
+            account.reserved_bytes += mapping.bytes();
+        }
+    }
+    // Mappings of which nothing is resident belong to an account that is there, or to none.
+    for (mapping, class) in seen.mappings.iter().zip(classes).filter(|(mapping, _)| mapping.figures.rss == 0) {
+        if mapping.figures.swap > 0 {
+            all.entry((class.kind, &class.owner)).or_insert_with(|| empty(class)).swap_bytes += mapping.figures.swap;
+        }
+        if let Some(account) = all.get_mut(&(class.kind, class.owner.as_str())) {
+            account.reserved_bytes += mapping.bytes();
+        }
+    }
+    let mut all: Vec<Account> = all.into_values().collect();
+    all.sort_by(|a, b| b.bytes.cmp(&a.bytes).then_with(|| (a.kind, &a.owner).cmp(&(b.kind, &b.owner))));
+    all
+}
+
+fn empty(class: &Class) -> Account {
+    Account {
+        kind: class.kind,
+        owner: class.owner.clone(),
+        bytes: 0,
+        pss_bytes: 0,
+        private_bytes: 0,
+        dirty_bytes: 0,
+        swap_bytes: 0,
+        reserved_bytes: 0,
+        mappings: 0,
+        note: None,
+    }
+}
+
+/// Adds what else is known of accounts.
+fn note(accounts: &mut [Account], seen: &Seen, claims: &[Claim]) {
+    let used: u64 = seen.stacks.iter().map(|of| of.used).sum();
+    let below: u64 = seen.stacks.iter().map(|of| of.below).sum();
+    let mut told = false;
+    for account in accounts {
+        let claim = claims.iter().find(|claim| claim.owner == account.owner && claim.note.is_some());
+        account.note = match account.kind {
+            Kind::RuntimeHeap => {
+                let name = account.owner.split([',', ':']).next().unwrap_or("");
+                let more = runtime::named(name)
+                    .map(|runtime| format!("more: {}", runtime.command.replace("PID", &seen.pid.to_string())));
+                claim.and_then(|claim| claim.note.clone()).into_iter().chain(more).reduce(|a, b| format!("{a}; {b}"))
+            }
+            Kind::Stack if !told && used + below > 0 => {
+                told = true;
+                let (used, below) = (units::bytes(used), units::bytes(below));
+                Some(format!("of all stacks {used} are in use, {below} were touched once"))
+            }
+            Kind::File if account.private_bytes > 0 && account.dirty_bytes > 0 => {
+                Some(format!("{} of it changed, its own", units::bytes(account.dirty_bytes)))
+            }
+            _ => None,
+        };
+    }
+}
+
+/// What is not in Rss.
+fn apart(seen: &Seen) -> Vec<Apart> {
+    let hugetlb: u64 = seen.mappings.iter().map(|mapping| mapping.figures.hugetlb).sum();
+    let stacks = 16 * 1024 * seen.threads.len() as u64;
+    let all = [
+        ("page-tables", seen.page_tables, "page tables"),
+        ("swap", seen.total.swap, "swapped out"),
+        ("hugetlb", hugetlb, "pages of the kernel's pools"),
+        ("kernel-stacks", stacks, "the kernel's stacks of its threads"),
+    ];
+    let apart = |(kind, bytes, text): (_, _, &str)| Apart { kind, bytes, text: text.to_owned() };
+    all.into_iter().filter(|(_, bytes, _)| *bytes > 0).map(apart).collect()
+}
+
+fn heaps(seen: &Seen) -> Vec<HeapFigures> {
+    let mut all: Vec<HeapFigures> = seen.heaps.iter().map(|part| part.figures.clone()).collect();
+    all.sort_by_key(|figures| std::cmp::Reverse(figures.resident_bytes));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seen::{Figures, Piece, Zeros};
+    use crate::testing::mapping;
+
+    fn heap_of(pieces: Vec<Piece>, figures: HeapFigures) -> HeapPart {
+        let figures = HeapFigures { allocator: "glibc 2.36".into(), part: "main arena".into(), ..figures };
+        HeapPart { figures, pieces, main: true, mapped: false }
+    }
+
+    fn seen(mappings: Vec<Mapping>) -> Seen {
+        let rss = mappings.iter().map(|mapping| mapping.figures.rss).sum();
+        Seen { pid: 1, total: Figures { rss, ..Figures::default() }, mappings, ..Seen::default() }
+    }
+
+    /// Catches accounts that do not add up to Rss, where a heap was read a moment before or after, in parts of mappings.
+    #[test]
+    fn accounts_add_up() {
+        let mut of = seen(vec![
+            mapping(0x1000, 0x1000, "/bin/p"),
+            mapping(0x10_0000, 0x40_0000, "[heap]"),
+            mapping(0x1000_0000, 0x30_0000, ""),
+        ]);
+        let part = |start, end, resident| Piece { range: start..end, resident };
+        let figures = HeapFigures {
+            resident_bytes: 0x50_0003,
+            live_bytes: 0x20_0001,
+            kept_bytes: 0x28_0001,
+            free_bytes: 0x30_0000,
+            fragmentation_bytes: 0x8_0000,
+            metadata_bytes: 0x101,
+            ..HeapFigures::default()
+        };
+        of.heaps = vec![heap_of(
+            vec![part(0x10_0000, 0x50_0000, 0x3f_0000), part(0x1010_0000, 0x1020_0000, 0x10_0003)],
+            figures,
+        )];
+        let report = report(&of);
+        assert_eq!(report.sum(), report.rss_bytes);
+        // Divided among two mappings: rounded down in each.
+        assert!(
+            report.of(Kind::HeapFree).abs_diff(0x28_0001) <= 1 && report.of(Kind::HeapMetadata).abs_diff(0x101) <= 1
+        );
+        // Two of its pages are not known to be the heap's.
+        assert_eq!(report.of(Kind::Anonymous), 0x30_0000 - 0x10_0003);
+        assert_eq!(report.of(Kind::File), 0x1000);
+        let pss: u64 = report.accounts.iter().map(|account| account.pss_bytes).sum();
+        assert!(report.sum() - pss < 16, "{pss}");
+    }
+
+    /// Catches shares that are larger than what the kernel has for the mapping.
+    #[test]
+    fn shares_are_cut() {
+        let mut of = seen(vec![mapping(0x10_0000, 0x1000, "[heap]")]);
+        let figures =
+            HeapFigures { resident_bytes: 0x9000, live_bytes: 0x8000, kept_bytes: 0x900, ..HeapFigures::default() };
+        of.heaps = vec![heap_of(vec![Piece { range: 0x10_0000..0x10_1000, resident: 0x9000 }], figures)];
+        let report = report(&of);
+        assert_eq!((report.sum(), report.of(Kind::HeapFree), report.of(Kind::HeapLive)), (0x1000, 0x900, 0x700));
+    }
+
+    /// Catches zeros in huge pages that are counted twice, or more of them than there is memory.
+    #[test]
+    fn zeros_are_taken_from_the_largest() {
+        let mut of = seen(vec![mapping(0x20_0000, 0x20_0000, "")]);
+        of.zeros = vec![Zeros { start: 0x20_0000, bytes: 0x18_0000 }];
+        let one = report(&of);
+        assert_eq!((one.of(Kind::HugeZero), one.of(Kind::Anonymous)), (0x18_0000, 0x8_0000));
+        of.zeros[0].bytes = u64::MAX;
+        let all = report(&of);
+        assert_eq!((all.of(Kind::HugeZero), all.sum()), (0x20_0000, 0x20_0000));
+    }
+
+    /// Catches a claim on a range that is not mapped, or that two readers have claimed.
+    #[test]
+    fn claims_do_not_overlap() {
+        let mut of = seen(vec![mapping(0x1000, 0x3000, "")]);
+        let claim = |start: u64, resident| Claim {
+            owner: "CPython".into(),
+            pieces: vec![Piece { range: start..start + 0x2000, resident }],
+            shares: vec![(Kind::RuntimeHeap, resident)],
+            rest: Kind::RuntimeHeap,
+            note: None,
+        };
+        of.claims = vec![claim(0x1000, 0x2000), claim(0x2000, 0x2000), claim(0x9000, 0x2000)];
+        let report = report(&of);
+        assert_eq!((report.sum(), report.of(Kind::RuntimeHeap)), (0x3000, 0x3000));
+    }
+}

@@ -1,0 +1,240 @@
+//! A report for people: lines of at most 80 columns.
+
+use crate::container::Container;
+use crate::model::{Account, Kind, Remedy, Report};
+use crate::units::{bytes, fit, percent, plain};
+
+/// Columns of a line.
+const COLUMNS: usize = 80;
+/// Accounts below so many parts of a thousand of Rss are one line, unless all are shown.
+const SMALL: u64 = 5;
+
+/// How a report is shown.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// With bold text and colour.
+    pub colour: bool,
+    /// Small accounts too.
+    pub all: bool,
+}
+
+/// The report as text.
+pub fn text(report: &Report, style: Style) -> String {
+    let bold = |text: &str| if style.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() };
+    let mut out = String::new();
+    let command = plain(&report.command.join(" "));
+    let head = format!("{} ({})", fit_front(&command, 56), report.pid);
+    out.push_str(&bold(&head));
+    if let Some(moment) = &report.moment {
+        out.push_str(&format!(", {moment}"));
+    }
+    out.push('\n');
+    out.push_str(&format!(
+        "Rss {}, Pss {}, private {}, swapped {}; {}\n",
+        bytes(report.rss_bytes),
+        bytes(report.pss_bytes),
+        bytes(report.private_bytes),
+        bytes(report.swap_bytes),
+        if report.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", report.threads) }
+    ));
+    if let Some((low, high)) = report.rss_range {
+        out.push_str(&format!("It changed while it was read: Rss from {} to {}.\n", bytes(low), bytes(high)));
+    }
+    out.push('\n');
+    out.push_str(&bold(&wrapped(&plain(&report.verdict), 0)));
+    out.push('\n');
+    table(&mut out, &report.accounts, report.rss_bytes, style);
+    for apart in &report.apart {
+        let line = format!("{:>10}        not in Rss: {}", bytes(apart.bytes), apart.text);
+        out.push_str(&format!("{}\n", cut(&line)));
+    }
+    heaps(&mut out, report);
+    remedies(&mut out, &report.remedies, &bold);
+    for note in &report.notes {
+        out.push_str(&wrapped(&format!("Note: {}", plain(note)), 6));
+    }
+    out
+}
+
+/// The account of a container as text.
+pub fn container(of: &Container, style: Style) -> String {
+    let bold = |text: &str| if style.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() };
+    let mut out = bold(&format!("cgroup {}", plain(&of.path)));
+    let limit = of.limit_bytes.map_or("no limit".to_owned(), |limit| format!("limit {}", bytes(limit)));
+    out.push_str(&format!("\ncharged {}, {limit}; {} processes\n\n", bytes(of.rss_bytes), of.processes.len()));
+    out.push_str(&bold(&wrapped(&plain(&of.verdict), 0)));
+    out.push('\n');
+    table(&mut out, &of.accounts, of.rss_bytes, style);
+    if !of.processes.is_empty() {
+        out.push_str("\nProcesses (Rss, Pss):\n");
+    }
+    for process in of.processes.iter().take(if style.all { usize::MAX } else { 10 }) {
+        let name = fit_front(&plain(&process.command), 44);
+        out.push_str(&format!(
+            "{:>10} {:>10}  {} {name}\n",
+            bytes(process.rss_bytes),
+            bytes(process.pss_bytes),
+            process.pid
+        ));
+    }
+    remedies(&mut out, &of.remedies, &bold);
+    for note in &of.notes {
+        out.push_str(&wrapped(&format!("Note: {}", plain(note)), 6));
+    }
+    out
+}
+
+/// The accounts, one a line: bytes, percent, kind, owner.
+fn table(out: &mut String, accounts: &[Account], whole: u64, style: Style) {
+    let (mut small, mut count) = (0, 0);
+    for account in accounts.iter().filter(|account| account.bytes > 0 || account.swap_bytes > 0) {
+        if !style.all && account.bytes < whole / 1000 * SMALL && account.bytes < 16 << 20 && account.kind != Kind::Other
+        {
+            small += account.bytes;
+            count += 1;
+            continue;
+        }
+        let head = format!(
+            "{:>10} {:>3} %  {:<19} ",
+            bytes(account.bytes),
+            percent(account.bytes, whole),
+            account.kind.label()
+        );
+        out.push_str(&head);
+        out.push_str(&format!("{}\n", fit(&plain(&account.owner), COLUMNS - head.chars().count())));
+        if let Some(note) = &account.note {
+            let indent = 18;
+            out.push_str(&wrapped(&format!("{}{}", " ".repeat(indent), plain(note)), indent));
+        }
+    }
+    if count > 0 {
+        out.push_str(&format!(
+            "{:>10} {:>3} %  {count} smaller accounts (--all shows them)\n",
+            bytes(small),
+            percent(small, whole)
+        ));
+    }
+}
+
+/// The parts of heaps, the largest first.
+fn heaps(out: &mut String, report: &Report) {
+    const MOST: usize = 6;
+    let known: Vec<_> = report.heaps.iter().filter(|of| of.live_blocks + of.free_bytes > 0).collect();
+    if known.is_empty() {
+        return;
+    }
+    out.push_str("\nHeaps               resident       live       kept fragmented     blocks\n");
+    for of in known.iter().take(MOST) {
+        let name = fit(&plain(&format!("{}, {}", of.allocator, of.part)), 28);
+        let figures = [of.resident_bytes, of.live_bytes, of.kept_bytes, of.fragmentation_bytes].map(bytes);
+        let [resident, live, kept, fragmented] = figures;
+        if name.chars().count() > 17 {
+            out.push_str(&format!("{name}\n{:<17}", ""));
+        } else {
+            out.push_str(&format!("{name:<17}"));
+        }
+        out.push_str(&format!(" {resident:>10} {live:>10} {kept:>10} {fragmented:>10} {:>10}\n", of.live_blocks));
+    }
+    if known.len() > MOST {
+        let rest: u64 = known[MOST..].iter().map(|of| of.resident_bytes).sum();
+        let kept: u64 = known[MOST..].iter().map(|of| of.kept_bytes).sum();
+        out.push_str(&format!(
+            "{} more parts: {} resident, {} of it kept\n",
+            known.len() - MOST,
+            bytes(rest),
+            bytes(kept)
+        ));
+    }
+}
+
+fn remedies(out: &mut String, remedies: &[Remedy], bold: &dyn Fn(&str) -> String) {
+    if remedies.is_empty() {
+        return;
+    }
+    out.push_str(&format!("\n{}\n", bold("What would help")));
+    for remedy in remedies {
+        let gain = if remedy.bytes > 0 { bytes(remedy.bytes) } else { "?".to_owned() };
+        out.push_str(&wrapped(&format!("{gain:>10}  {}", plain(&remedy.text)), 12));
+        if !remedy.command.is_empty() {
+            // Not broken: it is copied.
+            out.push_str(&format!("{:12}{}\n", "", plain(&remedy.command)));
+        }
+    }
+}
+
+/// A text in lines that fit; those after the first are indented.
+pub fn wrapped(text: &str, indent: usize) -> String {
+    let lead = text.len() - text.trim_start().len();
+    let mut out = String::new();
+    let mut line = text[..lead].to_owned();
+    let mut empty = true;
+    for word in text.trim_start().split(' ') {
+        if !empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            out.push_str(line.trim_end());
+            out.push('\n');
+            line = " ".repeat(indent);
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        empty = false;
+    }
+    out.push_str(line.trim_end());
+    out.push('\n');
+    out
+}
+
+fn cut(line: &str) -> String {
+    match line.chars().count() > COLUMNS {
+        true => line.chars().take(COLUMNS - 1).chain(['…']).collect(),
+        false => line.to_owned(),
+    }
+}
+
+/// At most `most` characters of the front.
+fn fit_front(text: &str, most: usize) -> String {
+    match text.chars().count() > most {
+        true => text.chars().take(most - 1).chain(['…']).collect(),
+        false => text.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::mapping;
+    use crate::{Seen, report};
+
+    /// Catches lines that a terminal of 80 columns breaks, and names that change a terminal.
+    #[test]
+    fn lines_fit() {
+        let long = format!("/opt/{}/lib\u{1b}[31m.so", "a-long-folder/".repeat(20));
+        let mut mappings = vec![mapping(0x1000, 80 << 20, &long), mapping(0x1000_0000, 7 << 20, "[heap]")];
+        mappings.push(mapping(0x3000_0000, 9 << 20, &format!("[anon:{}]", "name ".repeat(40))));
+        let mut of = Seen { pid: 4_194_303, mappings, command: vec![long.clone(), "x".repeat(200)], ..Seen::default() };
+        of.total.rss = 96 << 20;
+        of.page_tables = 1 << 20;
+        let report = report(&of);
+        let text = text(&report, Style { colour: false, all: true });
+        for line in text.lines().filter(|line| !line.contains("neap profile")) {
+            let columns = line.chars().count();
+            // The verdict may have a path without a blank.
+            assert!(columns <= COLUMNS || line.contains("/opt/"), "{columns}: {line}");
+        }
+        assert!(!text.contains('\u{1b}') && text.contains("83 %"), "{text}");
+    }
+
+    /// Catches words that are lost or joined where a line is broken.
+    #[test]
+    fn texts_are_wrapped() {
+        let words: Vec<String> = (0..60).map(|n| format!("word{n}")).collect();
+        let text = wrapped(&words.join(" "), 4);
+        assert_eq!(text.split_whitespace().collect::<Vec<_>>(), words);
+        assert!(
+            text.lines().all(|line| line.len() <= COLUMNS)
+                && text.lines().nth(1).is_some_and(|l| l.starts_with("    w"))
+        );
+    }
+}

@@ -1,0 +1,60 @@
+//! Numbers for people.
+
+/// `512 B`, `1.5 KiB`, `34.2 MiB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let (mut value, mut unit) = (n as f64 / 1024.0, 0);
+    // 1023.95 would be printed as 1024.0: take the next unit from there on.
+    while value >= 1023.95 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1} {}", UNITS[unit])
+}
+
+/// The same with a sign.
+pub fn signed(n: i64) -> String {
+    format!("{}{}", if n < 0 { "-" } else { "+" }, bytes(n.unsigned_abs()))
+}
+
+/// A part in percent, without a fraction.
+pub fn percent(part: u64, whole: u64) -> u64 {
+    (part.saturating_mul(100) + whole / 2).checked_div(whole).unwrap_or(0)
+}
+
+/// A text for a terminal: no control characters, which a name of a file or a program may have.
+pub fn plain(text: &str) -> String {
+    match text.contains(char::is_control) {
+        true => text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() }).collect(),
+        false => text.to_owned(),
+    }
+}
+
+/// At most `most` characters: the end is what tells paths apart.
+pub fn fit(text: &str, most: usize) -> String {
+    let count = text.chars().count();
+    if count <= most {
+        return text.to_owned();
+    }
+    let end: String = text.chars().skip(count - most.saturating_sub(1)).collect();
+    format!("…{end}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a wrong unit at the boundaries, a part that is rounded down, and texts that are cut at the wrong end.
+    #[test]
+    fn numbers_and_texts() {
+        assert_eq!((bytes(1023), bytes(1 << 20)), ("1023 B".into(), "1.0 MiB".into()));
+        assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
+        assert_eq!(signed(-2048), "-2.0 KiB");
+        assert_eq!((percent(1, 3), percent(2, 3), percent(1, 0)), (33, 67, 0));
+        assert_eq!(fit("/usr/lib/libc.so.6", 9), "…ibc.so.6");
+        assert_eq!(plain("a\u{1b}[1m"), "a\\u{1b}[1m");
+    }
+}

@@ -1,0 +1,241 @@
+//! Why the process is so large: the cause that explains most, in one sentence with its numbers.
+//!
+//! **The rule.** What could be given back or is wasted comes first: memory since a fork that it shares, if that is half of
+//! all; else the largest of kept memory, fragmentation, zeros in huge pages, stacks that were touched once and locked memory
+//! without contents, if it is [`LEAST`] percent of Rss. Else the verdict names what holds most.
+
+use crate::model::{Cause, HeapFigures, Kind, Report};
+use crate::seen::Seen;
+use crate::units::{bytes, fit, percent};
+use crate::{remedy, runtime};
+
+/// From how many percent of Rss on waste is the verdict.
+const LEAST: u64 = 15;
+/// And from how many bytes on.
+const LEAST_BYTES: u64 = 1 << 20;
+
+/// What the verdict and the remedies rest on.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Rss.
+    pub rss: u64,
+    /// Kept by allocators.
+    pub kept: u64,
+    /// Of it: in caches of threads.
+    pub cached: u64,
+    /// Of it: in arenas of threads.
+    pub in_arenas: u64,
+    /// Arenas with memory, the main one too.
+    pub arenas: usize,
+    /// The allocator that keeps most.
+    pub keeper: String,
+    /// Fragmentation.
+    pub fragmentation: u64,
+    /// Zeros in huge pages.
+    pub zeros: u64,
+    /// Stacks: touched once.
+    pub below: u64,
+    /// Memory without a file that it shares since a fork.
+    pub forked: u64,
+    /// Zeros in locked memory.
+    pub locked_zeros: u64,
+    /// What `malloc_trim` would give back.
+    pub trimmable: u64,
+}
+
+impl Facts {
+    /// Those of a process.
+    pub fn of(report: &Report, seen: &Seen) -> Self {
+        let sum = |of: fn(&HeapFigures) -> u64| report.heaps.iter().map(of).sum::<u64>();
+        let arenas: Vec<&crate::HeapPart> = seen.heaps.iter().filter(|part| !part.mapped).collect();
+        let glibc = |part: &&&crate::HeapPart| part.figures.allocator.starts_with("glibc");
+        let is_own =
+            |mapping: &&crate::Mapping| !mapping.shared && (mapping.inode == 0 || mapping.figures.anonymous > 0);
+        let forked = seen.mappings.iter().filter(is_own).map(|mapping| {
+            let f = &mapping.figures;
+            (f.shared_clean + f.shared_dirty).min(f.anonymous)
+        });
+        Facts {
+            rss: report.rss_bytes,
+            kept: report.of(Kind::HeapFree),
+            cached: sum(|figures| figures.cached_bytes),
+            in_arenas: arenas.iter().filter(glibc).filter(|part| !part.main).map(|part| part.figures.kept_bytes).sum(),
+            arenas: arenas.iter().filter(glibc).filter(|part| part.figures.resident_bytes > 0).count(),
+            keeper: keeper(&report.heaps),
+            fragmentation: report.of(Kind::HeapFragmentation),
+            zeros: report.of(Kind::HugeZero),
+            below: seen.stacks.iter().map(|stack| stack.below).sum(),
+            forked: forked.sum(),
+            locked_zeros: seen.locked_zeros,
+            trimmable: sum(|figures| figures.trimmable_bytes),
+        }
+    }
+}
+
+/// The allocator that keeps most.
+fn keeper(heaps: &[HeapFigures]) -> String {
+    let mut all: Vec<(&str, u64)> = Vec::new();
+    for figures in heaps {
+        match all.iter_mut().find(|(name, _)| *name == figures.allocator) {
+            Some((_, sum)) => *sum += figures.kept_bytes,
+            None => all.push((&figures.allocator, figures.kept_bytes)),
+        }
+    }
+    let most = all.into_iter().max_by_key(|(_, sum)| *sum);
+    most.map_or_else(|| "its allocator".to_owned(), |(name, _)| name.to_owned())
+}
+
+/// Sets the cause, the verdict and the remedies.
+pub fn judge(report: &mut Report, seen: &Seen) {
+    let facts = Facts::of(report, seen);
+    report.cause = cause(report, &facts);
+    report.remedies = remedy::all(report, seen, &facts);
+    report.verdict = sentence(report, &facts, seen);
+}
+
+/// The cause that explains most.
+fn cause(report: &Report, facts: &Facts) -> Cause {
+    if facts.forked.saturating_mul(2) >= facts.rss && facts.forked >= LEAST_BYTES {
+        return Cause::CopyOnWrite;
+    }
+    let waste = [
+        (facts.kept, kept_cause(report, facts)),
+        (facts.fragmentation, Cause::Fragmentation),
+        (facts.zeros, Cause::HugeZero),
+        (facts.below, Cause::Stacks),
+        (facts.locked_zeros, Cause::Locked),
+    ];
+    let most = waste.into_iter().max_by_key(|(bytes, _)| *bytes);
+    match most.filter(|(bytes, _)| percent(*bytes, facts.rss) >= LEAST && *bytes >= LEAST_BYTES) {
+        Some((_, cause)) => cause,
+        None => holder(report).1,
+    }
+}
+
+/// Where memory that is kept stays.
+fn kept_cause(report: &Report, facts: &Facts) -> Cause {
+    let half = |bytes: u64| bytes.saturating_mul(2) >= facts.kept && bytes > 0;
+    let hole =
+        report.heaps.iter().map(|figures| figures.largest_free_bytes.min(figures.pinned_bytes)).max().unwrap_or(0);
+    if half(facts.cached) {
+        Cause::ThreadCaches
+    } else if half(facts.in_arenas) && facts.arenas > 2 {
+        Cause::ArenaRetention
+    } else if half(hole) {
+        Cause::PinnedTop
+    } else {
+        Cause::Retention
+    }
+}
+
+/// What holds most: bytes, cause, words for it.
+fn holder(report: &Report) -> (u64, Cause, &'static str) {
+    let of = |kinds: &[Kind]| kinds.iter().map(|kind| report.of(*kind)).sum::<u64>();
+    let all = [
+        (of(&[Kind::HeapLive, Kind::Heap]), Cause::Live, "blocks of malloc that the program holds"),
+        (of(&[Kind::RuntimeHeap, Kind::Jit]), Cause::RuntimeHeap, "memory of a runtime with its own heap"),
+        (of(&[Kind::File]), Cause::Files, "programs, libraries and other files"),
+        (of(&[Kind::Shared]), Cause::Shared, "shared memory"),
+        (of(&[Kind::Anonymous]), Cause::Anonymous, "mappings that the program made without malloc"),
+        (of(&[Kind::Stack, Kind::ThreadLocal]), Cause::Stacks, "stacks of threads"),
+    ];
+    all.into_iter().max_by_key(|(bytes, _, _)| *bytes).filter(|(bytes, _, _)| *bytes > 0).unwrap_or((
+        0,
+        Cause::Nothing,
+        "nothing that stands out",
+    ))
+}
+
+/// The sentence.
+fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
+    let rss = bytes(facts.rss);
+    let keeper = &facts.keeper;
+    let kept = bytes(facts.kept);
+    let first = match report.cause {
+        Cause::ArenaRetention => {
+            format!("{kept} of {rss} are free blocks that {keeper} keeps in {} arenas", facts.arenas)
+        }
+        Cause::PinnedTop => {
+            let pin = report.heaps.iter().max_by_key(|figures| figures.pinned_bytes.min(figures.largest_free_bytes));
+            let pin = pin.map_or(0, |figures| figures.pin_bytes);
+            format!(
+                "{kept} of {rss} are free blocks that {keeper} keeps below one live block of {} at the end of its heap",
+                bytes(pin)
+            )
+        }
+        Cause::ThreadCaches => {
+            format!(
+                "{} of {rss} are free blocks in the caches of {} threads ({keeper})",
+                bytes(facts.cached),
+                report.threads
+            )
+        }
+        Cause::Retention => format!("{kept} of {rss} are free blocks that {keeper} keeps"),
+        Cause::Fragmentation => format!(
+            "{} of {rss} are free, in pieces on OS pages that live blocks keep (fragmentation)",
+            bytes(facts.fragmentation)
+        ),
+        Cause::HugeZero => {
+            format!("{} of {rss} are zeros in transparent huge pages, which the program never used", bytes(facts.zeros))
+        }
+        Cause::Stacks if facts.below > 0 => format!(
+            "{} of {rss} are stacks of {} threads, {} of it touched once and not in use",
+            bytes(report.of(Kind::Stack)),
+            report.threads,
+            bytes(facts.below)
+        ),
+        Cause::Locked => format!(
+            "{} of {rss} are locked in memory (mlock), {} of it zeros that the program never used",
+            bytes(report.locked_bytes),
+            bytes(facts.locked_zeros)
+        ),
+        Cause::CopyOnWrite => format!(
+            "{} of {rss} are shared with its parent or children since a fork: {} are its own",
+            bytes(facts.forked),
+            bytes(report.private_bytes)
+        ),
+        _ => holding(report, facts, seen),
+    };
+    format!("{first}{}.", remedies(report))
+}
+
+/// The sentence where nothing is wasted.
+fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
+    let (held, cause, words) = holder(report);
+    let first = format!("{} of {} are {words}", bytes(held), bytes(facts.rss));
+    match cause {
+        Cause::Live => format!(
+            "{first}{}: what it needs, or a leak, which `neap why --watch {}` tells apart",
+            runtime::of(seen).first().map_or(String::new(), |of| format!(", outside the heap of {}", of.name)),
+            seen.pid
+        ),
+        Cause::RuntimeHeap => {
+            let owner = report.accounts.iter().find(|account| account.kind == Kind::RuntimeHeap);
+            format!("{first} ({})", owner.map_or("generated code", |account| account.owner.as_str()))
+        }
+        Cause::Files | Cause::Shared | Cause::Anonymous => {
+            let kind = match cause {
+                Cause::Files => Kind::File,
+                Cause::Shared => Kind::Shared,
+                _ => Kind::Anonymous,
+            };
+            let most = report.accounts.iter().find(|account| account.kind == kind);
+            match most {
+                Some(account) => format!("{first}, most of it {} ({})", fit(&account.owner, 48), bytes(account.bytes)),
+                None => first,
+            }
+        }
+        _ => first,
+    }
+}
+
+/// The two best remedies in the sentence.
+fn remedies(report: &Report) -> String {
+    let of = |remedy: &crate::Remedy| {
+        let verb = if remedy.now { "would give back" } else { "would save" };
+        format!("`{}` {verb} {}", remedy.short(), bytes(remedy.bytes))
+    };
+    let worth = |remedy: &&crate::Remedy| percent(remedy.bytes, report.rss_bytes) >= 5 && !remedy.command.is_empty();
+    let best: Vec<String> = report.remedies.iter().filter(worth).take(2).map(of).collect();
+    if best.is_empty() { String::new() } else { format!("; {}", best.join(", ")) }
+}

@@ -1,0 +1,223 @@
+//! What changes over time: of live memory against what is kept.
+//!
+//! **The rule.** A look has live, kept, fragmentation and Rss. Over all looks, a figure *grows* if the line through its
+//! points (least squares) rises by more than [`GROWTH`] percent of Rss and by a megabyte, and at least [`STEADY`] percent of
+//! the steps from look to look do not fall. Then:
+//!
+//! | what grows | verdict |
+//! |---|---|
+//! | live | leak: live memory grows all the time |
+//! | fragmentation more than live | fragmentation |
+//! | kept more than live, or Rss stays while live falls | retention |
+//! | none of them | plateau |
+
+use crate::model::{Cause, Kind, Report};
+use crate::units::{bytes, percent, signed};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The version of the JSON.
+pub const SCHEMA: &str = "neap.why.watch/1";
+
+const GROWTH: u64 = 3;
+const LEAST: u64 = 1 << 20;
+const STEADY: usize = 70;
+/// Fewer looks say nothing.
+const LOOKS: usize = 3;
+
+/// The figures of one look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Look {
+    /// Seconds since the first one.
+    pub seconds: f64,
+    /// Rss.
+    pub rss_bytes: u64,
+    /// Live memory: blocks of malloc, runtimes, mappings of the program's own.
+    pub live_bytes: u64,
+    /// Kept by allocators.
+    pub kept_bytes: u64,
+    /// Fragmentation.
+    pub fragmentation_bytes: u64,
+    /// Swapped out.
+    pub swap_bytes: u64,
+}
+
+/// An account that grew or shrank.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Change {
+    /// What for.
+    pub kind: Kind,
+    /// Whose.
+    pub owner: String,
+    /// Since the first look.
+    pub bytes: i64,
+}
+
+/// All looks so far, and what they say.
+#[derive(Clone, Debug, Default)]
+pub struct Watch {
+    looks: Vec<Look>,
+    first: BTreeMap<(Kind, String), u64>,
+}
+
+/// What a watch says: one line of JSON for each look.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Told {
+    /// [`SCHEMA`].
+    pub schema: &'static str,
+    /// The last look.
+    #[serde(flatten)]
+    pub look: Look,
+    /// What changed since the first one, the largest first.
+    pub changes: Vec<Change>,
+    /// What is the matter so far.
+    pub cause: Cause,
+    /// The same in a sentence with the evidence.
+    pub verdict: String,
+}
+
+impl Watch {
+    /// Adds a look.
+    pub fn add(&mut self, seconds: f64, report: &Report) -> Told {
+        let of = |kinds: &[Kind]| kinds.iter().map(|kind| report.of(*kind)).sum::<u64>();
+        let look = Look {
+            seconds,
+            rss_bytes: report.rss_bytes,
+            live_bytes: of(&[Kind::HeapLive, Kind::Heap, Kind::RuntimeHeap, Kind::Anonymous]),
+            kept_bytes: report.of(Kind::HeapFree),
+            fragmentation_bytes: report.of(Kind::HeapFragmentation),
+            swap_bytes: report.swap_bytes,
+        };
+        let now: BTreeMap<(Kind, String), u64> =
+            report.accounts.iter().map(|account| ((account.kind, account.owner.clone()), account.bytes)).collect();
+        if self.looks.is_empty() {
+            self.first = now.clone();
+        }
+        self.looks.push(look);
+        let (cause, verdict) = judge(&self.looks);
+        Told { schema: SCHEMA, look, changes: self.changes(&now), cause, verdict }
+    }
+
+    /// How many looks there were.
+    pub fn looks(&self) -> usize {
+        self.looks.len()
+    }
+
+    fn changes(&self, now: &BTreeMap<(Kind, String), u64>) -> Vec<Change> {
+        let keys: std::collections::BTreeSet<&(Kind, String)> = self.first.keys().chain(now.keys()).collect();
+        let change = |key: &(Kind, String)| {
+            let of = |map: &BTreeMap<(Kind, String), u64>| map.get(key).copied().unwrap_or(0) as i64;
+            Change { kind: key.0, owner: key.1.clone(), bytes: of(now) - of(&self.first) }
+        };
+        let mut all: Vec<Change> =
+            keys.into_iter().map(change).filter(|change| change.bytes.unsigned_abs() >= 64 << 10).collect();
+        all.sort_by_key(|change| std::cmp::Reverse(change.bytes.unsigned_abs()));
+        all
+    }
+}
+
+/// How a figure goes on.
+#[derive(Clone, Copy, Debug)]
+struct Trend {
+    /// From the first look to the last, on the line.
+    rise: i64,
+    /// Bytes a second.
+    rate: f64,
+    grows: bool,
+    falls: bool,
+}
+
+fn trend(looks: &[Look], of: fn(&Look) -> u64) -> Trend {
+    let n = looks.len() as f64;
+    let mean = |f: &dyn Fn(&Look) -> f64| looks.iter().map(f).sum::<f64>() / n;
+    let (time, value) = (mean(&|look| look.seconds), mean(&|look| of(look) as f64));
+    let spread: f64 = looks.iter().map(|look| (look.seconds - time).powi(2)).sum();
+    let joint: f64 = looks.iter().map(|look| (look.seconds - time) * (of(look) as f64 - value)).sum();
+    let rate = if spread > 0.0 { joint / spread } else { 0.0 };
+    let span = looks[looks.len() - 1].seconds - looks[0].seconds;
+    let rise = (rate * span) as i64;
+    let steps = |up: bool| {
+        looks.windows(2).filter(|two| if up { of(&two[1]) >= of(&two[0]) } else { of(&two[1]) <= of(&two[0]) }).count()
+    };
+    let rss = looks.iter().map(|look| look.rss_bytes).max().unwrap_or(0);
+    let much = rise.unsigned_abs() >= LEAST && percent(rise.unsigned_abs(), rss) >= GROWTH;
+    let steady = |up| steps(up) * 100 >= STEADY * (looks.len() - 1);
+    // Growth that has ended is none: the second half has to grow too.
+    let half = &looks[looks.len() / 2..];
+    let goes_on = half.len() < 2 || of(&half[half.len() - 1]).saturating_sub(of(&half[0])) * 4 >= rise.unsigned_abs();
+    Trend { rise, rate, grows: much && rise > 0 && steady(true) && goes_on, falls: much && rise < 0 }
+}
+
+/// What the looks say.
+fn judge(looks: &[Look]) -> (Cause, String) {
+    let [first, .., last] = looks else { return (Cause::Nothing, "One look says nothing of time.".into()) };
+    let span = last.seconds - first.seconds;
+    if looks.len() < LOOKS {
+        return (Cause::Nothing, format!("{} looks in {span:.0} s are too few to tell.", looks.len()));
+    }
+    let [rss, live, kept, fragmentation] = [
+        trend(looks, |look| look.rss_bytes),
+        trend(looks, |look| look.live_bytes),
+        trend(looks, |look| look.kept_bytes),
+        trend(looks, |look| look.fragmentation_bytes),
+    ];
+    let evidence = format!(
+        "in {span:.0} s and {} looks Rss went {} (live {}, kept {}, fragmentation {})",
+        looks.len(),
+        signed(last.rss_bytes as i64 - first.rss_bytes as i64),
+        signed(last.live_bytes as i64 - first.live_bytes as i64),
+        signed(last.kept_bytes as i64 - first.kept_bytes as i64),
+        signed(last.fragmentation_bytes as i64 - first.fragmentation_bytes as i64),
+    );
+    if live.grows && live.rise >= kept.rise && live.rise >= fragmentation.rise {
+        let rate = bytes((live.rate * 60.0).max(0.0) as u64);
+        return (Cause::Leak, format!("A leak, or growing need: live memory grows by {rate} a minute; {evidence}."));
+    }
+    if fragmentation.grows && fragmentation.rise > kept.rise {
+        return (Cause::Fragmentation, format!("Fragmentation grows while live memory does not: {evidence}."));
+    }
+    let stays = live.falls && last.rss_bytes.saturating_mul(10) >= first.rss_bytes.saturating_mul(9);
+    let most_kept = percent(last.kept_bytes, last.rss_bytes) >= 15 && last.live_bytes < first.live_bytes;
+    if kept.grows || stays || most_kept {
+        return (Cause::Retention, format!("Retention: what the program frees stays with its allocator; {evidence}."));
+    }
+    if rss.grows {
+        return (Cause::Anonymous, format!("It grows, but not in its heaps: {evidence}."));
+    }
+    (Cause::Plateau, format!("A plateau: nothing grows; {evidence}."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn looks(of: &[(u64, u64, u64)]) -> Vec<Look> {
+        let look = |(at, &(live, kept, fragmentation)): (usize, &(u64, u64, u64))| Look {
+            seconds: at as f64,
+            rss_bytes: (live + kept + fragmentation + 10) << 20,
+            live_bytes: live << 20,
+            kept_bytes: kept << 20,
+            fragmentation_bytes: fragmentation << 20,
+            swap_bytes: 0,
+        };
+        of.iter().enumerate().map(look).collect()
+    }
+
+    /// Catches causes that are taken for each other.
+    #[test]
+    fn causes_over_time() {
+        let leak: Vec<_> = (0..8).map(|n| (100 + 10 * n, 5, 5)).collect();
+        assert_eq!(judge(&looks(&leak)).0, Cause::Leak);
+        let retained = [(100, 0, 0), (80, 20, 0), (50, 50, 0), (20, 80, 0), (20, 80, 0)];
+        assert_eq!(judge(&looks(&retained)).0, Cause::Retention);
+        let fragmented: Vec<_> = (0..8).map(|n| (100, 5, 5 + 10 * n)).collect();
+        assert_eq!(judge(&looks(&fragmented)).0, Cause::Fragmentation);
+        // A cache that fills, and then is full.
+        let full =
+            [(20, 5, 5), (60, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5)];
+        assert_eq!(judge(&looks(&full)).0, Cause::Plateau);
+        let waves = [(100, 5, 5), (130, 5, 5), (100, 5, 5), (130, 5, 5), (100, 5, 5), (130, 5, 5), (100, 5, 5)];
+        assert_eq!(judge(&looks(&waves)).0, Cause::Plateau);
+        assert_eq!(judge(&looks(&leak[..2])).0, Cause::Nothing);
+    }
+}

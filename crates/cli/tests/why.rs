@@ -1,0 +1,418 @@
+//! `neap why` and `neap stats` on real processes: planted causes and their remedies, sums, a command, time, errors.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use common::{Neap, assert_refused, compile, is_root, skip, stderr, stdout};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// The program that plants causes.
+fn plant(neap: &Neap) -> Option<PathBuf> {
+    compile(neap.dir.path(), "plant", include_str!("why/plant.c"), &["-O0", "-w", "-pthread"])
+}
+
+/// A process that has planted a cause.
+struct Planted {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: BufReader<ChildStdout>,
+    /// The process with the cause, which may be a child of the child.
+    pid: u32,
+}
+
+impl Planted {
+    fn start(program: &Path, arguments: &[&str], environment: &[(&str, &str)]) -> Planted {
+        let mut command = Command::new(program);
+        command.args(arguments).envs(environment.iter().copied());
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Planted {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+        let input = child.stdin.take();
+        let mut lines = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        let mut line = String::new();
+        lines.read_line(&mut line).expect("it says its process");
+        let pid = line.trim().parse().unwrap_or_else(|_| panic!("no process: {line:?}"));
+        Planted { child, input, lines, pid }
+    }
+
+    /// Has it do something, and waits until that is done.
+    fn tell(&mut self, what: u8) {
+        let input = self.input.as_mut().expect("it is a pipe");
+        input.write_all(&[what]).and_then(|()| input.flush()).expect("it listens");
+        let mut line = String::new();
+        self.lines.read_line(&mut line).expect("it answers");
+        assert_eq!(line, "done\n");
+    }
+}
+
+impl Drop for Planted {
+    fn drop(&mut self) {
+        drop(self.input.take());
+        let _ = self.child.wait();
+    }
+}
+
+/// Rss, by the kernel.
+fn rss(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).expect("it runs");
+    let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).expect("a line");
+    line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") * 1024
+}
+
+/// The account of a process.
+fn why(neap: &Neap, pid: u32) -> Value {
+    let output = neap.output(["why", "--json", &pid.to_string()]);
+    assert!(output.status.success(), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    check_sum(&report);
+    report
+}
+
+/// Accounts add up to Rss, and little of it is not explained.
+fn check_sum(report: &Value) {
+    let rss = report["rss_bytes"].as_u64().expect("bytes");
+    let accounts = report["accounts"].as_array().expect("accounts");
+    let sum: u64 = accounts.iter().map(|account| account["bytes"].as_u64().expect("bytes")).sum();
+    assert!(sum.abs_diff(rss) * 50 <= rss, "{sum} of {rss}: {report:#}");
+    assert!(of(report, "other") * 20 <= rss, "other: {} of {rss}: {report:#}", of(report, "other"));
+}
+
+/// The bytes of a kind.
+fn of(report: &Value, kind: &str) -> u64 {
+    let accounts = report["accounts"].as_array().expect("accounts").iter();
+    accounts.filter(|account| account["kind"] == kind).map(|account| account["bytes"].as_u64().unwrap_or(0)).sum()
+}
+
+/// What the remedy whose command or text has these words would give back.
+fn remedy(report: &Value, words: &str) -> u64 {
+    let remedies = report["remedies"].as_array().expect("remedies").iter();
+    let has = |name: &str, of: &Value| of[name].as_str().is_some_and(|text| text.contains(words));
+    let found = remedies.into_iter().find(|of| has("command", of) || has("text", of));
+    found.and_then(|of| of["bytes"].as_u64()).unwrap_or_else(|| panic!("no remedy with {words}: {report:#}"))
+}
+
+/// A prediction, and what it turned out to be: within a tenth.
+fn assert_near(what: &str, predicted: u64, measured: u64) {
+    eprintln!(
+        "{what}: predicted {:.1} MiB, measured {:.1}",
+        predicted as f64 / MIB as f64,
+        measured as f64 / MIB as f64
+    );
+    assert!(predicted.abs_diff(measured) * 10 <= predicted, "{what}: predicted {predicted}, measured {measured}");
+}
+
+/// One account of a planted cause: its name, and the kind that has most of it.
+fn assert_cause(report: &Value, cause: &str, kind: &str, least: u64) {
+    assert_eq!(report["cause"], cause, "{report:#}");
+    assert!(of(report, kind) >= least, "{kind}: {}: {report:#}", of(report, kind));
+    assert!(report["verdict"].as_str().is_some_and(|text| text.ends_with('.')), "{report:#}");
+}
+
+/// Catches retention that is not seen, or is taken for live memory, and remedies that do not give back what they promise.
+#[test]
+fn what_glibc_keeps_is_found_and_goes_back() {
+    let neap = Neap::new();
+    let Some(program) = plant(&neap) else { return skip("what_glibc_keeps", "needs a C compiler") };
+    let mut arenas = Planted::start(&program, &["arenas"], &[]);
+    let report = why(&neap, arenas.pid);
+    assert_cause(&report, "arena-retention", "heap-free", 240 * MIB);
+    let before = rss(arenas.pid);
+    let two = Planted::start(&program, &["arenas"], &[("MALLOC_ARENA_MAX", "2")]);
+    assert_near("MALLOC_ARENA_MAX=2", remedy(&report, "MALLOC_ARENA_MAX=2"), before - rss(two.pid));
+    let on_neap = Planted::of({
+        let mut command = neap.command(["run", "--"]);
+        command.arg(&program).arg("arenas");
+        command
+    });
+    std::thread::sleep(Duration::from_secs(2));
+    assert_near("neap run", remedy(&report, "neap run"), before.saturating_sub(rss(on_neap.pid)));
+    arenas.tell(b't');
+    assert_near("malloc_trim", remedy(&report, "malloc_trim"), before - rss(arenas.pid));
+
+    let mut top = Planted::start(&program, &["top"], &[]);
+    let report = why(&neap, top.pid);
+    assert_cause(&report, "pinned-top", "heap-free", 60 * MIB);
+    let before = rss(top.pid);
+    top.tell(b't');
+    assert_near("malloc_trim, top", remedy(&report, "malloc_trim"), before - rss(top.pid));
+}
+
+/// Catches blocks in caches of threads that are taken for live ones, and fragmentation for retention.
+#[test]
+fn caches_and_fragmentation_are_told_apart() {
+    let neap = Neap::new();
+    let Some(program) = plant(&neap) else { return skip("caches_and_fragmentation", "needs a C compiler") };
+    let caches = Planted::start(&program, &["tcache"], &[]);
+    let report = why(&neap, caches.pid);
+    assert_cause(&report, "thread-caches", "heap-free", 60 * MIB);
+    let without = Planted::start(&program, &["tcache"], &[("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0")]);
+    assert_near("tcache_count=0", remedy(&report, "tcache_count=0"), rss(caches.pid) - rss(without.pid));
+
+    let mut fragmented = Planted::start(&program, &["fragmentation"], &[]);
+    let report = why(&neap, fragmented.pid);
+    assert_cause(&report, "fragmentation", "heap-fragmentation", 44 * MIB);
+    // Nothing is promised, and nothing comes back.
+    let before = rss(fragmented.pid);
+    fragmented.tell(b't');
+    assert!(before.abs_diff(rss(fragmented.pid)) < MIB, "{}", before.abs_diff(rss(fragmented.pid)));
+
+    let live = Planted::start(&program, &["leak"], &[]);
+    assert_cause(&why(&neap, live.pid), "live", "heap-live", 62 * MIB);
+}
+
+/// Catches memory outside of heaps that is named wrongly: huge pages, stacks, locked memory, memory since a fork.
+#[test]
+fn what_is_no_heap_is_named() {
+    let neap = Neap::new();
+    let Some(program) = plant(&neap) else { return skip("what_is_no_heap", "needs a C compiler") };
+    let enabled = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    if enabled.contains("[madvise]") || enabled.contains("[always]") {
+        let huge = Planted::start(&program, &["huge"], &[]);
+        let report = why(&neap, huge.pid);
+        assert_cause(&report, "huge-zero", "huge-zero", 55 * MIB);
+        let small = Planted::start(&program, &["huge", "off"], &[]);
+        assert_near("no huge pages", remedy(&report, "transparent_hugepage"), rss(huge.pid) - rss(small.pid));
+    } else {
+        skip("what_is_no_heap: huge", "the kernel gives no huge pages");
+    }
+    let mut stacks = Planted::start(&program, &["stacks"], &[]);
+    let report = why(&neap, stacks.pid);
+    assert_cause(&report, "stacks", "stack", 62 * MIB);
+    let before = rss(stacks.pid);
+    stacks.tell(b's');
+    assert_near("stacks", remedy(&report, "MADV_DONTNEED"), before - rss(stacks.pid));
+
+    let forked = Planted::start(&program, &["fork"], &[]);
+    let report = why(&neap, forked.pid);
+    assert_cause(&report, "copy-on-write", "heap-live", 62 * MIB);
+    let own = report["private_bytes"].as_u64().expect("bytes");
+    assert!(own < 2 * MIB, "{own}");
+
+    if is_root() {
+        let locked = Planted::start(&program, &["locked"], &[]);
+        let report = why(&neap, locked.pid);
+        assert_cause(&report, "locked", "anonymous", 60 * MIB);
+        let late = Planted::start(&program, &["locked", "late"], &[]);
+        assert_near("MLOCK_ONFAULT", remedy(&report, "MLOCK_ONFAULT"), rss(locked.pid) - rss(late.pid));
+    } else {
+        skip("what_is_no_heap: locked", "needs root");
+    }
+}
+
+/// Catches programs of which the accounts do not add up, or whose runtime is not named.
+#[test]
+fn real_programs_add_up() {
+    let neap = Neap::new();
+    let programs: &[(&str, &[&str], &str)] = &[
+        ("python3", &["-c", "import time; x = [str(i) for i in range(300000)]; time.sleep(60)"], "CPython"),
+        ("perl", &["-e", "my @a = map {{x => $_}} 1..100000; sleep 60"], "glibc"),
+        ("ruby", &["-e", "a = (1..200000).map{|i| \"s#{i}\"}; sleep 60"], "Ruby"),
+        ("node", &["-e", "const a = Array.from({length: 200000}, (_, i) => ({i})); setTimeout(() => a, 60000)"], "V8"),
+        ("php", &["-r", "$a = []; for ($i = 0; $i < 200000; $i++) $a[] = \"x$i\"; sleep(60);"], "PHP"),
+        ("redis-server", &["--port", "7396", "--save", ""], "jemalloc"),
+        ("bash", &["-c", "x=$(seq 1 100000); sleep 60; echo $x"], "glibc"),
+        ("sleep", &["60"], ""),
+    ];
+    for (program, arguments, allocator) in programs {
+        let child = Command::new(program)
+            .args(*arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let Ok(mut child) = child else {
+            skip("real_programs_add_up", &format!("{program} is not installed"));
+            continue;
+        };
+        std::thread::sleep(Duration::from_millis(2500));
+        if let Ok(Some(status)) = child.try_wait() {
+            skip("real_programs_add_up", &format!("{program} does not stay: {status}"));
+            continue;
+        }
+        let report = why(&neap, child.id());
+        let names = report["allocators"].as_array().expect("names").iter();
+        let known = names.filter_map(Value::as_str).any(|name| name.starts_with(allocator));
+        let _ = child.kill();
+        let _ = child.wait();
+        assert!(known || allocator.is_empty(), "{program}: {report:#}");
+    }
+}
+
+/// Catches figures of neap's own heap that are not its records', and counters that are not shown.
+#[test]
+fn neap_is_exact() {
+    let neap = Neap::new();
+    let Some(program) = plant(&neap) else { return skip("neap_is_exact", "needs a C compiler") };
+    let planted = Planted::of({
+        let mut command = neap.command(["run", "--"]);
+        command.arg(&program).arg("leak");
+        command
+    });
+    std::thread::sleep(Duration::from_secs(1));
+    let report = why(&neap, planted.pid);
+    assert_eq!((&report["cause"], &report["allocators"][0]), (&"live".into(), &"neap".into()), "{report:#}");
+    let live = of(&report, "heap-live");
+    let output = neap.output(["stats", "--json", &planted.pid.to_string()]);
+    let stats: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+    let counted = stats["gauges"]["live_bytes"].as_u64().expect("a gauge");
+    assert!(live.abs_diff(counted) * 50 <= counted && counted >= 62 * MIB, "{live} {counted}");
+    let text = stdout(&neap.output(["stats", &planted.pid.to_string()]));
+    assert!(text.contains("live_bytes") && text.contains("MiB"), "{text}");
+}
+
+/// Catches a command whose exit status, output or peak is lost.
+#[test]
+fn a_command_is_accounted_for_at_its_peak() {
+    let neap = Neap::new();
+    let Some(program) = plant(&neap) else { return skip("a_command", "needs a C compiler") };
+    let file = neap.path("report.json");
+    let script =
+        "print(1); x = b'x' * (80 << 20); import time; time.sleep(2); del x; time.sleep(0.3); raise SystemExit(7)";
+    let (file_text, command) = (file.display().to_string(), ["python3", "-c", script]);
+    let output = neap.output(["why", "--json", "-o", &file_text, "--"].into_iter().chain(command));
+    if output.status.code() == Some(127) {
+        return skip("a_command", "needs python3");
+    }
+    assert_eq!((output.status.code(), stdout(&output).as_str()), (Some(7), "1\n"), "{}", stderr(&output));
+    let report: Value = serde_json::from_str(&fs::read_to_string(&file).expect("a file")).expect("JSON");
+    check_sum(&report);
+    assert!(report["moment"].as_str().is_some_and(|text| text.starts_with("at its peak")), "{report:#}");
+    assert!(report["rss_bytes"].as_u64() > Some(80 * MIB), "{report:#}");
+
+    let output =
+        neap.command(["why", "--"]).arg(&program).arg("top").stdin(Stdio::null()).output().expect("neap starts");
+    let text = stderr(&output);
+    assert!(output.status.success() && text.contains("at its end") && text.contains("free, kept"), "{text}");
+}
+
+/// Catches growth that is not seen, and a process at rest that is called a leak.
+#[test]
+fn a_leak_is_seen_over_time() {
+    let neap = Neap::new();
+    let Some(program) = plant(&neap) else { return skip("a_leak", "needs a C compiler") };
+    for (grows, cause) in [(true, "leak"), (false, "plateau")] {
+        let mut planted = Planted::start(&program, &["nothing"], &[]);
+        let arguments =
+            ["why", "--watch", "--json", "--interval", "300ms", "--duration", "8s", &planted.pid.to_string()];
+        let mut watching = neap.command(arguments).stdout(Stdio::piped()).spawn().expect("neap starts");
+        while watching.try_wait().expect("a child").is_none() {
+            if grows {
+                planted.tell(b'g');
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let output = watching.wait_with_output().expect("it ends");
+        let text = stdout(&output);
+        let last: Value = serde_json::from_str(text.lines().last().expect("a look")).expect("JSON");
+        assert_eq!((&last["cause"], output.status.code()), (&cause.into(), Some(0)), "{text}");
+        assert!(text.lines().count() >= 4, "{text}");
+    }
+}
+
+/// Catches a page that is not written, and one that goes to the terminal.
+#[test]
+fn a_page_is_written() {
+    let neap = Neap::new();
+    let page = neap.path("why.html");
+    let output = neap.output(["why", "--html", &page.display().to_string(), &std::process::id().to_string()]);
+    assert!(output.status.success() && output.stdout.is_empty(), "{}", stderr(&output));
+    let text = fs::read_to_string(page).expect("a page");
+    assert!(text.contains("What would help") || text.contains("Accounts"), "{text}");
+    assert!(text.trim_end().ends_with("</html>"), "{text}");
+}
+
+/// Catches errors that do not say what is wrong, or what to do.
+#[test]
+fn errors_name_the_cause() {
+    let neap = Neap::new();
+    assert_refused(&neap.output(["why", "4194304"]), 125, &["there is no process 4194304", "hint:"]);
+    assert_refused(&neap.output(["why"]), 125, &["neither a process nor a command", "hint:"]);
+    assert_refused(&neap.output(["why", "--cgroup", "/no/such"]), 125, &["there is no cgroup /no/such", "hint:"]);
+    assert_refused(&neap.output(["why", "--", "no-such-program"]), 127, &["not found"]);
+    assert_refused(&neap.output(["stats", &std::process::id().to_string()]), 125, &["no counters page", "neap why"]);
+    let mut child = Command::new("true").spawn().expect("true starts");
+    std::thread::sleep(Duration::from_millis(300));
+    assert_refused(&neap.output(["why", &child.id().to_string()]), 125, &["zombie", "has to wait for it"]);
+    child.wait().expect("it ended");
+    // The first thread of the kernel, where it can be seen.
+    if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
+        assert_refused(&neap.output(["why", "2"]), 125, &["thread of the kernel", "hint:"]);
+    }
+}
+
+/// A cgroup for one test, of version 1 or 2; removed at its end.
+struct Cgroup(PathBuf);
+
+impl Cgroup {
+    fn new(name: &str) -> Option<Cgroup> {
+        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
+        let line =
+            |wanted: &str| text.lines().find_map(|line| line.split_once(wanted).map(|(_, path)| path.to_owned()));
+        let folder = match line(":memory:") {
+            Some(path) => PathBuf::from(format!("/sys/fs/cgroup/memory{path}/{name}")),
+            None => PathBuf::from(format!("/sys/fs/cgroup{}/{name}", line("::")?)),
+        };
+        fs::create_dir(&folder).ok()?;
+        let made = Cgroup(folder);
+        made.charged()?;
+        Some(made)
+    }
+
+    fn charged(&self) -> Option<u64> {
+        let read = |name| fs::read_to_string(self.0.join(name)).ok();
+        read("memory.current").or_else(|| read("memory.usage_in_bytes"))?.trim().parse().ok()
+    }
+}
+
+impl Drop for Cgroup {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// Catches page cache and files in memory of a container that nobody is told of, and remedies that do not work.
+#[test]
+fn a_container_has_more_than_processes() {
+    let neap = Neap::new();
+    let Some(cgroup) = Cgroup::new(&format!("neap-why-{}", std::process::id())) else {
+        return skip("a_container", "needs root, and a cgroup that may have others below it");
+    };
+    let procs = cgroup.0.join("cgroup.procs").display().to_string();
+    let look = || -> Value {
+        let output = neap.output(["why", "--json", "--cgroup", &cgroup.0.display().to_string()]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        let report: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
+        check_sum(&report);
+        report
+    };
+    let fill = |file: &str| {
+        let script = format!("echo $$ > {procs}; dd if=/dev/zero of={file} bs=1M count=64 2>/dev/null; sync {file}");
+        assert!(Command::new("sh").args(["-c", &script]).status().expect("sh starts").success());
+    };
+    let shared = format!("/dev/shm/neap-why-test-{}", std::process::id());
+    fill(&shared);
+    let report = look();
+    let (before, promised) = (cgroup.charged().expect("a number"), remedy(&report, &shared));
+    assert_cause(&report, "tmpfs", "shared", 60 * MIB);
+    fs::remove_file(&shared).expect("it is there");
+    assert_near("rm of a file in memory", promised, before.saturating_sub(cgroup.charged().expect("a number")));
+
+    let file = neap.path("cache").display().to_string();
+    fill(&file);
+    let report = look();
+    assert_cause(&report, "page-cache", "file", 60 * MIB);
+    let remedies = report["remedies"].as_array().expect("remedies");
+    let command = remedies.iter().filter_map(|of| of["command"].as_str()).find(|command| command.starts_with("echo"));
+    let (promised, before) = (remedy(&report, "page cache"), cgroup.charged().expect("a number"));
+    let _ = Command::new("sh").args(["-c", command.expect("a command")]).stderr(Stdio::null()).status();
+    assert_near("page cache", promised, before.saturating_sub(cgroup.charged().expect("a number")));
+}

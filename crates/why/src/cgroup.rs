@@ -1,0 +1,213 @@
+//! A container: what the kernel says of a cgroup, of version 1 and 2, and of its processes.
+
+use crate::args::WhyArgs;
+use crate::output::Output;
+use crate::{failed, read};
+use neap_account::container::{Charged, Container, Member, MemoryFile, container};
+use neap_account::parse::{self, pair};
+use neap_launch::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Where the hierarchies are mounted.
+const ROOT: &str = "/sys/fs/cgroup";
+/// A limit of version 1 from here on is none.
+const NO_LIMIT: u64 = 1 << 60;
+/// Files in memory that are looked at.
+const FILES: usize = 100_000;
+
+/// Shows the account of a cgroup.
+pub fn show(args: &WhyArgs, path: &str) -> Result<u8, Error> {
+    let mut output = Output::standard(args)?;
+    output.container(&look(path)?)?;
+    Ok(0)
+}
+
+/// The path of the cgroup of a process that memory is charged to, as `/proc/PID/cgroup` has it.
+pub fn of_process(pid: u32) -> Result<String, Error> {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|error| failed::unreadable(pid, &error))?;
+    path_of(&text).ok_or_else(|| Error::failed(format!("process {pid} is in no cgroup that memory is charged to")))
+}
+
+/// The path in the line of version 1's memory, or of version 2.
+fn path_of(text: &str) -> Option<String> {
+    let line = |wanted: &dyn Fn(&str) -> bool| {
+        text.lines().find_map(|line| {
+            let (_, rest) = line.split_once(':')?;
+            let (controllers, path) = rest.split_once(':')?;
+            wanted(controllers).then(|| path.to_owned())
+        })
+    };
+    line(&|controllers| controllers.split(',').any(|name| name == "memory")).or_else(|| line(&str::is_empty))
+}
+
+/// The account of the cgroup at a path; `self` is neap's own.
+pub fn look(path: &str) -> Result<Container, Error> {
+    let own = of_process(std::process::id()).unwrap_or_default();
+    let path = if path == "self" { own.clone() } else { path.to_owned() };
+    let (folder, v2) = folder(&path, path == own)?;
+    let charged = charged(&path, &folder, v2)?;
+    let mut notes = Vec::new();
+    let members = members(&folder, &mut notes);
+    let files = memory_files(members.first().map(|member| member.pid));
+    Ok(container(&charged, members, &files, notes))
+}
+
+/// The folder of a cgroup, and whether it is of version 2.
+fn folder(path: &str, is_own: bool) -> Result<(PathBuf, bool), Error> {
+    let below = path.strip_prefix(ROOT).unwrap_or(path).trim_start_matches('/');
+    let given = [PathBuf::from(path), Path::new(ROOT).join(below), Path::new(ROOT).join("memory").join(below)];
+    // In a container its own cgroup may be mounted as the root.
+    let root = [PathBuf::from(ROOT), Path::new(ROOT).join("memory")];
+    let root = root.iter().filter(|_| is_own);
+    for folder in given.iter().filter(|folder| folder.is_absolute()).chain(root) {
+        if folder.join("memory.current").exists() {
+            return Ok((folder.clone(), true));
+        }
+        if folder.join("memory.usage_in_bytes").exists() {
+            return Ok((folder.clone(), false));
+        }
+    }
+    Err(Error::failed(format!("there is no cgroup {path} with figures of memory"))
+        .remedy("cat /proc/self/cgroup shows paths; the root of version 2 has no figures"))
+}
+
+fn number(folder: &Path, name: &str) -> Option<u64> {
+    fs::read_to_string(folder.join(name)).ok()?.trim().parse().ok()
+}
+
+fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
+    let stat = fs::read_to_string(folder.join("memory.stat")).map_err(|error| {
+        Error::failed(format!("cannot read {}/memory.stat: {}", folder.display(), failed::words(&error)))
+    })?;
+    let of = |name: &str| pair(&stat, name).unwrap_or(0);
+    let common = Charged { path: path.to_owned(), v2, folder: folder.display().to_string(), ..Charged::default() };
+    if v2 {
+        return Ok(Charged {
+            current: number(folder, "memory.current").unwrap_or(0),
+            limit: number(folder, "memory.max"),
+            anon: of("anon"),
+            file: of("file"),
+            shmem: of("shmem"),
+            dirty: of("file_dirty"),
+            mapped: of("file_mapped"),
+            slab_reclaimable: of("slab_reclaimable"),
+            slab_unreclaimable: of("slab_unreclaimable"),
+            sockets: of("sock"),
+            page_tables: of("pagetables"),
+            kernel_stacks: of("kernel_stack"),
+            percpu: of("percpu"),
+            kernel: of("kernel")
+                .saturating_sub(of("slab") + of("sock") + of("pagetables") + of("kernel_stack") + of("percpu")),
+            swap: number(folder, "memory.swap.current").unwrap_or(0),
+            ..common
+        });
+    }
+    let sockets = number(folder, "memory.kmem.tcp.usage_in_bytes").unwrap_or(0);
+    Ok(Charged {
+        current: number(folder, "memory.usage_in_bytes").unwrap_or(0),
+        limit: number(folder, "memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT),
+        anon: of("total_rss"),
+        file: of("total_cache"),
+        shmem: of("total_shmem"),
+        dirty: of("total_dirty"),
+        mapped: of("total_mapped_file"),
+        sockets,
+        kernel: number(folder, "memory.kmem.usage_in_bytes").unwrap_or(0),
+        swap: of("total_swap"),
+        ..common
+    })
+}
+
+/// The processes of a cgroup and of those below it.
+fn members(folder: &Path, notes: &mut Vec<String>) -> Vec<Member> {
+    let mut all = Vec::new();
+    let mut unread = 0;
+    for pid in pids(folder) {
+        let text = match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+            Ok(text) => text,
+            // Threads of the kernel and processes that end have none.
+            Err(error) => {
+                unread += usize::from(error.kind() == std::io::ErrorKind::PermissionDenied);
+                continue;
+            }
+        };
+        let figures = parse::rollup(&text);
+        let anonymous = parse::value(&text, "Pss_Anon").unwrap_or(figures.anonymous.min(figures.pss));
+        all.push(Member {
+            pid,
+            command: read::command(pid).join(" "),
+            rss_bytes: figures.rss,
+            pss_bytes: figures.pss,
+            anonymous_bytes: anonymous,
+        });
+    }
+    if unread > 0 {
+        notes.push(format!("{unread} processes of it may not be read: run neap as root"));
+    }
+    all
+}
+
+fn pids(folder: &Path) -> Vec<u32> {
+    let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
+    let mut all: Vec<u32> = text.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid != 0).collect();
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            all.extend(pids(&entry.path()));
+        }
+    }
+    all
+}
+
+/// The largest files in the file systems in memory that a process sees, where it has those of its own.
+fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
+    let who = pid.map_or("self".to_owned(), |pid| pid.to_string());
+    let mounts = fs::read(format!("/proc/{who}/mountinfo")).unwrap_or_default();
+    let mounts = String::from_utf8_lossy(&mounts).into_owned();
+    let mut all = Vec::new();
+    let mut left = FILES;
+    for line in mounts.lines().filter(|line| line.contains(" - tmpfs ") || line.contains(" - ramfs ")) {
+        let Some(place) = line.split(' ').nth(4) else { continue };
+        if !place.starts_with("/sys") && !place.starts_with("/proc") {
+            walk(&format!("/proc/{who}/root"), Path::new(place), &mut all, &mut left);
+        }
+    }
+    all.sort_by_key(|file| std::cmp::Reverse(file.bytes));
+    all.dedup_by(|a, b| a.path == b.path);
+    all.truncate(10);
+    all
+}
+
+/// Adds the files below a folder of one file system.
+fn walk(root: &str, folder: &Path, all: &mut Vec<MemoryFile>, left: &mut usize) {
+    use std::os::unix::fs::MetadataExt;
+    let real = PathBuf::from(format!("{root}{}", folder.display()));
+    let Ok(device) = fs::metadata(&real).map(|metadata| metadata.dev()) else { return };
+    for entry in fs::read_dir(&real).into_iter().flatten().flatten() {
+        if *left == 0 {
+            return;
+        }
+        *left -= 1;
+        let Ok(metadata) = entry.metadata() else { continue };
+        let path = folder.join(entry.file_name());
+        if metadata.is_dir() && metadata.dev() == device {
+            walk(root, &path, all, left);
+        } else if metadata.is_file() && metadata.blocks() > 0 {
+            // Blocks are of 512 bytes, whatever the file system has.
+            all.push(MemoryFile { path: path.display().to_string(), bytes: metadata.blocks() * 512 });
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches the path of another hierarchy.
+    #[test]
+    fn paths_are_those_of_memory() {
+        assert_eq!(path_of("9:name=systemd:/x\n4:memory:/a/b\n0::/z\n").as_deref(), Some("/a/b"));
+        assert_eq!(path_of("0::/user.slice/x:y\n").as_deref(), Some("/user.slice/x:y"));
+        assert_eq!(path_of("3:cpu,cpuacct:/\n"), None);
+    }
+}

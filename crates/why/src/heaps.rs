@@ -1,0 +1,150 @@
+//! Heaps of a process: neap's own by its records, others by their structures.
+
+use crate::files::Files;
+use crate::memory::Process;
+use neap_account::model::HeapFigures;
+use neap_account::parse;
+use neap_account::seen::{HeapPart, Mapping, Piece, Seen};
+use neap_heaps::{Heap, Part};
+use neap_survey::{Asked, Walked};
+use std::fs;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// How often heaps are looked for that cannot be where they were.
+const TRIES: u32 = 3;
+const LONG: Duration = Duration::from_millis(500);
+
+/// Adds all heaps.
+pub fn read(seen: &mut Seen, memory: &Process) {
+    if let Ok(walked) = Asked::heap(seen.pid) {
+        seen.allocators.push("neap".into());
+        let part = neap(&walked, seen, memory);
+        seen.heaps.push(part);
+    }
+    for heap in find(seen, memory) {
+        // A copy of glibc that serves no block, as beside neap, is no news.
+        if heap.parts.iter().any(|part| part.resident_bytes > 0) && !seen.allocators.contains(&heap.allocator) {
+            seen.allocators.push(heap.allocator.clone());
+        }
+        for doubt in &heap.doubts {
+            seen.notes.push(format!("{}: {doubt}", heap.allocator));
+        }
+        for part in &heap.parts {
+            let part = foreign(&heap, part, seen, memory);
+            seen.heaps.push(part);
+        }
+    }
+}
+
+/// The heaps of other allocators. A heap that grows while it is looked for is not where the list of mappings has it: then
+/// it is looked for again, with a new list.
+fn find(seen: &Seen, memory: &Process) -> Vec<Heap> {
+    let files = Files::new(seen.pid);
+    let (mut found, began) = (Vec::new(), Instant::now());
+    for _ in 0..TRIES {
+        let text = fs::read(format!("/proc/{}/maps", seen.pid)).unwrap_or_default();
+        let mappings = parse::smaps(&String::from_utf8_lossy(&text));
+        let listed: Vec<neap_heaps::Mapping> = mappings.iter().map(listed).collect();
+        let heaps = neap_heaps::find(memory, &listed, &files);
+        if covered(&heaps) >= covered(&found) {
+            found = heaps;
+        }
+        let brk = mappings.iter().find(|mapping| mapping.name == "[heap]").map_or(0, |mapping| mapping.range.start);
+        let has = |heap: &Heap| heap.parts.iter().any(|part| part.ranges.iter().any(|range| range.contains(&brk)));
+        if brk == 0 || found.iter().any(has) || began.elapsed() > LONG {
+            break;
+        }
+    }
+    found
+}
+
+fn covered(heaps: &[Heap]) -> u64 {
+    heaps.iter().flat_map(|heap| &heap.parts).map(|part| part.resident_bytes).sum()
+}
+
+/// A mapping as the walkers want it.
+fn listed(mapping: &Mapping) -> neap_heaps::Mapping {
+    let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
+    neap_heaps::Mapping {
+        range: mapping.range.clone(),
+        readable: mapping.read,
+        writable: mapping.write,
+        executable: mapping.execute,
+        private: !mapping.shared,
+        offset: mapping.offset,
+        name: (!name.is_empty()).then(|| name.to_owned()),
+    }
+}
+
+/// The parts of ranges that are mapped, with what is resident of them.
+fn pieces(ranges: &[Range<u64>], mappings: &[Mapping], memory: &Process) -> Vec<Piece> {
+    let mut all = Vec::new();
+    for range in ranges {
+        let first = mappings.partition_point(|mapping| mapping.range.end <= range.start);
+        for mapping in mappings[first..].iter().take_while(|mapping| mapping.range.start < range.end) {
+            let part = range.start.max(mapping.range.start)..range.end.min(mapping.range.end);
+            let whole = part == mapping.range;
+            let resident = if whole { mapping.figures.rss } else { memory.resident_bytes(part.clone()) };
+            if resident > 0 {
+                all.push(Piece { range: part, resident });
+            }
+        }
+    }
+    all
+}
+
+/// neap's heap.
+fn neap(walked: &Walked, seen: &Seen, memory: &Process) -> HeapPart {
+    let tally = &walked.tally;
+    let figures = HeapFigures {
+        allocator: "neap".into(),
+        part: "heap".into(),
+        reserved_bytes: walked.ranges.iter().map(|range| range.end - range.start).sum(),
+        resident_bytes: tally.resident,
+        live_bytes: tally.live + tally.untouched,
+        live_blocks: neap_observe::read(seen.pid).map_or(0, |page| page.gauges.live_blocks),
+        free_bytes: tally.waiting + tally.cached + tally.pinned() + tally.samples,
+        kept_bytes: tally.waiting + tally.cached,
+        fragmentation_bytes: tally.pinned() + tally.samples,
+        cached_bytes: 0,
+        metadata_bytes: tally.records,
+        ..HeapFigures::default()
+    };
+    HeapPart { figures, pieces: pieces(&walked.ranges, &seen.mappings, memory), main: true, mapped: false }
+}
+
+/// A part of another allocator's heap.
+fn foreign(heap: &Heap, part: &Part, seen: &Seen, memory: &Process) -> HeapPart {
+    let mut figures = HeapFigures {
+        allocator: heap.allocator.clone(),
+        part: part.name.clone(),
+        reserved_bytes: part.bytes + part.reserved_bytes,
+        resident_bytes: part.resident_bytes,
+        ..HeapFigures::default()
+    };
+    if let Some(split) = &part.split {
+        let pin = split.pin.unwrap_or_default();
+        figures = HeapFigures {
+            live_bytes: split.live.bytes,
+            live_blocks: split.live.blocks,
+            free_bytes: split.free.bytes + split.top.bytes + split.cached.bytes,
+            kept_bytes: split.kept_bytes + split.cached.resident,
+            fragmentation_bytes: split.fragmentation_bytes(),
+            cached_bytes: split.cached.resident,
+            metadata_bytes: split.metadata.resident,
+            trimmable_bytes: split.trimmable_bytes,
+            largest_free_bytes: split.largest_free_bytes,
+            pinned_bytes: pin.free_below,
+            pin_bytes: pin.bytes,
+            unsure_bytes: split.unsure.resident,
+            ..figures
+        };
+    }
+    HeapPart {
+        figures,
+        pieces: pieces(&part.ranges, &seen.mappings, memory),
+        main: part.name == "main arena",
+        mapped: part.name.starts_with("mmapped"),
+    }
+}

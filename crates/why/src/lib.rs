@@ -1,0 +1,78 @@
+//! `neap why`: why a process is as large as it is. Reads it from outside, without stopping it: `/proc`, PAGEMAP_SCAN,
+//! `process_vm_readv`. What that means is in `neap-account`; the structures of heaps are in `neap-heaps`.
+//!
+//! [`look`] is the way in for other commands: with [`Effort::Light`] a process costs what the kernel's own list costs, and
+//! its heaps are not split; with [`Effort::Full`] everything is known that can be.
+//!
+//! | file | answers |
+//! |---|---|
+//! | `args.rs` | the arguments |
+//! | `read.rs`, `failed.rs` | from `/proc` to what was seen; why that failed |
+//! | `memory.rs`, `files.rs`, `sys.rs` | memory and files of a process; system calls |
+//! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `python.rs` | what its memory says |
+//! | `cgroup.rs` | a container |
+//! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; where reports go |
+//! | `stats.rs` | `neap stats` |
+//!
+//! May depend on `neap-account`, `neap-heaps`, `neap-survey`, `neap-observe`, `neap-symbols`, `neap-launch`, well-kept
+//! libraries, the C library and std.
+#![deny(unsafe_op_in_unsafe_fn)]
+
+pub mod args;
+mod cgroup;
+mod failed;
+mod files;
+mod heaps;
+mod memory;
+mod output;
+mod over_time;
+mod program;
+mod python;
+mod read;
+mod stacks;
+mod stats;
+mod sys;
+mod zeros;
+
+use neap_account::Report;
+use neap_launch::error::Error;
+
+pub use cgroup::look as look_at_cgroup;
+pub use read::Effort;
+pub use stats::run as stats;
+
+use self::args::WhyArgs;
+use self::output::Output;
+
+/// The account of a process.
+pub fn look(pid: u32, effort: Effort) -> Result<Report, Error> {
+    read::read(pid, effort).map(|seen| neap_account::report(&seen))
+}
+
+/// Runs `neap why`; the result is neap's exit status, or the program's.
+pub fn run(args: &WhyArgs) -> Result<u8, Error> {
+    if let Some(pid) = args.container_of {
+        return cgroup::show(args, &cgroup::of_process(pid)?);
+    }
+    if let Some(path) = &args.cgroup {
+        return cgroup::show(args, path);
+    }
+    match (args.pid, args.command.is_empty()) {
+        (Some(pid), true) if args.watch => over_time::run(args, pid),
+        (Some(pid), true) => {
+            let mut output = Output::standard(args)?;
+            let report = look(pid, Effort::Full)?;
+            output.report(&report)?;
+            Ok(0)
+        }
+        (None, false) if args.watch => {
+            Err(Error::failed("--watch is for a process that runs already").remedy("neap why --watch PID"))
+        }
+        (None, false) => program::run(args),
+        (Some(_), false) => {
+            Err(Error::failed("a process and a command exclude each other").remedy("neap why PID, or neap why -- CMD"))
+        }
+        (None, true) => Err(Error::failed("neither a process nor a command is given")
+            .remedy("neap why PID, neap why -- CMD, or neap why --cgroup self")),
+    }
+}

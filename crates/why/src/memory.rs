@@ -1,0 +1,133 @@
+//! The memory of a process, read from outside without stopping it.
+
+use crate::sys::{self, Region};
+use neap_heaps::{Memory, Run, Unreadable};
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+/// Words of the page map that are read at once.
+const PIECE: u64 = 1 << 14;
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+
+/// The memory of a process.
+pub struct Process {
+    pid: u32,
+    pagemap: File,
+    /// Whether the kernel has PAGEMAP_SCAN (Linux 6.7).
+    scans: bool,
+    page: u64,
+}
+
+impl Process {
+    /// That of process `pid`; fails where this user may not look into it.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
+        let scans = sys::scan(&pagemap, 0..0, &mut Vec::new()).is_ok();
+        Ok(Process { pid, pagemap, scans, page: sys::page_size() })
+    }
+
+    /// What of a range holds memory, or is swapped out, in order.
+    pub fn regions(&self, range: Range<u64>) -> Vec<Region> {
+        let mut found = Vec::new();
+        let mut at = range.start & !(self.page - 1);
+        let end = range.end.next_multiple_of(self.page);
+        while at < end {
+            let next = match self.scans {
+                true => sys::scan(&self.pagemap, at..end, &mut found),
+                false => self.words(at..end, &mut found),
+            };
+            match next {
+                Ok(next) if next > at => at = next,
+                _ => break,
+            }
+        }
+        found
+    }
+
+    /// The same from the page map, for older kernels. The page of zeros cannot be told there.
+    fn words(&self, range: Range<u64>, found: &mut Vec<Region>) -> io::Result<u64> {
+        let first = range.start / self.page;
+        let count = (range.end / self.page - first).min(PIECE);
+        let mut bytes = vec![0; 8 * count as usize];
+        self.pagemap.read_exact_at(&mut bytes, 8 * first)?;
+        for (at, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+            let word = u64::from_ne_bytes(*word);
+            if word & (PRESENT | SWAPPED) == 0 {
+                continue;
+            }
+            let (start, swapped) = ((first + at as u64) * self.page, word & PRESENT == 0);
+            match found.last_mut().filter(|last| last.range.end == start && last.swapped == swapped) {
+                Some(last) => last.range.end += self.page,
+                None => found.push(Region { range: start..start + self.page, swapped, huge: false }),
+            }
+        }
+        Ok((first + count) * self.page)
+    }
+
+    /// Resident bytes of a range.
+    pub fn resident_bytes(&self, range: Range<u64>) -> u64 {
+        self.regions(range)
+            .iter()
+            .filter(|region| !region.swapped)
+            .map(|region| region.range.end - region.range.start)
+            .sum()
+    }
+
+    /// Copies memory: all of it or none.
+    pub fn copy(&self, address: u64, into: &mut [u8]) -> bool {
+        sys::read_memory(self.pid, address, into).is_ok_and(|got| got == into.len())
+    }
+}
+
+impl Memory for Process {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+        if self.copy(address, into) { Ok(()) } else { Err(Unreadable) }
+    }
+
+    fn resident(&self, range: Range<u64>, into: &mut Vec<Run>) {
+        for region in self.regions(range) {
+            match into.last_mut().filter(|last| last.range.end == region.range.start && last.swapped == region.swapped)
+            {
+                Some(last) => last.range.end = region.range.end,
+                None => into.push(Run { range: region.range, swapped: region.swapped }),
+            }
+        }
+    }
+
+    fn page_size(&self) -> u64 {
+        self.page
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a scan and a page map that disagree, pages that are read only and count, and memory that is not copied.
+    #[test]
+    fn this_process_is_read() {
+        let mut process = Process::open(std::process::id()).expect("this process");
+        let page = process.page as usize;
+        let mut block = vec![0u8; 64 * page];
+        let start = (block.as_ptr() as usize).next_multiple_of(page) - block.as_ptr() as usize;
+        for at in [3, 4, 9] {
+            block[start + at * page] = at as u8;
+        }
+        let base = block.as_ptr() as u64 + start as u64;
+        let range = base..base + 16 * page as u64;
+        let scanned = process.resident_bytes(range.clone());
+        let mut byte = [0];
+        assert!(process.copy(base + 9 * page as u64, &mut byte) && byte == [9]);
+        assert!(!process.copy(8, &mut byte));
+        if process.scans {
+            assert_eq!(scanned, 3 * page as u64);
+            let runs: Vec<Range<u64>> = process.regions(range.clone()).into_iter().map(|region| region.range).collect();
+            process.scans = false;
+            let words: Vec<Range<u64>> = process.regions(range).into_iter().map(|region| region.range).collect();
+            assert_eq!(runs, words);
+        }
+    }
+}

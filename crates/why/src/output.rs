@@ -1,0 +1,103 @@
+//! Where reports go, and in what form.
+
+use crate::args::WhyArgs;
+use neap_account::Report;
+use neap_account::container::Container;
+use neap_account::text::{self, Style};
+use neap_launch::error::{Error, system_message};
+use neap_launch::sys;
+use serde_json::Error as JsonError;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsFd;
+
+/// Where reports go: opened before there is anything to write.
+pub struct Output {
+    file: File,
+    page: Option<File>,
+    json: bool,
+    style: Style,
+}
+
+impl Output {
+    /// The file that the arguments name, or standard output.
+    pub fn standard(args: &WhyArgs) -> Result<Self, Error> {
+        Self::create(args, sys::standard_output)
+    }
+
+    /// The same for a command, whose standard output is its own.
+    pub fn of_command(args: &WhyArgs) -> Result<Self, Error> {
+        Self::create(args, || io::stderr().as_fd().try_clone_to_owned().map(Into::into))
+    }
+
+    fn create(args: &WhyArgs, standard: impl FnOnce() -> io::Result<File>) -> Result<Self, Error> {
+        let cannot = |name: &str, error: &io::Error| {
+            Error::failed(format!("cannot write to {name}: {}", system_message(error))).remedy("name another file")
+        };
+        let file = match &args.output {
+            Some(path) if path.as_os_str() != "-" => {
+                File::create(path).map_err(|e| cannot(&path.display().to_string(), &e))
+            }
+            Some(_) => sys::standard_output().map_err(|e| cannot("standard output", &e)),
+            None => standard().map_err(|e| cannot("standard output or error", &e)),
+        }?;
+        let page = match &args.html {
+            Some(path) if path.as_os_str() == "-" => Some(file.try_clone().map_err(|e| cannot("standard output", &e))?),
+            Some(path) => Some(File::create(path).map_err(|e| cannot(&path.display().to_string(), &e))?),
+            None => None,
+        };
+        let colour = file.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Ok(Output { file, page, json: args.json, style: Style { colour, all: args.all } })
+    }
+
+    /// Writes the account of a process.
+    pub fn report(&mut self, report: &Report) -> Result<(), Error> {
+        if let Some(page) = &mut self.page {
+            let mut bytes = Vec::new();
+            let written = neap_account::html::page(report, &mut bytes).and_then(|()| page.write_all(&bytes));
+            return finished(written);
+        }
+        let text = match self.json {
+            true => pretty(serde_json::to_string_pretty(report)),
+            false => Ok(text::text(report, self.style)),
+        };
+        self.write(text)
+    }
+
+    /// Writes the account of a cgroup.
+    pub fn container(&mut self, container: &Container) -> Result<(), Error> {
+        if let Some(page) = &mut self.page {
+            let mut bytes = Vec::new();
+            let written = neap_account::html::container(container, &mut bytes).and_then(|()| page.write_all(&bytes));
+            return finished(written);
+        }
+        let text = match self.json {
+            true => pretty(serde_json::to_string_pretty(container)),
+            false => Ok(text::container(container, self.style)),
+        };
+        self.write(text)
+    }
+
+    /// Writes a text, or one line of JSON.
+    pub fn line(&mut self, json: Result<String, JsonError>, text: String) -> Result<(), Error> {
+        let text = if self.json { pretty(json) } else { Ok(text) };
+        self.write(text)
+    }
+
+    fn write(&mut self, text: io::Result<String>) -> Result<(), Error> {
+        finished(text.and_then(|text| self.file.write_all(text.as_bytes())))
+    }
+}
+
+fn pretty(json: Result<String, JsonError>) -> io::Result<String> {
+    json.map(|text| text + "\n").map_err(io::Error::other)
+}
+
+fn finished(written: io::Result<()>) -> Result<(), Error> {
+    match written {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            Err(Error::failed(format!("cannot write the report: {}", system_message(&error))))
+        }
+        _ => Ok(()),
+    }
+}

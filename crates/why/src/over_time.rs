@@ -1,0 +1,65 @@
+//! `neap why --watch`: a process again and again, until it ends, the time is over, or neap is asked to end.
+
+use crate::args::WhyArgs;
+use crate::output::Output;
+use crate::{Effort, look};
+use neap_account::text::wrapped;
+use neap_account::watch::{Told, Watch};
+use neap_launch::error::Error;
+use neap_launch::signals;
+use neap_launch::units::bytes;
+use std::time::Instant;
+
+/// How many changes a look shows.
+const CHANGES: usize = 4;
+
+/// Watches process `pid`.
+pub fn run(args: &WhyArgs, pid: u32) -> Result<u8, Error> {
+    let mut output = Output::standard(args)?;
+    let (started, mut watch) = (Instant::now(), Watch::default());
+    let first = watch.add(0.0, &look(pid, Effort::Full)?);
+    output.line(serde_json::to_string(&first), format!("{}{}", header(), line(&first)))?;
+    let inherited = signals::block();
+    let mut last = first;
+    let mut result = Ok(());
+    while result.is_ok() {
+        let left = args.duration.map_or(args.interval, |all| all.saturating_sub(started.elapsed()));
+        if left.is_zero() || signals::asked_to_end(args.interval.min(left)) {
+            break;
+        }
+        // It has ended.
+        let Ok(report) = look(pid, Effort::Full) else { break };
+        last = watch.add(started.elapsed().as_secs_f64(), &report);
+        result = output.line(serde_json::to_string(&last), line(&last));
+    }
+    inherited.release();
+    result?;
+    if !args.json {
+        output.line(Ok(String::new()), format!("\n{}", wrapped(&last.verdict, 0)))?;
+    }
+    Ok(0)
+}
+
+fn header() -> &'static str {
+    "    time        Rss       live       kept fragmented    swapped\n"
+}
+
+/// A look: its figures, and what changed most since the first one.
+fn line(told: &Told) -> String {
+    let look = &told.look;
+    let figures =
+        [look.rss_bytes, look.live_bytes, look.kept_bytes, look.fragmentation_bytes, look.swap_bytes].map(bytes);
+    let mut text = format!("{:>7.1}s", look.seconds);
+    for figure in figures {
+        text.push_str(&format!(" {figure:>10}"));
+    }
+    text.push('\n');
+    for change in told.changes.iter().take(CHANGES) {
+        let sign = if change.bytes < 0 { '-' } else { '+' };
+        let owner: String = change.owner.chars().rev().take(40).collect::<Vec<_>>().into_iter().rev().collect();
+        let owner = owner.replace(char::is_control, "?");
+        let amount = format!("{sign}{}", bytes(change.bytes.unsigned_abs()));
+        text.push_str(&format!("         {amount:>10} {}, {owner}\n", change.kind.label()));
+    }
+    text
+}

@@ -1,0 +1,180 @@
+//! `neap why -- CMD`: runs a command, and accounts for it at the peak of its Rss.
+//!
+//! A thread looks at Rss all the time, and takes an account when it is a tenth above that of the last account. At the end
+//! the kernel stops the process when it is about to exit, with all its memory still there, and it is accounted for once
+//! more. The report is the account with the largest Rss, and says which moment that is.
+
+use crate::args::WhyArgs;
+use crate::output::Output;
+use crate::{Effort, look};
+use neap_account::Report;
+use neap_launch::child::{self, Attendant, Program, Status};
+use neap_launch::error::{Error, FAILED, system_message};
+use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened};
+use neap_launch::target;
+use std::fs;
+use std::io;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long between two looks at Rss.
+const NAP: Duration = Duration::from_millis(20);
+/// The same after an account that took long.
+const LONGEST: Duration = Duration::from_millis(400);
+
+/// Runs the command; the result is its exit status.
+pub fn run(args: &WhyArgs) -> Result<u8, Error> {
+    let Some(command) = args.command.first() else { return Err(Error::failed("no command is given")) };
+    let path = target::resolve(command)?;
+    if let Some(why) = target::secure_execution(&path) {
+        return Err(Error::cannot_run(format!(
+            "cannot account for {}: {why}, and the kernel lets no other process look at such a program",
+            path.display()
+        ))
+        .remedy("run neap as that user: sudo neap why -- PROGRAM"));
+    }
+    let mut output = Output::of_command(args)?;
+    let program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
+    let (ended, watched, signals) = child::supervise_watched(&program, Watched::start)?;
+    let result = watched.finish().and_then(|report| output.report(&report));
+    signals.release();
+    if let Err(error) = result {
+        error.report();
+        // The command's own failure is worth more to the caller than ours.
+        if ended.status.success() {
+            return Ok(FAILED);
+        }
+    }
+    Ok(child::end_like(ended.status))
+}
+
+/// A command that is being watched.
+struct Watched {
+    started: Instant,
+    traced: bool,
+    sampler: Option<Sampler>,
+    peak: Option<Report>,
+    at_end: Option<Report>,
+}
+
+impl Watched {
+    fn start(pid: i32) -> Result<Self, Error> {
+        let started = Instant::now();
+        // Where that is denied it is accounted for while it runs, at least.
+        let traced = ptrace::seize(pid, libc::PTRACE_O_TRACEEXIT).is_ok();
+        let sampler = Sampler::start(pid.unsigned_abs(), started)
+            .map_err(|error| Error::failed(format!("cannot start a thread: {}", system_message(&error))))?;
+        Ok(Watched { started, traced, sampler: Some(sampler), peak: None, at_end: None })
+    }
+
+    /// The account of the moment with the largest Rss.
+    fn finish(mut self) -> Result<Report, Error> {
+        self.end_sampler();
+        let rss = |report: &Option<Report>| report.as_ref().map_or(0, |report| report.rss_bytes);
+        // The end, unless it had clearly more before.
+        let better = rss(&self.at_end).saturating_mul(21) >= rss(&self.peak).saturating_mul(20);
+        let chosen = if better { self.at_end.or(self.peak) } else { self.peak.or(self.at_end) };
+        chosen.ok_or_else(|| {
+            Error::failed("the command ended before it could be read")
+                .remedy("allow ptrace in the container (--cap-add SYS_PTRACE), or use neap why PID while it runs")
+        })
+    }
+
+    fn end_sampler(&mut self) {
+        if let Some(sampler) = self.sampler.take() {
+            self.peak = sampler.end();
+        }
+    }
+
+    fn deal(&mut self, Happened { tid, status, usage }: Happened) -> Option<Status> {
+        if !libc::WIFSTOPPED(status) {
+            return Some((status, usage));
+        }
+        let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+        match event {
+            libc::PTRACE_EVENT_EXIT => {
+                self.end_sampler();
+                let report = look(tid.unsigned_abs(), Effort::Full).ok();
+                let after = self.started.elapsed().as_secs_f64();
+                self.at_end =
+                    report.map(|report| Report { moment: Some(format!("at its end, after {after:.2} s")), ..report });
+                ptrace::go(tid, Go::On(0));
+            }
+            // It stops with its job, and goes on with it.
+            EVENT_STOP if signal != libc::SIGTRAP => {
+                ptrace::go(tid, Go::Listen);
+                return Some((signal << 8 | 0x7f, usage));
+            }
+            EVENT_STOP => {
+                ptrace::go(tid, Go::On(0));
+                return Some((0xffff, usage));
+            }
+            0 => ptrace::go(tid, Go::On(signal)),
+            _ => ptrace::go(tid, Go::On(0)),
+        }
+        None
+    }
+}
+
+impl Attendant for Watched {
+    fn wait(&mut self, pid: i32) -> io::Result<Option<Status>> {
+        if !self.traced {
+            return ().wait(pid);
+        }
+        while let Some(happened) = ptrace::next(Some(pid), false)? {
+            if let Some(status) = self.deal(happened) {
+                return Ok(Some(status));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// A thread that accounts for the command while it grows. It takes no signals: they are blocked already.
+struct Sampler {
+    /// Dropped to end the thread.
+    stop: mpsc::Sender<()>,
+    thread: JoinHandle<Option<Report>>,
+}
+
+impl Sampler {
+    fn start(pid: u32, started: Instant) -> io::Result<Sampler> {
+        let (stop, stopped) = mpsc::channel();
+        let own = fs::read_link("/proc/self/exe").ok();
+        let thread = std::thread::Builder::new().name("sampler".to_owned()).spawn(move || {
+            let mut best: Option<Report> = None;
+            let mut nap = NAP;
+            while stopped.recv_timeout(nap) == Err(RecvTimeoutError::Timeout) {
+                let most = best.as_ref().map_or(0, |report| report.rss_bytes);
+                let is_program = fs::read_link(format!("/proc/{pid}/exe")).ok() != own;
+                if !is_program || rss(pid) <= most + most / 10 {
+                    continue;
+                }
+                let began = Instant::now();
+                if let Ok(report) = look(pid, Effort::Full) {
+                    let after = started.elapsed().as_secs_f64();
+                    if report.rss_bytes > most {
+                        best = Some(Report { moment: Some(format!("at its peak, after {after:.2} s")), ..report });
+                    }
+                }
+                // Looking takes a third of the time at most, but a peak is not to be missed.
+                nap = (began.elapsed() * 2).clamp(NAP, LONGEST);
+            }
+            best
+        })?;
+        Ok(Sampler { stop, thread })
+    }
+
+    fn end(self) -> Option<Report> {
+        drop(self.stop);
+        self.thread.join().ok().flatten()
+    }
+}
+
+/// Rss in `/proc/PID/statm`: its second number, in OS pages.
+fn rss(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages: u64 = text.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
+    pages * crate::sys::page_size()
+}

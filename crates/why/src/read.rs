@@ -1,0 +1,191 @@
+//! Reads a process: from `/proc` to [`Seen`].
+
+use crate::memory::Process;
+use crate::{failed, heaps, python, stacks, zeros};
+use neap_account::parse;
+use neap_account::seen::{Figures, Seen, Thread};
+use neap_launch::error::Error;
+use object::Object;
+use std::fs;
+use std::io;
+use std::time::{Duration, Instant};
+
+/// How often a process is read again whose Rss changes meanwhile.
+const TRIES: u32 = 4;
+const PAUSE: Duration = Duration::from_millis(20);
+/// A process that takes longer to read is read once.
+const LONG: Duration = Duration::from_secs(2);
+
+/// How much is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effort {
+    /// The kernel's lists only: some milliseconds for a large process. Heaps are not split.
+    Light,
+    /// Heaps, stacks, pools and huge pages too.
+    Full,
+}
+
+/// Reads process `pid`.
+pub fn read(pid: u32, effort: Effort) -> Result<Seen, Error> {
+    let (mut last, began) = (None, Instant::now());
+    let (mut low, mut high) = (u64::MAX, 0);
+    for _ in 0..TRIES {
+        let before = rollup(pid)?;
+        let seen = once(pid, effort)?;
+        let after = rollup(pid)?;
+        let listed: u64 = seen.mappings.iter().map(|mapping| mapping.figures.rss).sum();
+        let all = [before.rss, listed, seen.total.rss, after.rss];
+        let (least, most) = (all.into_iter().min().unwrap_or(0), all.into_iter().max().unwrap_or(0));
+        (low, high) = (low.min(least), high.max(most));
+        last = Some(seen);
+        if most - least <= most / 100 {
+            return last.ok_or_else(|| Error::failed("nothing was read"));
+        }
+        if began.elapsed() > LONG {
+            break;
+        }
+        std::thread::sleep(PAUSE);
+    }
+    let mut seen = last.ok_or_else(|| Error::failed("nothing was read"))?;
+    seen.range = Some((low, high));
+    Ok(seen)
+}
+
+/// The figures of the whole process, by the kernel.
+fn rollup(pid: u32) -> Result<Figures, Error> {
+    match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+        Ok(text) if !text.is_empty() => Ok(parse::rollup(&text)),
+        Ok(_) => Err(failed::no_memory(pid)),
+        Err(error) => Err(failed::unreadable(pid, &error)),
+    }
+}
+
+/// Reads it once.
+fn once(pid: u32, effort: Effort) -> Result<Seen, Error> {
+    let unreadable = |error: io::Error| failed::unreadable(pid, &error);
+    let smaps = fs::read(format!("/proc/{pid}/smaps")).map_err(unreadable)?;
+    let total = rollup(pid)?;
+    let mappings = parse::smaps(&String::from_utf8_lossy(&smaps));
+    if mappings.is_empty() {
+        return Err(failed::no_memory(pid));
+    }
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(unreadable)?;
+    let mounts = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let mut seen = Seen {
+        pid,
+        command: command(pid),
+        exe: fs::read_link(format!("/proc/{pid}/exe"))
+            .map_or_else(|_| String::new(), |path| path.display().to_string()),
+        total,
+        mappings,
+        threads: threads(pid, effort),
+        page_tables: parse::value(&status, "VmPTE").unwrap_or(0),
+        is_go: effort == Effort::Full && is_go(pid),
+        memory_devices: parse::memory_devices(&String::from_utf8_lossy(&mounts)),
+        ..Seen::default()
+    };
+    if effort == Effort::Full {
+        match Process::open(pid) {
+            Ok(memory) => deep(&mut seen, &memory),
+            Err(error) => {
+                seen.notes.push(format!("its memory cannot be read ({}): heaps are not split", failed::words(&error)))
+            }
+        }
+    }
+    Ok(seen)
+}
+
+/// What its memory says.
+fn deep(seen: &mut Seen, memory: &Process) {
+    let mut probe = [0; 1];
+    let first = seen.mappings.iter().find(|mapping| mapping.read && mapping.figures.rss > 0);
+    if first.is_some_and(|mapping| !mapping.name.starts_with("[v") && !memory.copy(mapping.range.start, &mut probe)) {
+        seen.notes.push(failed::not_readable(seen.pid));
+        return;
+    }
+    stacks::read(seen, memory);
+    if is_32_bit(seen.pid) {
+        seen.notes.push("it is a 32-bit program: its heaps are not split".into());
+    } else {
+        heaps::read(seen, memory);
+        python::read(seen, memory);
+    }
+    zeros::read(seen, memory);
+}
+
+/// The program and its arguments; its name where it has none.
+pub fn command(pid: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let words = bytes.split(|&byte| byte == 0).filter(|word| !word.is_empty());
+    let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    if words.is_empty() { vec![name(&format!("/proc/{pid}/comm"))] } else { words }
+}
+
+fn name(path: &str) -> String {
+    fs::read(path).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
+}
+
+/// The threads, the first one first.
+fn threads(pid: u32, effort: Effort) -> Vec<Thread> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"));
+    let numbers = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut numbers: Vec<u32> = numbers.collect();
+    numbers.sort_by_key(|&tid| (tid != pid, tid));
+    let thread = |tid: u32| match effort {
+        Effort::Light => Thread { tid, ..Thread::default() },
+        Effort::Full => {
+            let folder = format!("/proc/{pid}/task/{tid}");
+            let call = fs::read_to_string(format!("{folder}/syscall")).unwrap_or_default();
+            Thread { tid, name: name(&format!("{folder}/comm")), stack_pointer: stack_pointer(&call) }
+        }
+    };
+    numbers.into_iter().map(thread).collect()
+}
+
+/// The stack pointer in `/proc/PID/task/TID/syscall`: the last but one word, unless the thread runs.
+///
+/// ```text
+/// 202 0x7f5c0e0b9990 0x189 0x0 0x0 0x0 0x0 0x7f5c0e0b9930 0x7f5c0e13d117
+/// ```
+fn stack_pointer(call: &str) -> Option<u64> {
+    let pointer = call.split_ascii_whitespace().rev().nth(1)?;
+    u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
+}
+
+/// Whether the program is made with Go: its linker leaves a section for that.
+fn is_go(pid: u32) -> bool {
+    let Ok(file) = fs::File::open(format!("/proc/{pid}/exe")) else { return false };
+    let cache = object::ReadCache::new(file);
+    object::File::parse(&cache).is_ok_and(|file| file.section_by_name(".go.buildinfo").is_some())
+}
+
+/// Whether the program is for 32 bits.
+fn is_32_bit(pid: u32) -> bool {
+    use std::os::unix::fs::FileExt;
+    let mut head = [0; 5];
+    let read = fs::File::open(format!("/proc/{pid}/exe")).and_then(|file| file.read_exact_at(&mut head, 0));
+    read.is_ok() && head == *b"\x7fELF\x01"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches the instruction pointer that is taken for the stack's, and a thread that runs.
+    #[test]
+    fn stack_pointers() {
+        assert_eq!(stack_pointer("202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ff0 0x7f5c\n"), Some(0x7ff0));
+        assert_eq!(stack_pointer("-1 0x7ff0 0x7f5c\n"), Some(0x7ff0));
+        assert_eq!((stack_pointer("running\n"), stack_pointer("")), (None, None));
+    }
+
+    /// Catches accounts of this process that do not add up, and threads that are not found.
+    #[test]
+    fn this_process_adds_up() {
+        let seen = read(std::process::id(), Effort::Full).expect("this process");
+        let report = neap_account::report(&seen);
+        let off = report.sum().abs_diff(report.rss_bytes);
+        assert!(off * 50 <= report.rss_bytes, "{} of {}", report.sum(), report.rss_bytes);
+        assert!(report.threads >= 1 && !report.command.is_empty());
+    }
+}

@@ -1,0 +1,78 @@
+//! Stacks: what of them is in use, what was touched once, where the thread's own record is.
+//!
+//! A stack of glibc's is a mapping with the thread's record on top; its thread-local storage is below it, then the stack.
+//! The record is known by its words: the first and the third are its own address (`tcbhead_t`: `tcb`, `self`).
+
+use crate::memory::Process;
+use neap_account::seen::{Seen, StackUse};
+
+/// How far from the end of a stack the record is looked for.
+const TOP: u64 = 8 << 10;
+
+/// Adds the stacks of all threads that do not run just now.
+pub fn read(seen: &mut Seen, memory: &Process) {
+    let page = crate::sys::page_size();
+    let mut stacks: Vec<StackUse> = Vec::new();
+    for thread in &seen.threads {
+        let Some(pointer) = thread.stack_pointer else { continue };
+        let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
+        let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
+        let is_stack = mapping.is_nameless() || mapping.name == "[stack]" || mapping.name.starts_with("[anon:");
+        if !is_stack
+            || neap_account::is_go_heap(seen, mapping)
+            || stacks.iter().any(|known| known.start == mapping.range.start)
+        {
+            continue;
+        }
+        let local_from = record(memory, mapping.range.end, page).unwrap_or(mapping.range.end).max(pointer);
+        let from = pointer & !(page - 1);
+        let top = (local_from & !(page - 1)).max(from);
+        stacks.push(StackUse {
+            start: mapping.range.start,
+            used: memory.resident_bytes(from..top),
+            below: memory.resident_bytes(mapping.range.start..from),
+            local: memory.resident_bytes(top..mapping.range.end),
+        });
+    }
+    seen.stacks = stacks;
+}
+
+/// The address of the thread's record below the end of its stack.
+fn record(memory: &Process, end: u64, page: u64) -> Option<u64> {
+    let start = end - TOP.max(page);
+    let mut bytes = vec![0; (end - start) as usize];
+    // What was never touched is not to be read.
+    if memory.resident_bytes(start..end) < end - start || !memory.copy(start, &mut bytes) {
+        let last = (bytes.len() as u64 - page) as usize;
+        if memory.resident_bytes(end - page..end) < page || !memory.copy(end - page, &mut bytes[last..]) {
+            return None;
+        }
+    }
+    find(start, &bytes)
+}
+
+fn find(start: u64, bytes: &[u8]) -> Option<u64> {
+    let words = bytes.as_chunks::<8>().0;
+    let word = |at: usize| words.get(at).map(|word| u64::from_ne_bytes(*word));
+    let is_record = |at: &usize| {
+        let address = start + 8 * *at as u64;
+        address.is_multiple_of(64) && word(*at) == Some(address) && word(at + 2) == Some(address)
+    };
+    (0..words.len()).find(is_record).map(|at| start + 8 * at as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches records that are not found, and words that are taken for one.
+    #[test]
+    fn records_are_found() {
+        let mut bytes = vec![0; 4096];
+        assert_eq!(find(0x10000, &bytes), None);
+        bytes[1792..1800].copy_from_slice(&0x10700u64.to_ne_bytes());
+        assert_eq!(find(0x10000, &bytes), None);
+        bytes[1808..1816].copy_from_slice(&0x10700u64.to_ne_bytes());
+        assert_eq!(find(0x10000, &bytes), Some(0x10700));
+    }
+}
