@@ -187,7 +187,7 @@ impl Asked {
         let memory = Memory::open(pid)?;
         let block = find::control(pid, &memory)?;
         let request = Request { interval: 0, duration: Duration::ZERO };
-        let asked = Asked { memory, block, pid, request, number: 0, began: Instant::now() };
+        let asked = Asked::of(memory, block, pid, request);
         asked.walked(&[])
     }
 
