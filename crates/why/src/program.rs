@@ -49,8 +49,8 @@ pub fn run(args: &WhyArgs) -> Result<u8, Error> {
     Ok(child::end_like(ended.status))
 }
 
-/// A command that is being watched.
-struct Watched {
+/// A command that is being watched; for `supervise_watched`.
+pub struct Watched {
     started: Instant,
     traced: bool,
     sampler: Option<Sampler>,
@@ -59,7 +59,8 @@ struct Watched {
 }
 
 impl Watched {
-    fn start(pid: i32) -> Result<Self, Error> {
+    /// Begins, before the process becomes the program.
+    pub fn start(pid: i32) -> Result<Self, Error> {
         let started = Instant::now();
         // Where that is denied it is accounted for while it runs, at least.
         let traced = ptrace::seize(pid, libc::PTRACE_O_TRACEEXIT).is_ok();
@@ -79,6 +80,12 @@ impl Watched {
             Error::failed("the command ended before it could be read")
                 .remedy("allow ptrace in the container (--cap-add SYS_PTRACE), or use neap why PID while it runs")
         })
+    }
+
+    /// The accounts of its peak and of its end, as far as there are some.
+    pub fn both(mut self) -> (Option<Report>, Option<Report>) {
+        self.end_sampler();
+        (self.peak, self.at_end)
     }
 
     fn end_sampler(&mut self) {
