@@ -7,6 +7,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use common::{Neap, assert_refused, compile, skip, stdout};
@@ -33,7 +34,8 @@ fn keeper(neap: &Neap) -> Option<(Running, String)> {
         void *pin = malloc(64); memset(pin, 1, 64);\n\
         for (int i = 0; i < 1024; i++) free(all[i]);\n\
         if (write(1, \"ready\\n\", 6) != 6) return 1; pause(); return 0; }\n";
-    let name = format!("kept-by-test-{}", std::process::id());
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("kept-by-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
     let program = compile(neap.dir.path(), &name, SOURCE, &["-O0", "-w"])?;
     let mut child = Command::new(program).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut line = String::new();
@@ -248,4 +250,61 @@ fn errors_and_the_end() {
         std::thread::sleep(Duration::from_millis(20));
     };
     assert_eq!(status.code(), Some(0));
+}
+
+/// Decodes a request of OTLP with OpenTelemetry's own messages, where Python has them.
+const DECODE: &str = "import sys\n\
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest as R\n\
+    r = R(); r.ParseFromString(open(sys.argv[1], 'rb').read())\n\
+    for m in r.resource_metrics[0].scope_metrics[0].metrics:\n\
+    \x20   for p in (m.sum if m.HasField('sum') else m.gauge).data_points:\n\
+    \x20       print(m.name, m.unit, p.as_int, dict((a.key, a.value.string_value) for a in p.attributes).get('command'))\n";
+
+/// Catches requests that a collector does not understand, and an exporter that ends with its collector.
+#[test]
+fn otlp_is_sent() {
+    let neap = Neap::new();
+    let Some((_keeper, name)) = keeper(&neap) else { return skip("otlp_is_sent", "needs a C compiler") };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/v1/metrics", listener.local_addr().expect("an address"));
+    let mut command = neap.command(["exporter", "--otlp", &url, "--interval", "1s", "--match", &name]);
+    let _exporter = Running(command.stderr(Stdio::null()).spawn().expect("neap starts"));
+    let receive = || {
+        let (mut stream, _) = listener.accept().expect("it connects");
+        stream.set_read_timeout(Some(LONG)).expect("a limit");
+        let mut all = Vec::new();
+        let mut part = [0; 4096];
+        loop {
+            let head = all.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+            if let Some(end) = head {
+                let text = String::from_utf8_lossy(&all[..end]).to_lowercase();
+                let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+                let length = length.expect("it says its length");
+                if all.len() >= end + 4 + length {
+                    assert!(text.starts_with("post /v1/metrics ") && text.contains("application/x-protobuf"), "{text}");
+                    return (stream, all.split_off(end + 4));
+                }
+            }
+            let count = stream.read(&mut part).expect("it sends");
+            assert!(count > 0, "it ended");
+            all.extend_from_slice(&part[..count]);
+        }
+    };
+    let (mut stream, _) = receive();
+    // A collector that is out of order.
+    stream.write_all(b"HTTP/1.1 503 Out\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").expect("it reads");
+    drop(stream);
+    let (mut stream, body) = receive();
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").expect("it reads");
+    let has = |words: &str| body.windows(words.len()).any(|bytes| bytes == words.as_bytes());
+    assert!(has("neap_process_resident_bytes") && has(&name) && has("service.name"));
+    let file = neap.file("request", &body, 0o600);
+    let decoded = Command::new("python3").args(["-c", DECODE]).arg(&file).output().expect("python3");
+    let text = stdout(&decoded);
+    if text.is_empty() {
+        return skip("otlp_is_sent, decoded", "needs opentelemetry-proto (pip)");
+    }
+    let line = text.lines().find(|line| line.starts_with("neap_process_resident_bytes By ")).expect("a line");
+    assert!(line.ends_with(&name), "{text}");
+    assert_refused(&neap.output(["exporter", "--otlp", "https://x/"]), 125, &["is no URL of http", "TLS"]);
 }

@@ -1,13 +1,16 @@
 //! The arguments of `neap exporter`.
 
 use clap::Args;
+use neap_launch::units::parse_duration;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
   neap exporter                              http://127.0.0.1:9842/metrics
   neap exporter --listen :9842 --match '^(redis|postgres)'
   neap exporter --once | grep reclaimable
+  neap exporter --otlp http://localhost:4318/v1/metrics
   neap exporter --textfile /var/lib/prometheus/node-exporter/neap.prom
 
 Processes of this user, or all for root. SIGTERM ends it.";
@@ -35,6 +38,21 @@ pub struct ExporterArgs {
     /// Write the metrics to FILE once, for node_exporter, and end
     #[arg(long, value_name = "FILE", conflicts_with = "listen")]
     pub textfile: Option<PathBuf>,
+
+    /// Send the metrics to URL instead, by OpenTelemetry's protocol (OTLP over HTTP)
+    #[arg(long, value_name = "URL", conflicts_with_all = ["listen", "once", "textfile"])]
+    pub otlp: Option<String>,
+
+    /// With --otlp: the time between two of them
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval)]
+    pub interval: Duration,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        short if short < Duration::from_secs(1) => Err("at least 1s".to_owned()),
+        time => Ok(time),
+    }
 }
 
 fn percent(text: &str) -> Result<f64, String> {

@@ -3,15 +3,19 @@
 //! | file | answers |
 //! |---|---|
 //! | `args.rs` | the arguments |
+//! | `family.rs` | what a metric is, for each format |
 //! | `text.rs` | the text formats of OpenMetrics and of Prometheus |
 //! | `metrics.rs` | which metrics there are, and their values |
+//! | `otlp.rs` | OpenTelemetry's protocol |
 //! | `serve.rs` | HTTP |
 //!
 //! May depend on `neap-collect`, `neap-account`, `neap-launch`, well-kept libraries, the C library and std.
 #![forbid(unsafe_code)]
 
 pub mod args;
+mod family;
 mod metrics;
+mod otlp;
 mod serve;
 mod text;
 
@@ -34,6 +38,9 @@ const ONCE: Duration = Duration::from_secs(2);
 pub fn run(args: &ExporterArgs) -> Result<u8, Error> {
     let pace = Pace { share: args.budget / 100.0, rollup: ROLLUP, account: ACCOUNT };
     let shared = Shared::new(Collector::new(Filter::new(args.pattern.as_deref())?, pace));
+    if let Some(url) = &args.otlp {
+        return otlp::run(url, args.interval, &shared);
+    }
     if !args.once && args.textfile.is_none() {
         return serve::run(&args.listen, &shared);
     }

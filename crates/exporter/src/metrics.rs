@@ -1,7 +1,7 @@
 //! Which metrics there are, and their values. One table; `docs/exporter.md` has the same for users.
 
-use crate::text::{Family, Format, Page, Type, label};
-use neap_account::Kind;
+use crate::family::{Family, Labels, Number, Sink, Type};
+use crate::text::{Format, Page};
 use neap_collect::{Clock, Collector, Process, processor_time};
 use neap_launch::VERSION;
 use std::time::Instant;
@@ -81,81 +81,87 @@ const OWN_TIME: Family = counter("neap_exporter_processor_seconds", "seconds", "
 const BUILD: Family = Family { name: "neap_build", of: Type::Info, unit: "", help: "The version of neap." };
 
 /// The labels of a process.
-fn labels(process: &Process) -> String {
-    format!(
-        "pid=\"{}\",{},{},{}",
-        process.pid,
-        label("command", &process.command),
-        label("container", &process.container),
-        label("allocator", &process.allocator)
-    )
+fn labels(process: &Process) -> Labels {
+    Labels::new(vec![
+        ("pid", process.pid.to_string()),
+        ("command", process.command.clone()),
+        ("container", process.container.clone()),
+        ("allocator", process.allocator.clone()),
+    ])
+}
+
+/// All metrics as a text.
+pub fn page(collector: &Collector, format: Format, scrapes: u64) -> String {
+    let mut page = Page::new(format);
+    write(&mut page, collector, scrapes);
+    page.finish()
 }
 
 /// All metrics.
-pub fn page(collector: &Collector, format: Format, scrapes: u64) -> String {
+pub fn write(page: &mut impl Sink, collector: &Collector, scrapes: u64) {
     let now = Instant::now();
-    let all: Vec<(String, &Process)> = collector.processes().map(|process| (labels(process), process)).collect();
-    let mut page = Page::new(format);
+    let all: Vec<(Labels, &Process)> = collector.processes().map(|process| (labels(process), process)).collect();
     for (family, value) in OF_PROCESS {
         page.family(family);
         for (labels, process) in &all {
             if let Some(value) = value(process) {
-                page.sample(labels, value);
+                page.sample(labels, None, Number::Whole(value));
             }
         }
     }
     page.family(&FAULTS);
     for (labels, process) in &all {
         let (minor, major) = process.light.faults;
-        page.sample(&format!("{labels},type=\"minor\""), minor);
-        page.sample(&format!("{labels},type=\"major\""), major);
+        page.sample(labels, Some(("type", "minor")), Number::Whole(minor));
+        page.sample(labels, Some(("type", "major")), Number::Whole(major));
     }
-    accounts(&mut page, &all);
-    let age = |at: Instant| format!("{:.1}", now.saturating_duration_since(at).as_secs_f64());
+    accounts(page, &all);
+    let age = |at: Instant| Number::Seconds(now.saturating_duration_since(at).as_secs_f64());
     page.family(&ACCOUNT_AGE);
     for (labels, account) in all.iter().filter_map(|(labels, process)| Some((labels, process.account.as_ref()?))) {
-        page.sample(labels, age(account.at));
+        page.sample(labels, None, age(account.at));
     }
     page.family(&ROLLUP_AGE);
     for (labels, rollup) in all.iter().filter_map(|(labels, process)| Some((labels, process.rollup.as_ref()?))) {
-        page.sample(labels, age(rollup.at));
+        page.sample(labels, None, age(rollup.at));
     }
-    own(&mut page, collector, &all, scrapes);
-    page.finish()
+    own(page, collector, &all, scrapes);
 }
 
 /// The parts of each account, and its cause.
-fn accounts(page: &mut Page, all: &[(String, &Process)]) {
+fn accounts(page: &mut impl Sink, all: &[(Labels, &Process)]) {
     let accounted = || all.iter().filter_map(|(labels, process)| Some((labels, &process.account.as_ref()?.value)));
     page.family(&ACCOUNT);
     for (labels, brief) in accounted() {
         for (kind, bytes) in &brief.kinds {
-            page.sample(&format!("{labels},kind=\"{}\"", Kind::name(*kind)), bytes);
+            page.sample(labels, Some(("kind", kind.name())), Number::Whole(*bytes));
         }
     }
     page.family(&CAUSE);
     for (labels, brief) in accounted() {
-        page.sample(&format!("{labels},{}", label("cause", &brief.cause)), 1);
+        page.sample(labels, Some(("cause", &brief.cause)), Number::Whole(1));
     }
 }
 
 /// The exporter about itself.
-fn own(page: &mut Page, collector: &Collector, all: &[(String, &Process)], scrapes: u64) {
+fn own(page: &mut impl Sink, collector: &Collector, all: &[(Labels, &Process)], scrapes: u64) {
+    let none = Labels::default();
     page.family(&PROCESSES);
-    page.sample("", all.len());
+    page.sample(&none, None, Number::Whole(all.len() as u64));
     page.family(&ACCOUNTED);
-    page.sample("", all.iter().filter(|(_, process)| process.account.is_some()).count());
+    let accounted = all.iter().filter(|(_, process)| process.account.is_some()).count();
+    page.sample(&none, None, Number::Whole(accounted as u64));
     page.family(&ERRORS);
     let errors = collector.errors();
     for (reason, count) in [("ended", errors.ended), ("denied", errors.denied), ("other", errors.other)] {
-        page.sample(&format!("reason=\"{reason}\""), count);
+        page.sample(&none, Some(("reason", reason)), Number::Whole(count));
     }
     page.family(&SCRAPES);
-    page.sample("", scrapes);
+    page.sample(&none, None, Number::Whole(scrapes));
     page.family(&OWN_TIME);
-    page.sample("", format!("{:.3}", processor_time(Clock::Process).as_secs_f64()));
+    page.sample(&none, None, Number::Seconds(processor_time(Clock::Process).as_secs_f64()));
     page.family(&BUILD);
-    page.sample(&label("version", VERSION), 1);
+    page.sample(&none, Some(("version", VERSION)), Number::Whole(1));
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@
 //! # EOF
 //! ```
 
-use std::fmt::{Display, Write};
+use crate::family::{Family, Labels, Number, Sink, Type, label};
+use std::fmt::Write;
 
 /// Which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,41 +34,6 @@ impl Format {
     }
 }
 
-/// What a metric is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Type {
-    /// A value now.
-    Gauge,
-    /// What only grows; its samples end in `_total`.
-    Counter,
-    /// A text in a label; its samples end in `_info`.
-    Info,
-}
-
-/// A metric. Its name ends in its unit, and has no `_total` or `_info`.
-#[derive(Clone, Copy, Debug)]
-pub struct Family {
-    /// Name.
-    pub name: &'static str,
-    /// What it is.
-    pub of: Type,
-    /// `bytes`, `seconds`, or nothing.
-    pub unit: &'static str,
-    /// In a sentence.
-    pub help: &'static str,
-}
-
-impl Family {
-    /// The ending of its samples.
-    pub fn ending(&self) -> &'static str {
-        match self.of {
-            Type::Gauge => "",
-            Type::Counter => "_total",
-            Type::Info => "_info",
-        }
-    }
-}
-
 /// Writes a page.
 #[derive(Debug)]
 pub struct Page {
@@ -83,8 +49,17 @@ impl Page {
         Page { text: String::with_capacity(64 << 10), format, family: None }
     }
 
-    /// Begins a metric; its lines come with its first sample.
-    pub fn family(&mut self, family: &Family) {
+    /// The text.
+    pub fn finish(mut self) -> String {
+        if self.format == Format::OpenMetrics {
+            self.text.push_str("# EOF\n");
+        }
+        self.text
+    }
+}
+
+impl Sink for Page {
+    fn family(&mut self, family: &Family) {
         self.family = Some(*family);
         let (name, ending) = (family.name, family.ending());
         let (name, word) = match (self.format, family.of) {
@@ -99,38 +74,16 @@ impl Page {
         }
     }
 
-    /// A sample of the metric. `labels` is `a="b",c="d"`, escaped.
-    pub fn sample(&mut self, labels: &str, value: impl Display) {
+    fn sample(&mut self, labels: &Labels, more: Option<(&'static str, &str)>, value: Number) {
         let Some(family) = self.family else { return };
-        let (name, ending) = (family.name, family.ending());
-        let _ = match labels.is_empty() {
+        let (name, ending, text) = (family.name, family.ending(), &labels.text);
+        let more = more.map(|(name, value)| label(name, value)).unwrap_or_default();
+        let between = if text.is_empty() || more.is_empty() { "" } else { "," };
+        let _ = match text.is_empty() && more.is_empty() {
             true => writeln!(self.text, "{name}{ending} {value}"),
-            false => writeln!(self.text, "{name}{ending}{{{labels}}} {value}"),
+            false => writeln!(self.text, "{name}{ending}{{{text}{between}{more}}} {value}"),
         };
     }
-
-    /// The text.
-    pub fn finish(mut self) -> String {
-        if self.format == Format::OpenMetrics {
-            self.text.push_str("# EOF\n");
-        }
-        self.text
-    }
-}
-
-/// A label, escaped.
-pub fn label(name: &str, value: &str) -> String {
-    let mut text = format!("{name}=\"");
-    for c in value.chars() {
-        match c {
-            '\\' => text.push_str("\\\\"),
-            '"' => text.push_str("\\\""),
-            '\n' => text.push_str("\\n"),
-            c => text.push(c),
-        }
-    }
-    text.push('"');
-    text
 }
 
 #[cfg(test)]
@@ -145,7 +98,7 @@ mod tests {
         let page = |format| {
             let mut page = Page::new(format);
             page.family(&COUNTER);
-            page.sample("x=\"1\"", 7);
+            page.sample(&Labels::new(vec![("x", "1".into())]), None, Number::Whole(7));
             page.finish()
         };
         assert_eq!(
@@ -158,11 +111,5 @@ mod tests {
         );
         assert_eq!(Format::accepted("application/openmetrics-text;version=1.0.0,*/*;q=0.1"), Format::OpenMetrics);
         assert_eq!(Format::accepted("text/plain"), Format::Prometheus);
-    }
-
-    /// Catches names of programs that end a label.
-    #[test]
-    fn labels_are_escaped() {
-        assert_eq!(label("c", "a\"b\\c\nd"), "c=\"a\\\"b\\\\c\\nd\"");
     }
 }
