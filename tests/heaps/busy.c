@@ -2,7 +2,8 @@
  * without blocks that have their own mapping), malloc_info, and a line "ready". For each "t" on its input it calls
  * malloc_trim; it ends with its input.
  * Arguments: threads, blocks for each thread, and "other" where malloc is not glibc's: then all blocks count, without
- * headers, and nothing but that line is printed. */
+ * headers, and nothing but that line is printed; or "run": then threads go on replacing blocks by others of the same
+ * size. */
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -14,7 +15,7 @@
 int malloc_info(int, FILE *) __attribute__((weak));
 int malloc_trim(size_t) __attribute__((weak));
 
-static int threads, blocks, other;
+static int threads, blocks, other, run;
 static pthread_barrier_t filled, done;
 static _Atomic size_t live, bytes;
 static char buffer[1 << 16];
@@ -56,6 +57,14 @@ static void *work(void *argument) {
         bytes += malloc_usable_size(block) + (other ? 0 : sizeof(size_t));
     }
     pthread_barrier_wait(&filled);
+    while (run) {
+        void **block = &all[next(&state) % blocks];
+        size_t length = *block ? malloc_usable_size(*block) : 0;
+        if (!length || ((size_t *)*block)[-1] & 2) continue;
+        free(*block);
+        *block = malloc(length);
+        memset(*block, 0x5a, length);
+    }
     pthread_barrier_wait(&done);
     return all;
 }
@@ -64,7 +73,8 @@ int main(int argc, char **argv) {
     if (argc < 3) return 2;
     threads = atoi(argv[1]);
     blocks = atoi(argv[2]);
-    other = argc > 3;
+    other = argc > 3 && !strcmp(argv[3], "other");
+    run = argc > 3 && !strcmp(argv[3], "run");
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     pthread_barrier_init(&filled, NULL, threads + 1);
     pthread_barrier_init(&done, NULL, threads + 1);

@@ -164,7 +164,8 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
     }
     all.push(account(Kind::Anonymous, "charged here, in no process of it", anon, None));
     let cache = of.file.saturating_sub(of.shmem);
-    let mapped = (of.mapped > 0).then(|| format!("{} of it mapped, {} not on the disk yet", bytes(of.mapped), bytes(of.dirty)));
+    let mapped =
+        (of.mapped > 0).then(|| format!("{} of it mapped, {} not on the disk yet", bytes(of.mapped), bytes(of.dirty)));
     all.push(account(Kind::File, "page cache", cache, mapped));
     all.push(account(Kind::Shared, "tmpfs and shared memory", of.shmem, None));
     let kernel = [
@@ -192,7 +193,8 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
 fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, String, Vec<Remedy>) {
     let cache = of.file.saturating_sub(of.shmem);
     let kernel = of.current.saturating_sub(of.anon + of.file);
-    let all = [(of.anon, Cause::Anonymous), (cache, Cause::PageCache), (of.shmem, Cause::Tmpfs), (kernel, Cause::Kernel)];
+    let all =
+        [(of.anon, Cause::Anonymous), (cache, Cause::PageCache), (of.shmem, Cause::Tmpfs), (kernel, Cause::Kernel)];
     let (most, cause) = all.into_iter().max_by_key(|(bytes, _)| *bytes).unwrap_or((0, Cause::Nothing));
     let whole = bytes(of.current);
     let first = match cause {
@@ -201,14 +203,21 @@ fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, Stri
             bytes(cache)
         ),
         Cause::Tmpfs => {
-            let file = files.first().map_or(String::new(), |file| format!(", the largest {} ({})", file.path, bytes(file.bytes)));
+            let file = files
+                .first()
+                .map_or(String::new(), |file| format!(", the largest {} ({})", file.path, bytes(file.bytes)));
             format!("{} of {whole} are files in memory (tmpfs) and shared memory, in no process{file}", bytes(of.shmem))
         }
         Cause::Kernel => format!("{} of {whole} are the kernel's own (slab, sockets, page tables)", bytes(kernel)),
         _ => {
             let who = members.first().map_or(String::new(), |member| {
                 let name = member.name();
-                format!(", most of it process {} {name} ({}): `neap why {}`", member.pid, bytes(member.pss_bytes), member.pid)
+                format!(
+                    ", most of it process {} {name} ({}): `neap why {}`",
+                    member.pid,
+                    bytes(member.pss_bytes),
+                    member.pid
+                )
             });
             format!("{} of {whole} are memory of its {} processes{who}", bytes(most), members.len())
         }
@@ -254,8 +263,16 @@ mod tests {
     /// Catches accounts that do not add up to what is charged, also where processes have more than that.
     #[test]
     fn what_is_charged_is_divided() {
-        let of = Charged { current: 1000 << 20, anon: 300 << 20, file: 500 << 20, shmem: 400 << 20, sockets: 50 << 20, ..Charged::default() };
-        let member = |pid, mib: u64| Member { pid, command: "p x".into(), anonymous_bytes: mib << 20, ..Member::default() };
+        let of = Charged {
+            current: 1000 << 20,
+            anon: 300 << 20,
+            file: 500 << 20,
+            shmem: 400 << 20,
+            sockets: 50 << 20,
+            ..Charged::default()
+        };
+        let member =
+            |pid, mib: u64| Member { pid, command: "p x".into(), anonymous_bytes: mib << 20, ..Member::default() };
         for members in [vec![member(1, 100), member(2, 100)], vec![member(1, 400), member(2, 200)], Vec::new()] {
             let made = container(&of, members, &[], Vec::new());
             let sum: u64 = made.accounts.iter().map(|account| account.bytes).sum();
@@ -267,7 +284,14 @@ mod tests {
     /// Catches a remedy that is better than what can be had, and files that nobody is told of.
     #[test]
     fn files_in_memory_are_named() {
-        let of = Charged { current: 500 << 20, file: 450 << 20, shmem: 400 << 20, dirty: 20 << 20, v2: true, ..Charged::default() };
+        let of = Charged {
+            current: 500 << 20,
+            file: 450 << 20,
+            shmem: 400 << 20,
+            dirty: 20 << 20,
+            v2: true,
+            ..Charged::default()
+        };
         let files = [MemoryFile { path: "/dev/shm/x".into(), bytes: 390 << 20 }];
         let made = container(&of, Vec::new(), &files, Vec::new());
         let remedies: Vec<(&str, u64)> = made.remedies.iter().map(|r| (r.command.as_str(), r.bytes >> 20)).collect();

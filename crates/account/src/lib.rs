@@ -47,7 +47,7 @@ pub mod watch;
 #[cfg(test)]
 mod testing;
 
-pub use runtime::is_go_heap;
 pub use model::{Account, Cause, Kind, Remedy, Report};
+pub use runtime::is_go_heap;
 pub use seen::{Claim, HeapPart, Mapping, Seen, Thread};
 pub use sum::report;

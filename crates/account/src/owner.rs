@@ -78,7 +78,9 @@ fn of_name(mapping: &Mapping, seen: &Seen) -> Option<Class> {
             class(Kind::Vdso, "kernel")
         }
         _ if name.starts_with("/memfd:") => memory_file(name, mapping),
-        _ if name.starts_with("/SYSV") => class(Kind::Shared, format!("System V {}", name[1..].trim_end_matches(" (deleted)"))),
+        _ if name.starts_with("/SYSV") => {
+            class(Kind::Shared, format!("System V {}", name[1..].trim_end_matches(" (deleted)")))
+        }
         _ if name.starts_with("/dev/zero") && mapping.shared => class(Kind::Shared, "shared anonymous mappings"),
         _ if name.starts_with("/dev/shm/") => class(Kind::Shared, name),
         _ if name.starts_with("/dev/") || name.starts_with("anon_inode:") => class(Kind::Shared, name),
@@ -158,10 +160,15 @@ fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
         Some(next) if next.range.start == mapping.range.end && next.is_closed() => next.range.end,
         _ => mapping.range.end,
     };
-    mapping.write && start.is_multiple_of(ARENA) && start > ARENA && end >= start + ARENA && mapping.bytes() <= ARENA && {
-        // Several arenas may lie behind each other, their closed parts joined with nothing.
-        end == start + ARENA || mapping.range.end != end
-    }
+    mapping.write
+        && start.is_multiple_of(ARENA)
+        && start > ARENA
+        && end >= start + ARENA
+        && mapping.bytes() <= ARENA
+        && {
+            // Several arenas may lie behind each other, their closed parts joined with nothing.
+            end == start + ARENA || mapping.range.end != end
+        }
 }
 
 /// The stack of a thread that runs, or of one that glibc keeps for the next: a small guard below, and the usual size.

@@ -152,7 +152,10 @@ VmFlags: rd wr mr mw me gd ac
     #[test]
     fn values_are_found() {
         let status = "Name:\tx\nVmPTE:\t     400 kB\nVmPTEx:\t1 kB\nThreads:\t7\n";
-        assert_eq!((value(status, "VmPTE"), value(status, "Threads"), value(status, "Vm")), (Some(409_600), Some(7), None));
+        assert_eq!(
+            (value(status, "VmPTE"), value(status, "Threads"), value(status, "Vm")),
+            (Some(409_600), Some(7), None)
+        );
         assert_eq!((pair("file 12\nfile_dirty 3\n", "file"), pair("file_dirty 3\n", "file")), (Some(12), None));
         let text = "55d0-7ff0 ---p 00000000 00:00 0      [rollup]\nRss:      100 kB\nPss:    50 kB\n";
         assert_eq!((rollup(text).rss, rollup(text).pss), (102_400, 51_200));

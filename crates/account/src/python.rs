@@ -29,14 +29,17 @@ pub struct Pool {
 pub fn pool(address: u64, size: u64, front: &[u8; HEADER]) -> Option<Pool> {
     let word = |at: usize| u32::from_ne_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-    let (count, free, class, next, most) = (u64::from(word(0)), long(8), word(36), u64::from(word(40)), u64::from(word(44)));
+    let (count, free, class, next, most) =
+        (u64::from(word(0)), long(8), word(36), u64::from(word(40)), u64::from(word(44)));
     let block = 16 * (u64::from(class) + 1);
     let capacity = (size - HEADER as u64) / block;
     let first = address + HEADER as u64;
     let inside = free == 0 || ((first..address + size).contains(&free) && (free - first).is_multiple_of(block));
     let linked = long(16) != 0 && long(24) != 0;
-    let valid = class < 32 && most + block == size && count <= capacity && next >= HEADER as u64 && next <= size + block;
-    (valid && inside && (linked || count == capacity)).then(|| Pool { live: count * block, free: (capacity - count) * block })
+    let valid =
+        class < 32 && most + block == size && count <= capacity && next >= HEADER as u64 && next <= size + block;
+    (valid && inside && (linked || count == capacity))
+        .then(|| Pool { live: count * block, free: (capacity - count) * block })
 }
 
 #[cfg(test)]

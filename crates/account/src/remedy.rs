@@ -52,13 +52,20 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
             now: true,
         });
     }
-    let mut kept: Vec<u64> =
-        seen.heaps.iter().filter(|part| !part.mapped && is_glibc(&part.figures.allocator)).map(|p| p.figures.kept_bytes.saturating_sub(p.figures.cached_bytes)).collect();
+    let mut kept: Vec<u64> = seen
+        .heaps
+        .iter()
+        .filter(|part| !part.mapped && is_glibc(&part.figures.allocator))
+        .map(|p| p.figures.kept_bytes.saturating_sub(p.figures.cached_bytes))
+        .collect();
     kept.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let beyond: u64 = kept.iter().skip(2).sum();
     if kept.len() > 2 {
         all.push(Remedy {
-            text: format!("Start it with two arenas in place of {}: threads reuse each other's free blocks.", kept.len()),
+            text: format!(
+                "Start it with two arenas in place of {}: threads reuse each other's free blocks.",
+                kept.len()
+            ),
             command: "MALLOC_ARENA_MAX=2".into(),
             bytes: beyond,
             rule: "what all arenas keep but the two that keep most, without the caches of threads".into(),
@@ -96,7 +103,11 @@ fn is_glibc(allocator: &str) -> bool {
 fn others(report: &Report, all: &mut Vec<Remedy>) {
     const CONTROLS: &[(&str, &str, &str)] = &[
         ("neap", "neap run --set purge=eager", "Have neap give free memory back at once, not after half a second."),
-        ("jemalloc", "MALLOC_CONF=background_thread:true,dirty_decay_ms:0,muzzy_decay_ms:0", "Have jemalloc give free memory back at once."),
+        (
+            "jemalloc",
+            "MALLOC_CONF=background_thread:true,dirty_decay_ms:0,muzzy_decay_ms:0",
+            "Have jemalloc give free memory back at once.",
+        ),
         ("mimalloc", "MIMALLOC_PURGE_DELAY=0", "Have mimalloc give free memory back at once."),
         ("tcmalloc", "TCMALLOC_RELEASE_RATE=10", "Have tcmalloc give free memory back sooner."),
     ];

@@ -123,7 +123,9 @@ fn jvm(mapping: &Mapping, next: Option<&Mapping>) -> bool {
 /// Arenas of glibc end, with what is reserved behind them, at a multiple of 64 MiB.
 fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     mapping.range.start.is_multiple_of(64 * MIB)
-        && next.is_some_and(|next| next.range.end.is_multiple_of(64 * MIB) && next.range.end - mapping.range.start <= 64 * MIB)
+        && next.is_some_and(|next| {
+            next.range.end.is_multiple_of(64 * MIB) && next.range.end - mapping.range.start <= 64 * MIB
+        })
 }
 
 /// Go's arenas are far below the kernel's own places for mappings: at 0xc000000000, or at random since Go 1.26.

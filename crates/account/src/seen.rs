@@ -170,8 +170,6 @@ pub struct Seen {
     pub is_go: bool,
     /// Allocators that were found.
     pub allocators: Vec<String>,
-    /// Processes that share memory with it since a fork: parents and children with the same program.
-    pub relatives: u32,
     /// What else the reader has to say.
     pub notes: Vec<String>,
 }

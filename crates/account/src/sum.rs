@@ -91,7 +91,8 @@ fn claim_of(part: &HeapPart) -> Claim {
     if !known {
         return Claim { owner, pieces: part.pieces.clone(), shares: Vec::new(), rest: Kind::Heap, note: None };
     }
-    let live = f.resident_bytes.saturating_sub(f.kept_bytes + f.fragmentation_bytes + f.metadata_bytes + f.unsure_bytes);
+    let live =
+        f.resident_bytes.saturating_sub(f.kept_bytes + f.fragmentation_bytes + f.metadata_bytes + f.unsure_bytes);
     let shares = vec![
         (Kind::HeapMetadata, f.metadata_bytes),
         (Kind::HeapFree, f.kept_bytes),
@@ -265,7 +266,8 @@ fn note(accounts: &mut [Account], seen: &Seen, claims: &[Claim]) {
         account.note = match account.kind {
             Kind::RuntimeHeap => {
                 let name = account.owner.split([',', ':']).next().unwrap_or("");
-                let more = runtime::named(name).map(|runtime| format!("more: {}", runtime.command.replace("PID", &seen.pid.to_string())));
+                let more = runtime::named(name)
+                    .map(|runtime| format!("more: {}", runtime.command.replace("PID", &seen.pid.to_string())));
                 claim.and_then(|claim| claim.note.clone()).into_iter().chain(more).reduce(|a, b| format!("{a}; {b}"))
             }
             Kind::Stack if !told && used + below > 0 => {
@@ -342,7 +344,9 @@ mod tests {
         let report = report(&of);
         assert_eq!(report.sum(), report.rss_bytes);
         // Divided among two mappings: rounded down in each.
-        assert!(report.of(Kind::HeapFree).abs_diff(0x28_0001) <= 1 && report.of(Kind::HeapMetadata).abs_diff(0x101) <= 1);
+        assert!(
+            report.of(Kind::HeapFree).abs_diff(0x28_0001) <= 1 && report.of(Kind::HeapMetadata).abs_diff(0x101) <= 1
+        );
         // Two of its pages are not known to be the heap's.
         assert_eq!(report.of(Kind::Anonymous), 0x30_0000 - 0x10_0003);
         assert_eq!(report.of(Kind::File), 0x1000);
@@ -354,7 +358,8 @@ mod tests {
     #[test]
     fn shares_are_cut() {
         let mut of = seen(vec![mapping(0x10_0000, 0x1000, "[heap]")]);
-        let figures = HeapFigures { resident_bytes: 0x9000, live_bytes: 0x8000, kept_bytes: 0x900, ..HeapFigures::default() };
+        let figures =
+            HeapFigures { resident_bytes: 0x9000, live_bytes: 0x8000, kept_bytes: 0x900, ..HeapFigures::default() };
         of.heaps = vec![heap_of(vec![Piece { range: 0x10_0000..0x10_1000, resident: 0x9000 }], figures)];
         let report = report(&of);
         assert_eq!((report.sum(), report.of(Kind::HeapFree), report.of(Kind::HeapLive)), (0x1000, 0x900, 0x700));

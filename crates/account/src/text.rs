@@ -70,7 +70,12 @@ pub fn container(of: &Container, style: Style) -> String {
     }
     for process in of.processes.iter().take(if style.all { usize::MAX } else { 10 }) {
         let name = fit_front(&plain(&process.command), 44);
-        out.push_str(&format!("{:>10} {:>10}  {} {name}\n", bytes(process.rss_bytes), bytes(process.pss_bytes), process.pid));
+        out.push_str(&format!(
+            "{:>10} {:>10}  {} {name}\n",
+            bytes(process.rss_bytes),
+            bytes(process.pss_bytes),
+            process.pid
+        ));
     }
     remedies(&mut out, &of.remedies, &bold);
     for note in &of.notes {
@@ -83,12 +88,18 @@ pub fn container(of: &Container, style: Style) -> String {
 fn table(out: &mut String, accounts: &[Account], whole: u64, style: Style) {
     let (mut small, mut count) = (0, 0);
     for account in accounts.iter().filter(|account| account.bytes > 0 || account.swap_bytes > 0) {
-        if !style.all && account.bytes < whole / 1000 * SMALL && account.bytes < 16 << 20 && account.kind != Kind::Other {
+        if !style.all && account.bytes < whole / 1000 * SMALL && account.bytes < 16 << 20 && account.kind != Kind::Other
+        {
             small += account.bytes;
             count += 1;
             continue;
         }
-        let head = format!("{:>10} {:>3} %  {:<19} ", bytes(account.bytes), percent(account.bytes, whole), account.kind.label());
+        let head = format!(
+            "{:>10} {:>3} %  {:<19} ",
+            bytes(account.bytes),
+            percent(account.bytes, whole),
+            account.kind.label()
+        );
         out.push_str(&head);
         out.push_str(&format!("{}\n", fit(&plain(&account.owner), COLUMNS - head.chars().count())));
         if let Some(note) = &account.note {
@@ -97,7 +108,11 @@ fn table(out: &mut String, accounts: &[Account], whole: u64, style: Style) {
         }
     }
     if count > 0 {
-        out.push_str(&format!("{:>10} {:>3} %  {count} smaller accounts (--all shows them)\n", bytes(small), percent(small, whole)));
+        out.push_str(&format!(
+            "{:>10} {:>3} %  {count} smaller accounts (--all shows them)\n",
+            bytes(small),
+            percent(small, whole)
+        ));
     }
 }
 
@@ -123,7 +138,12 @@ fn heaps(out: &mut String, report: &Report) {
     if known.len() > MOST {
         let rest: u64 = known[MOST..].iter().map(|of| of.resident_bytes).sum();
         let kept: u64 = known[MOST..].iter().map(|of| of.kept_bytes).sum();
-        out.push_str(&format!("{} more parts: {} resident, {} of it kept\n", known.len() - MOST, bytes(rest), bytes(kept)));
+        out.push_str(&format!(
+            "{} more parts: {} resident, {} of it kept\n",
+            known.len() - MOST,
+            bytes(rest),
+            bytes(kept)
+        ));
     }
 }
 
@@ -212,6 +232,9 @@ mod tests {
         let words: Vec<String> = (0..60).map(|n| format!("word{n}")).collect();
         let text = wrapped(&words.join(" "), 4);
         assert_eq!(text.split_whitespace().collect::<Vec<_>>(), words);
-        assert!(text.lines().all(|line| line.len() <= COLUMNS) && text.lines().nth(1).is_some_and(|l| l.starts_with("    w")));
+        assert!(
+            text.lines().all(|line| line.len() <= COLUMNS)
+                && text.lines().nth(1).is_some_and(|l| l.starts_with("    w"))
+        );
     }
 }

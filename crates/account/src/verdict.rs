@@ -5,9 +5,9 @@
 //! without contents, if it is [`LEAST`] percent of Rss. Else the verdict names what holds most.
 
 use crate::model::{Cause, HeapFigures, Kind, Report};
-use crate::{remedy, runtime};
 use crate::seen::Seen;
 use crate::units::{bytes, fit, percent};
+use crate::{remedy, runtime};
 
 /// From how many percent of Rss on waste is the verdict.
 const LEAST: u64 = 15;
@@ -49,7 +49,8 @@ impl Facts {
         let sum = |of: fn(&HeapFigures) -> u64| report.heaps.iter().map(of).sum::<u64>();
         let arenas: Vec<&crate::HeapPart> = seen.heaps.iter().filter(|part| !part.mapped).collect();
         let glibc = |part: &&&crate::HeapPart| part.figures.allocator.starts_with("glibc");
-        let is_own = |mapping: &&crate::Mapping| !mapping.shared && (mapping.inode == 0 || mapping.figures.anonymous > 0);
+        let is_own =
+            |mapping: &&crate::Mapping| !mapping.shared && (mapping.inode == 0 || mapping.figures.anonymous > 0);
         let forked = seen.mappings.iter().filter(is_own).map(|mapping| {
             let f = &mapping.figures;
             (f.shared_clean + f.shared_dirty).min(f.anonymous)
@@ -114,7 +115,8 @@ fn cause(report: &Report, facts: &Facts) -> Cause {
 /// Where memory that is kept stays.
 fn kept_cause(report: &Report, facts: &Facts) -> Cause {
     let half = |bytes: u64| bytes.saturating_mul(2) >= facts.kept && bytes > 0;
-    let hole = report.heaps.iter().map(|figures| figures.largest_free_bytes.min(figures.pinned_bytes)).max().unwrap_or(0);
+    let hole =
+        report.heaps.iter().map(|figures| figures.largest_free_bytes.min(figures.pinned_bytes)).max().unwrap_or(0);
     if half(facts.cached) {
         Cause::ThreadCaches
     } else if half(facts.in_arenas) && facts.arenas > 2 {
@@ -156,10 +158,17 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
         Cause::PinnedTop => {
             let pin = report.heaps.iter().max_by_key(|figures| figures.pinned_bytes.min(figures.largest_free_bytes));
             let pin = pin.map_or(0, |figures| figures.pin_bytes);
-            format!("{kept} of {rss} are free blocks that {keeper} keeps below one live block of {} at the end of its heap", bytes(pin))
+            format!(
+                "{kept} of {rss} are free blocks that {keeper} keeps below one live block of {} at the end of its heap",
+                bytes(pin)
+            )
         }
         Cause::ThreadCaches => {
-            format!("{} of {rss} are free blocks in the caches of {} threads ({keeper})", bytes(facts.cached), report.threads)
+            format!(
+                "{} of {rss} are free blocks in the caches of {} threads ({keeper})",
+                bytes(facts.cached),
+                report.threads
+            )
         }
         Cause::Retention => format!("{kept} of {rss} are free blocks that {keeper} keeps"),
         Cause::Fragmentation => format!(

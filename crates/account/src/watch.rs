@@ -109,7 +109,8 @@ impl Watch {
             let of = |map: &BTreeMap<(Kind, String), u64>| map.get(key).copied().unwrap_or(0) as i64;
             Change { kind: key.0, owner: key.1.clone(), bytes: of(now) - of(&self.first) }
         };
-        let mut all: Vec<Change> = keys.into_iter().map(change).filter(|change| change.bytes.unsigned_abs() >= 64 << 10).collect();
+        let mut all: Vec<Change> =
+            keys.into_iter().map(change).filter(|change| change.bytes.unsigned_abs() >= 64 << 10).collect();
         all.sort_by_key(|change| std::cmp::Reverse(change.bytes.unsigned_abs()));
         all
     }
@@ -135,7 +136,9 @@ fn trend(looks: &[Look], of: fn(&Look) -> u64) -> Trend {
     let rate = if spread > 0.0 { joint / spread } else { 0.0 };
     let span = looks[looks.len() - 1].seconds - looks[0].seconds;
     let rise = (rate * span) as i64;
-    let steps = |up: bool| looks.windows(2).filter(|two| if up { of(&two[1]) >= of(&two[0]) } else { of(&two[1]) <= of(&two[0]) }).count();
+    let steps = |up: bool| {
+        looks.windows(2).filter(|two| if up { of(&two[1]) >= of(&two[0]) } else { of(&two[1]) <= of(&two[0]) }).count()
+    };
     let rss = looks.iter().map(|look| look.rss_bytes).max().unwrap_or(0);
     let much = rise.unsigned_abs() >= LEAST && percent(rise.unsigned_abs(), rss) >= GROWTH;
     let steady = |up| steps(up) * 100 >= STEADY * (looks.len() - 1);
@@ -210,7 +213,8 @@ mod tests {
         let fragmented: Vec<_> = (0..8).map(|n| (100, 5, 5 + 10 * n)).collect();
         assert_eq!(judge(&looks(&fragmented)).0, Cause::Fragmentation);
         // A cache that fills, and then is full.
-        let full = [(20, 5, 5), (60, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5)];
+        let full =
+            [(20, 5, 5), (60, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5), (100, 5, 5)];
         assert_eq!(judge(&looks(&full)).0, Cause::Plateau);
         let waves = [(100, 5, 5), (130, 5, 5), (100, 5, 5), (130, 5, 5), (100, 5, 5), (130, 5, 5), (100, 5, 5)];
         assert_eq!(judge(&looks(&waves)).0, Cause::Plateau);

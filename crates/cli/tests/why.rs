@@ -102,7 +102,11 @@ fn remedy(report: &Value, words: &str) -> u64 {
 
 /// A prediction, and what it turned out to be: within a tenth.
 fn assert_near(what: &str, predicted: u64, measured: u64) {
-    eprintln!("{what}: predicted {:.1} MiB, measured {:.1}", predicted as f64 / MIB as f64, measured as f64 / MIB as f64);
+    eprintln!(
+        "{what}: predicted {:.1} MiB, measured {:.1}",
+        predicted as f64 / MIB as f64,
+        measured as f64 / MIB as f64
+    );
     assert!(predicted.abs_diff(measured) * 10 <= predicted, "{what}: predicted {predicted}, measured {measured}");
 }
 
@@ -219,7 +223,12 @@ fn real_programs_add_up() {
         ("sleep", &["60"], ""),
     ];
     for (program, arguments, allocator) in programs {
-        let child = Command::new(program).args(*arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let child = Command::new(program)
+            .args(*arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
         let Ok(mut child) = child else {
             skip("real_programs_add_up", &format!("{program} is not installed"));
             continue;
@@ -266,7 +275,8 @@ fn a_command_is_accounted_for_at_its_peak() {
     let neap = Neap::new();
     let Some(program) = plant(&neap) else { return skip("a_command", "needs a C compiler") };
     let file = neap.path("report.json");
-    let script = "print(1); x = b'x' * (80 << 20); import time; time.sleep(2); del x; time.sleep(0.3); raise SystemExit(7)";
+    let script =
+        "print(1); x = b'x' * (80 << 20); import time; time.sleep(2); del x; time.sleep(0.3); raise SystemExit(7)";
     let (file_text, command) = (file.display().to_string(), ["python3", "-c", script]);
     let output = neap.output(["why", "--json", "-o", &file_text, "--"].into_iter().chain(command));
     if output.status.code() == Some(127) {
@@ -278,7 +288,8 @@ fn a_command_is_accounted_for_at_its_peak() {
     assert!(report["moment"].as_str().is_some_and(|text| text.starts_with("at its peak")), "{report:#}");
     assert!(report["rss_bytes"].as_u64() > Some(80 * MIB), "{report:#}");
 
-    let output = neap.command(["why", "--"]).arg(&program).arg("top").stdin(Stdio::null()).output().expect("neap starts");
+    let output =
+        neap.command(["why", "--"]).arg(&program).arg("top").stdin(Stdio::null()).output().expect("neap starts");
     let text = stderr(&output);
     assert!(output.status.success() && text.contains("at its end") && text.contains("free, kept"), "{text}");
 }
@@ -290,7 +301,8 @@ fn a_leak_is_seen_over_time() {
     let Some(program) = plant(&neap) else { return skip("a_leak", "needs a C compiler") };
     for (grows, cause) in [(true, "leak"), (false, "plateau")] {
         let mut planted = Planted::start(&program, &["nothing"], &[]);
-        let arguments = ["why", "--watch", "--json", "--interval", "300ms", "--duration", "8s", &planted.pid.to_string()];
+        let arguments =
+            ["why", "--watch", "--json", "--interval", "300ms", "--duration", "8s", &planted.pid.to_string()];
         let mut watching = neap.command(arguments).stdout(Stdio::piped()).spawn().expect("neap starts");
         while watching.try_wait().expect("a child").is_none() {
             if grows {
@@ -343,7 +355,8 @@ struct Cgroup(PathBuf);
 impl Cgroup {
     fn new(name: &str) -> Option<Cgroup> {
         let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let line = |wanted: &str| text.lines().find_map(|line| line.split_once(wanted).map(|(_, path)| path.to_owned()));
+        let line =
+            |wanted: &str| text.lines().find_map(|line| line.split_once(wanted).map(|(_, path)| path.to_owned()));
         let folder = match line(":memory:") {
             Some(path) => PathBuf::from(format!("/sys/fs/cgroup/memory{path}/{name}")),
             None => PathBuf::from(format!("/sys/fs/cgroup{}/{name}", line("::")?)),

@@ -9,7 +9,7 @@
 //! | `otlp.rs` | OpenTelemetry's protocol |
 //! | `serve.rs` | HTTP |
 //!
-//! May depend on `neap-collect`, `neap-account`, `neap-launch`, well-kept libraries, the C library and std.
+//! May depend on `neap-collect`, `neap-launch`, well-kept libraries, the C library and std.
 #![forbid(unsafe_code)]
 
 pub mod args;

@@ -12,6 +12,6 @@ fn main() {
     let [_, pid, output, truth] = &arguments[..] else { panic!("usage: record PID OUTPUT TRUTH") };
     let process = Process::open(pid.parse().expect("a PID")).expect("no such process, or no permission");
     let truth = std::fs::read_to_string(truth).expect("a file with what the process said");
-    let recording = Recording::of(&process, &truth, &process.symbols());
+    let recording = Recording::of(&process, &truth);
     recording.write(output.as_ref()).expect("a file that can be written");
 }

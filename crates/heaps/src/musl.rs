@@ -97,45 +97,57 @@ fn heap(memory: &dyn Memory, mappings: &[Mapping], mapping: &Mapping, first: u64
         groups.extend(bytes[AREA.1..].chunks_exact(AREA.2).filter_map(Group::parse));
         at = word(&bytes, 8).unwrap_or(0);
     }
+    let counted = nest(&mut groups, mappings);
+    let (mut split, mut ranges) = (Split::default(), areas.clone());
+    let own = areas.iter().map(|area| crate::window::resident(memory, area.clone())).sum();
+    split.metadata = Amount { blocks: areas.len() as u64, bytes: AREA.0 * areas.len() as u64, resident: own };
+    for group in counted.iter().map(|number| &groups[*number]) {
+        if group.is_mapped {
+            ranges.push(group.range.clone());
+        }
+        count(memory, group, &mut split);
+    }
+    heap.parts.push(part(memory, "groups".to_string(), joined(ranges), Some(split)));
+    heap
+}
+
+/// Finds which group lies in a slot of which. The answer is the groups that count: those with mappings of their own, and
+/// those in them.
+fn nest(groups: &mut Vec<Group>, mappings: &[Mapping]) -> Vec<usize> {
     // Each group behind the one that holds it.
     groups.sort_by_key(|group: &Group| (group.range.start, std::cmp::Reverse(group.range.end)));
     groups.retain(|group| {
         let after = mappings.partition_point(|mapping| mapping.range.start <= group.range.start);
         after.checked_sub(1).is_some_and(|at| mappings[at].private && group.range.start < mappings[at].range.end)
     });
-    let mut holders: Vec<usize> = Vec::new();
+    let (mut holders, mut counted): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
     for number in 0..groups.len() {
         let start = groups[number].range.start;
         while holders.last().is_some_and(|holder| groups[*holder].range.end <= start) {
             holders.pop();
         }
-        if let Some(holder) = holders.last()
-            && let Some(slot) = groups[*holder].slot_at(start).filter(|_| !groups[number].is_mapped)
-        {
-            let holder = &mut groups[*holder];
-            holder.nested |= 1 << slot;
-            let start = holder.range.start + UNIT + holder.slot * u64::from(slot);
-            let end = (start + holder.slot).min(holder.range.end);
-            groups[number].around = start..end;
-        }
-        holders.push(number);
-    }
-    let (mut split, mut ranges) = (Split::default(), areas.clone());
-    let own = areas.iter().map(|area| crate::window::resident(memory, area.clone())).sum();
-    split.metadata = Amount { blocks: areas.len() as u64, bytes: AREA.0 * areas.len() as u64, resident: own };
-    let mut end = 0;
-    for group in &groups {
+        let is_counted = match holders.last() {
+            None => groups[number].is_mapped,
+            Some(holder) => {
+                let is_mapped = groups[number].is_mapped;
+                let holder = &mut groups[*holder];
+                let slot = holder.slot_at(start).filter(|slot| !is_mapped && holder.nested & 1 << slot == 0);
+                if let Some(slot) = slot {
+                    holder.nested |= 1 << slot;
+                    let start = holder.range.start + UNIT + holder.slot * u64::from(slot);
+                    let end = (start + holder.slot).min(holder.range.end);
+                    groups[number].around = start..end;
+                }
+                slot.is_some() && groups[number].range.end <= groups[number].around.end
+            }
+        };
         // What lies in the data of the program is no mapping of the heap.
-        if group.is_mapped && group.range.start >= end {
-            ranges.push(group.range.clone());
-            end = group.range.end;
-        } else if end < group.range.end {
-            continue;
+        if is_counted {
+            counted.push(number);
+            holders.push(number);
         }
-        count(memory, group, &mut split);
     }
-    heap.parts.push(part(memory, "groups".to_string(), joined(ranges), Some(split)));
-    heap
+    counted
 }
 
 /// Counts the slots of a group. The slot that a nested group lies in has been left out by the group that holds it.
@@ -154,12 +166,16 @@ fn count(memory: &dyn Memory, group: &Group, split: &mut Split) {
         let end = (start + group.slot).min(group.around.end);
         let amount = Amount { blocks: 1, bytes: end.saturating_sub(start), resident: held(start..end.max(start)) };
         let bit = 1 << slot;
+        if group.nested & bit != 0 {
+            // The group in it counts for it.
+            continue;
+        }
         if group.unused & bit != 0 {
             split.free.add(&amount);
             split.largest_free_bytes = split.largest_free_bytes.max(amount.bytes);
             let whole = start.next_multiple_of(page)..end & !(page - 1);
             split.kept_bytes += if whole.start < whole.end { held(whole) } else { 0 };
-        } else if group.nested & bit == 0 {
+        } else {
             split.live.add(&amount);
         }
     }

@@ -10,7 +10,7 @@
 //! | `screen.rs`, `sys.rs` | the terminal; its system calls |
 //! | `live.rs` | the loop |
 //!
-//! May depend on `neap-collect`, `neap-account`, `neap-launch`, well-kept libraries, the C library and std.
+//! May depend on `neap-collect`, `neap-launch`, well-kept libraries, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod args;

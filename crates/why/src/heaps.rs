@@ -9,9 +9,11 @@ use neap_heaps::{Heap, Part};
 use neap_survey::{Asked, Walked};
 use std::fs;
 use std::ops::Range;
+use std::time::{Duration, Instant};
 
 /// How often heaps are looked for that cannot be where they were.
-const TRIES: u32 = 4;
+const TRIES: u32 = 3;
+const LONG: Duration = Duration::from_millis(500);
 
 /// Adds all heaps.
 pub fn read(seen: &mut Seen, memory: &Process) {
@@ -39,7 +41,7 @@ pub fn read(seen: &mut Seen, memory: &Process) {
 /// it is looked for again, with a new list.
 fn find(seen: &Seen, memory: &Process) -> Vec<Heap> {
     let files = Files::new(seen.pid);
-    let mut found = Vec::new();
+    let (mut found, began) = (Vec::new(), Instant::now());
     for _ in 0..TRIES {
         let text = fs::read(format!("/proc/{}/maps", seen.pid)).unwrap_or_default();
         let mappings = parse::smaps(&String::from_utf8_lossy(&text));
@@ -50,7 +52,7 @@ fn find(seen: &Seen, memory: &Process) -> Vec<Heap> {
         }
         let brk = mappings.iter().find(|mapping| mapping.name == "[heap]").map_or(0, |mapping| mapping.range.start);
         let has = |heap: &Heap| heap.parts.iter().any(|part| part.ranges.iter().any(|range| range.contains(&brk)));
-        if brk == 0 || found.iter().any(has) {
+        if brk == 0 || found.iter().any(has) || began.elapsed() > LONG {
             break;
         }
     }

@@ -70,8 +70,9 @@ pub fn run(args: &WhyArgs) -> Result<u8, Error> {
             Err(Error::failed("--watch is for a process that runs already").remedy("neap why --watch PID"))
         }
         (None, false) => program::run(args),
-        (Some(_), false) => Err(Error::failed("a process and a command exclude each other")
-            .remedy("neap why PID, or neap why -- CMD")),
+        (Some(_), false) => {
+            Err(Error::failed("a process and a command exclude each other").remedy("neap why PID, or neap why -- CMD"))
+        }
         (None, true) => Err(Error::failed("neither a process nor a command is given")
             .remedy("neap why PID, neap why -- CMD, or neap why --cgroup self")),
     }

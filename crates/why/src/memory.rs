@@ -69,7 +69,11 @@ impl Process {
 
     /// Resident bytes of a range.
     pub fn resident_bytes(&self, range: Range<u64>) -> u64 {
-        self.regions(range).iter().filter(|region| !region.swapped).map(|region| region.range.end - region.range.start).sum()
+        self.regions(range)
+            .iter()
+            .filter(|region| !region.swapped)
+            .map(|region| region.range.end - region.range.start)
+            .sum()
     }
 
     /// Copies memory: all of it or none.
@@ -85,7 +89,8 @@ impl Memory for Process {
 
     fn resident(&self, range: Range<u64>, into: &mut Vec<Run>) {
         for region in self.regions(range) {
-            match into.last_mut().filter(|last| last.range.end == region.range.start && last.swapped == region.swapped) {
+            match into.last_mut().filter(|last| last.range.end == region.range.start && last.swapped == region.swapped)
+            {
                 Some(last) => last.range.end = region.range.end,
                 None => into.push(Run { range: region.range, swapped: region.swapped }),
             }

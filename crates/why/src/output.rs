@@ -35,7 +35,9 @@ impl Output {
             Error::failed(format!("cannot write to {name}: {}", system_message(error))).remedy("name another file")
         };
         let file = match &args.output {
-            Some(path) if path.as_os_str() != "-" => File::create(path).map_err(|e| cannot(&path.display().to_string(), &e)),
+            Some(path) if path.as_os_str() != "-" => {
+                File::create(path).map_err(|e| cannot(&path.display().to_string(), &e))
+            }
             Some(_) => sys::standard_output().map_err(|e| cannot("standard output", &e)),
             None => standard().map_err(|e| cannot("standard output or error", &e)),
         }?;

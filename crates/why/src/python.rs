@@ -20,8 +20,11 @@ pub fn read(seen: &mut Seen, memory: &Process) {
     if !seen.mappings.iter().any(is_python) {
         return;
     }
-    let may_be = |mapping: &&Mapping| mapping.is_nameless() && mapping.write && mapping.bytes() >= LEAST && mapping.figures.rss > 0;
-    let taken: Vec<Range<u64>> = seen.heaps.iter().flat_map(|heap| heap.pieces.iter().map(|piece| piece.range.clone())).collect();
+    let may_be = |mapping: &&Mapping| {
+        mapping.is_nameless() && mapping.write && mapping.bytes() >= LEAST && mapping.figures.rss > 0
+    };
+    let taken: Vec<Range<u64>> =
+        seen.heaps.iter().flat_map(|heap| heap.pieces.iter().map(|piece| piece.range.clone())).collect();
     let found = POOLS.map(|size| {
         let mut found = Found { size, pieces: Vec::new(), live: 0, free: 0 };
         for mapping in seen.mappings.iter().filter(may_be) {
@@ -29,7 +32,8 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         }
         found
     });
-    let Some(best) = found.into_iter().max_by_key(|found| found.live + found.free).filter(|found| found.live > 0) else {
+    let Some(best) = found.into_iter().max_by_key(|found| found.live + found.free).filter(|found| found.live > 0)
+    else {
         return;
     };
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
@@ -78,7 +82,11 @@ impl Found {
 
     /// Adds a pool; neighbours in one mapping are one piece.
     fn add(&mut self, mapping: &Mapping, address: u64) {
-        match self.pieces.last_mut().filter(|last| last.range.end == address && mapping.range.contains(&last.range.start)) {
+        match self
+            .pieces
+            .last_mut()
+            .filter(|last| last.range.end == address && mapping.range.contains(&last.range.start))
+        {
             Some(last) => {
                 last.range.end += self.size;
                 last.resident += self.size;

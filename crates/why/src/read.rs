@@ -8,11 +8,13 @@ use neap_launch::error::Error;
 use object::Object;
 use std::fs;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often a process is read again whose Rss changes meanwhile.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(20);
+/// A process that takes longer to read is read once.
+const LONG: Duration = Duration::from_secs(2);
 
 /// How much is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,7 +27,7 @@ pub enum Effort {
 
 /// Reads process `pid`.
 pub fn read(pid: u32, effort: Effort) -> Result<Seen, Error> {
-    let mut last = None;
+    let (mut last, began) = (None, Instant::now());
     let (mut low, mut high) = (u64::MAX, 0);
     for _ in 0..TRIES {
         let before = rollup(pid)?;
@@ -38,6 +40,9 @@ pub fn read(pid: u32, effort: Effort) -> Result<Seen, Error> {
         last = Some(seen);
         if most - least <= most / 100 {
             return last.ok_or_else(|| Error::failed("nothing was read"));
+        }
+        if began.elapsed() > LONG {
+            break;
         }
         std::thread::sleep(PAUSE);
     }
@@ -69,7 +74,8 @@ fn once(pid: u32, effort: Effort) -> Result<Seen, Error> {
     let mut seen = Seen {
         pid,
         command: command(pid),
-        exe: fs::read_link(format!("/proc/{pid}/exe")).map_or_else(|_| String::new(), |path| path.display().to_string()),
+        exe: fs::read_link(format!("/proc/{pid}/exe"))
+            .map_or_else(|_| String::new(), |path| path.display().to_string()),
         total,
         mappings,
         threads: threads(pid, effort),
@@ -81,7 +87,9 @@ fn once(pid: u32, effort: Effort) -> Result<Seen, Error> {
     if effort == Effort::Full {
         match Process::open(pid) {
             Ok(memory) => deep(&mut seen, &memory),
-            Err(error) => seen.notes.push(format!("its memory cannot be read ({}): heaps are not split", failed::words(&error))),
+            Err(error) => {
+                seen.notes.push(format!("its memory cannot be read ({}): heaps are not split", failed::words(&error)))
+            }
         }
     }
     Ok(seen)

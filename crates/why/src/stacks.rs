@@ -18,7 +18,10 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
         let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
         let is_stack = mapping.is_nameless() || mapping.name == "[stack]" || mapping.name.starts_with("[anon:");
-        if !is_stack || neap_account::is_go_heap(seen, mapping) || stacks.iter().any(|known| known.start == mapping.range.start) {
+        if !is_stack
+            || neap_account::is_go_heap(seen, mapping)
+            || stacks.iter().any(|known| known.start == mapping.range.start)
+        {
             continue;
         }
         let local_from = record(memory, mapping.range.end, page).unwrap_or(mapping.range.end).max(pointer);

@@ -47,8 +47,11 @@ fn json(pid: u32, snapshot: &Snapshot) -> Value {
             "bytes_inherited": snapshot.bytes_inherited,
         });
     }
-    let calls: Map<String, Value> =
-        Syscall::ALL.iter().zip(snapshot.syscalls).map(|(call, value)| (call.name().to_owned(), json!(value))).collect();
+    let calls: Map<String, Value> = Syscall::ALL
+        .iter()
+        .zip(snapshot.syscalls)
+        .map(|(call, value)| (call.name().to_owned(), json!(value)))
+        .collect();
     all["syscalls"] = Value::Object(calls);
     all
 }

@@ -12,7 +12,8 @@ const MOST: u64 = 2 << 30;
 
 /// Counts them.
 pub fn read(seen: &mut Seen, memory: &Process) {
-    let mut reader = Reader { memory, left: MOST, page: crate::sys::page_size() as usize, buffer: vec![0; STEP as usize] };
+    let mut reader =
+        Reader { memory, left: MOST, page: crate::sys::page_size() as usize, buffer: vec![0; STEP as usize] };
     let (mut zeros, mut locked) = (Vec::new(), 0);
     let mut unread = 0;
     for mapping in seen.mappings.iter().filter(|mapping| mapping.read && mapping.figures.rss > 0) {
@@ -38,7 +39,8 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         }
     }
     if unread > 0 {
-        seen.notes.push(format!("{} MiB of huge or locked pages were not read for zeros: the limit is 2 GiB", unread >> 20));
+        seen.notes
+            .push(format!("{} MiB of huge or locked pages were not read for zeros: the limit is 2 GiB", unread >> 20));
     }
     seen.zeros = zeros;
     seen.locked_zeros = locked;
@@ -72,5 +74,6 @@ impl Reader<'_> {
 fn is_zero(page: &[u8]) -> bool {
     let words = page.as_chunks::<8>().0;
     // Most pages that hold something show it at once.
-    words.iter().take(8).all(|word| *word == [0; 8]) && words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word)) == 0
+    words.iter().take(8).all(|word| *word == [0; 8])
+        && words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word)) == 0
 }

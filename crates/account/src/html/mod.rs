@@ -24,7 +24,8 @@ pub fn page(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let mut sections = accounts(&report.accounts, report.rss_bytes);
     sections.push_str(&remedies(&report.remedies));
     sections.push_str(&heaps(&report.heaps));
-    let apart: Vec<String> = report.apart.iter().map(|apart| format!("{}: {}", apart.text, bytes(apart.bytes))).collect();
+    let apart: Vec<String> =
+        report.apart.iter().map(|apart| format!("{}: {}", apart.text, bytes(apart.bytes))).collect();
     sections.push_str(&list("Not in Rss", &apart));
     sections.push_str(&list("Notes", &report.notes));
     let whole = format!("Resident memory: {}", bytes(report.rss_bytes));
@@ -45,7 +46,8 @@ pub fn container(of: &Container, out: &mut dyn Write) -> io::Result<()> {
     let mut sections = accounts(&of.accounts, of.rss_bytes);
     sections.push_str(&remedies(&of.remedies));
     let rows = of.processes.iter().map(|process| {
-        let figures = [process.rss_bytes, process.pss_bytes].map(|figure| format!("<td class=\"number\">{}</td>", bytes(figure)));
+        let figures =
+            [process.rss_bytes, process.pss_bytes].map(|figure| format!("<td class=\"number\">{}</td>", bytes(figure)));
         format!("<tr>{}<td class=\"owner\">{} {}</td></tr>", figures.concat(), process.pid, text(&process.command))
     });
     let rows: Vec<String> = rows.collect();
@@ -111,13 +113,17 @@ const GROUPS: &[(&str, &str, &[Kind])] = &[
 fn bar(accounts: &[Account], whole: u64) -> String {
     let (mut bar, mut legend) = (String::new(), String::new());
     for (class, label, kinds) in GROUPS {
-        let sum: u64 = accounts.iter().filter(|account| kinds.contains(&account.kind)).map(|account| account.bytes).sum();
+        let sum: u64 =
+            accounts.iter().filter(|account| kinds.contains(&account.kind)).map(|account| account.bytes).sum();
         if sum == 0 || whole == 0 {
             continue;
         }
         let width = sum as f64 * 100.0 / whole as f64;
         let colour = format!("background: var(--{class})");
-        bar.push_str(&format!("<span style=\"width: {width:.3}%; {colour}\" title=\"{label}: {}\"></span>", bytes(sum)));
+        bar.push_str(&format!(
+            "<span style=\"width: {width:.3}%; {colour}\" title=\"{label}: {}\"></span>",
+            bytes(sum)
+        ));
         legend.push_str(&format!("<li><span class=\"swatch\" style=\"{colour}\"></span>{label} {}</li>", bytes(sum)));
     }
     format!("<div class=\"bar\" aria-hidden=\"true\">{bar}</div>\n<ul class=\"legend\">{legend}</ul>\n")
@@ -126,7 +132,8 @@ fn bar(accounts: &[Account], whole: u64) -> String {
 fn accounts(accounts: &[Account], whole: u64) -> String {
     let row = |account: &Account| {
         let share = account.bytes as f64 * 100.0 / whole.max(1) as f64;
-        let note = account.note.as_ref().map_or(String::new(), |note| format!("<span class=\"sub\">{}</span>", text(note)));
+        let note =
+            account.note.as_ref().map_or(String::new(), |note| format!("<span class=\"sub\">{}</span>", text(note)));
         format!(
             "<tr><td class=\"number\">{}<div class=\"share\" style=\"width: {share:.2}%\"></div></td>\
              <td class=\"number\">{} %</td><td class=\"kind\">{}</td><td class=\"owner\">{}{note}</td>\

@@ -31,22 +31,6 @@ impl Process {
     }
 }
 
-/// Symbols that find asks for.
-const SYMBOLS: [&str; 1] = ["__malloc_context"];
-
-impl Process {
-    /// Addresses of symbols, as `PATH NAME`, which a recording keeps.
-    pub fn symbols(&self) -> Vec<(String, u64)> {
-        let files = self.mappings.iter().filter(|mapping| mapping.offset == 0 && mapping.file().is_some());
-        let pairs = files.flat_map(|mapping| SYMBOLS.iter().map(move |name| (mapping, name)));
-        pairs
-            .filter_map(|(mapping, name)| {
-                Some((format!("{} {name}", mapping.file()?), Files::symbol(self, mapping, name)?))
-            })
-            .collect()
-    }
-}
-
 /// A line of `/proc/PID/maps`.
 pub fn mapping(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');

@@ -3,7 +3,6 @@
 //! - `maps`: `/proc/PID/maps`, of `pagemap` and memory only what a program may write.
 //! - `truth`: what the process said of its own heap.
 //! - `file PATH`: lines of a file that tell a version.
-//! - `symbol PATH NAME`: an address, as text.
 //! - `pages`: for each run of OS pages two words (start, end with 1 added if swapped), then its bytes if resident.
 
 use super::{Process, mapping};
@@ -25,18 +24,15 @@ pub struct Recording {
     pub truth: String,
     /// Lines of files, by path.
     files: BTreeMap<String, Vec<u8>>,
-    /// Addresses, by `PATH NAME`.
-    symbols: BTreeMap<String, u64>,
     /// OS pages in order, and their bytes.
     pub runs: Vec<(Run, Vec<u8>)>,
 }
 
 impl Recording {
     /// Records a process, which should be at rest.
-    pub fn of(process: &Process, truth: &str, symbols: &[(String, u64)]) -> Recording {
+    pub fn of(process: &Process, truth: &str) -> Recording {
         let mut recording =
             Recording { mappings: process.mappings.clone(), truth: truth.to_string(), ..Recording::default() };
-        recording.symbols = symbols.iter().cloned().collect();
         for mapping in process.mappings.iter().filter(|mapping| mapping.private && mapping.writable) {
             let mut runs = Vec::new();
             if mapping.name.as_deref().is_some_and(|name| name.starts_with("[stack")) {
@@ -89,9 +85,6 @@ impl Recording {
         for (path, bytes) in &self.files {
             section(&format!("file {path}"), bytes);
         }
-        for (name, address) in &self.symbols {
-            section(&format!("symbol {name}"), format!("{address:x}").as_bytes());
-        }
         let mut pages = Vec::new();
         for (run, bytes) in &self.runs {
             pages.extend(run.range.start.to_le_bytes());
@@ -120,10 +113,6 @@ impl Recording {
                 ("truth", _) => recording.truth = text(),
                 ("file", path) => {
                     recording.files.insert(path.to_string(), bytes.to_vec());
-                }
-                ("symbol", name) => {
-                    let address = u64::from_str_radix(&text(), 16).expect("an address");
-                    recording.symbols.insert(name.to_string(), address);
                 }
                 _ => recording.runs = pages(bytes),
             }
@@ -183,7 +172,7 @@ impl Files for Recording {
         })
     }
 
-    fn symbol(&self, mapping: &Mapping, name: &str) -> Option<u64> {
-        self.symbols.get(&format!("{} {name}", mapping.file()?)).copied()
+    fn symbol(&self, _: &Mapping, _: &str) -> Option<u64> {
+        None
     }
 }

@@ -1,0 +1,182 @@
+//! Heaps of running programs on glibc, walked from outside and compared with what `malloc_info` says from inside.
+
+#[path = "../crates/heaps/tests/support/mod.rs"]
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use neap_heaps::{Heap, find};
+use neap_tests::{Case, Outcome, Source, Stop};
+use support::Process;
+use support::info::Info;
+
+const BUSY: Source = Source::new("heaps/busy.c");
+const ODD: Source = Source::new("heaps/odd.c");
+const STATIC: Source = Source::with_flags("heaps/busy.c", &["-static"]);
+const BIG: Source = Source::new("heaps/big.c");
+
+fn main() -> ExitCode {
+    neap_tests::suite::main(vec![
+        Case::new("glibc::at_rest", "figures that differ from malloc_info", || at_rest(BUSY, &["6", "20000"])),
+        Case::new("glibc::one_thread", "a main arena that is read wrong", || at_rest(BUSY, &["1", "40000"])),
+        Case::new("glibc::static_program", "a heap that is only found in libraries", || {
+            at_rest(STATIC, &["3", "5000"])
+        }),
+        Case::new("glibc::trim", "a prediction of malloc_trim that does not come true", trim),
+        Case::new("glibc::changing", "a walk that a running program leads astray", changing),
+        Case::new("glibc::brk_of_others", "a heap that ends where another user of brk has memory", || odd("brk", 1)),
+        Case::new("glibc::without_brk", "a main arena in mappings that is not found", || odd("nobrk", 1)),
+        Case::new("glibc::two_copies", "a second copy of glibc that is not found", || odd("two", 2)),
+        Case::new("big::10_gib", "a walk of 50 million chunks that takes 2 s or 100 MiB", big).exclusive().ignored(),
+    ])
+}
+
+/// A program that has said "ready".
+struct Running {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    said: String,
+}
+
+impl Running {
+    fn start(source: Source, arguments: &[&str]) -> Result<Self, Stop> {
+        let program = source.build()?;
+        let mut command = Command::new(program);
+        command.args(arguments).env_remove("LD_PRELOAD").stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn()?;
+        let output = child.stdout.take().ok_or_else(|| Stop::Fail("no output".to_string()))?;
+        let mut running = Running { child, output: BufReader::new(output), said: String::new() };
+        running.said = running.until("ready")?;
+        Ok(running)
+    }
+
+    fn until(&mut self, word: &str) -> Result<String, Stop> {
+        let mut all = String::new();
+        loop {
+            let before = all.len();
+            if self.output.read_line(&mut all)? == 0 {
+                return Err(Stop::Fail(format!("the program ended: {all}")));
+            }
+            if all[before..].trim() == word {
+                return Ok(all);
+            }
+        }
+    }
+
+    fn heaps(&self) -> Result<Vec<Heap>, Stop> {
+        let process = Process::open(self.child.id())?;
+        Ok(find(&process, &process.mappings, &process))
+    }
+
+    fn resident(&self) -> Result<u64, Stop> {
+        let text = std::fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()))?;
+        let line = text.lines().find_map(|line| line.strip_prefix("Rss:")).unwrap_or("0 kB");
+        let number: u64 = line.trim().trim_end_matches(" kB").parse().unwrap_or(0);
+        Ok(number << 10)
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn fail<T>(why: String) -> Result<T, Stop> {
+    Err(Stop::Fail(why))
+}
+
+/// Compares exactly.
+fn at_rest(source: Source, arguments: &[&str]) -> Outcome {
+    let running = Running::start(source, arguments)?;
+    let heaps = running.heaps()?;
+    let [heap] = &heaps[..] else { return fail(format!("one heap, not {heaps:#?}")) };
+    let info = Info::parse(&running.said);
+    if info.live.0 < 1000 || !heap.doubts.is_empty() {
+        return fail(format!("{info:?}: {:?}", heap.doubts));
+    }
+    info.check(heap).map_err(Stop::Fail)
+}
+
+/// malloc_trim gives back what was predicted, within 10 %.
+fn trim() -> Outcome {
+    let mut running = Running::start(BUSY, &["4", "30000"])?;
+    let parts: Vec<_> = running.heaps()?.into_iter().flat_map(|heap| heap.parts).collect();
+    let predicted: u64 = parts.iter().filter_map(|part| part.split.as_ref()).map(|split| split.trimmable_bytes).sum();
+    let before = running.resident()?;
+    running.child.stdin.as_mut().ok_or_else(|| Stop::Fail("no input".to_string()))?.write_all(b"t")?;
+    running.until("trimmed")?;
+    let given = before.saturating_sub(running.resident()?);
+    println!("predicted {predicted}, given back {given}");
+    if predicted < 1 << 20 || given.abs_diff(predicted) > predicted / 10 {
+        return fail(format!("predicted {predicted}, given back {given}"));
+    }
+    Ok(())
+}
+
+/// While threads replace blocks by others of the same size, live blocks stay the same within 2 %.
+fn changing() -> Outcome {
+    let running = Running::start(BUSY, &["4", "20000", "run"])?;
+    let said = Info::parse(&running.said).live;
+    let mut worst = 0.0_f64;
+    for _ in 0..20 {
+        let heaps = running.heaps()?;
+        let parts = heaps.iter().flat_map(|heap| &heap.parts).filter(|part| part.name != "mmapped blocks");
+        let splits: Vec<_> = parts.filter_map(|part| part.split.as_ref()).collect();
+        let (live, unsure) =
+            splits.iter().fold((0, 0), |(live, unsure), split| (live + split.live.bytes, unsure + split.unsure.bytes));
+        // What is unsure may be live.
+        let off = if live < said.1 { said.1 - (live + unsure).min(said.1) } else { live - said.1 };
+        worst = worst.max(off as f64 / said.1 as f64).max(unsure as f64 / said.1 as f64);
+    }
+    println!("at most {:.2} % off", 100.0 * worst);
+    if worst > 0.02 { fail(format!("{:.2} % off", 100.0 * worst)) } else { Ok(()) }
+}
+
+/// A heap of an odd shape: live blocks of all copies are what the program has, within 2 %, and what is unsure beyond the
+/// memory of others is little.
+fn odd(kind: &str, copies: usize) -> Outcome {
+    let running = Running::start(ODD, &[kind])?;
+    let heaps = running.heaps()?;
+    if heaps.len() != copies {
+        return fail(format!("{copies} heaps, not {heaps:#?}"));
+    }
+    let said = Info::parse(&running.said).live;
+    let (mut live, mut cached) = ((0, 0), 0);
+    for split in heaps.iter().flat_map(|heap| &heap.parts).filter_map(|part| part.split.as_ref()) {
+        live = (live.0 + split.live.blocks, live.1 + split.live.bytes);
+        cached += split.cached.bytes;
+    }
+    println!("{kind}: live {live:?}, the program has {said:?}; {cached} bytes in caches");
+    if live.1.abs_diff(said.1) > said.1 / 50 {
+        fail(format!("live {live:?}, not {said:?}: {heaps:#?}"))
+    } else {
+        Ok(())
+    }
+}
+
+/// 10 GiB in 50 million chunks.
+fn big() -> Outcome {
+    let running = Running::start(BIG, &["50000000"])?;
+    let process = Process::open(running.child.id())?;
+    let start = Instant::now();
+    let heaps = find(&process, &process.mappings, &process);
+    let took = start.elapsed();
+    let own = std::fs::read_to_string("/proc/self/status")?;
+    let peak = own.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or("").trim().to_string();
+    let live: u64 = heaps
+        .iter()
+        .flat_map(|heap| &heap.parts)
+        .filter_map(|part| part.split.as_ref())
+        .map(|split| split.live.blocks)
+        .sum();
+    println!("{live} live blocks in {took:?}, peak {peak}");
+    let peak: u64 = peak.trim_end_matches(" kB").parse().unwrap_or(u64::MAX);
+    if live < 50_000_000 || took.as_secs_f64() > 2.0 || peak > 100 << 10 {
+        return fail(format!("{live} live blocks in {took:?}, peak {peak} kB"));
+    }
+    Ok(())
+}
