@@ -9,7 +9,7 @@ use ratatui::text::Line;
 use ratatui::widgets::{Block, Clear, Paragraph, Wrap};
 
 const HELP: &str = "\
-q, F10    quit
+q, Ctrl-C quit
 arrows    move (also j, k, PgUp, PgDn, Home, End)
 < >       the column to sort by (also left, right)
 r         turn the order
