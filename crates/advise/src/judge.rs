@@ -81,7 +81,9 @@ fn warnings(runs: &[Run]) -> Vec<String> {
     let mut all = Vec::new();
     let Some(base) = runs.first() else { return all };
     let private = base.malloc_bytes + base.other_bytes;
-    if private > 4 * LITTLE && base.malloc_bytes * 2 < private {
+    // Where most was given back before the end, what is left says little of it.
+    let is_most = base.resident_bytes.is_some_and(|resident| resident * 2 > base.peak_bytes);
+    if is_most && private > 4 * LITTLE && base.malloc_bytes * 2 < private {
         all.push(format!(
             "most of its memory is not malloc's ({} of {}; the largest part: {}): an allocator changes little of it",
             bytes(base.other_bytes),
@@ -112,7 +114,7 @@ fn warnings(runs: &[Run]) -> Vec<String> {
     for run in runs.iter().filter(|run| run.busy) {
         all.push(format!("under {} the server did not idle: its memory is that of work", run.name));
     }
-    if base.accounted_bytes > 0 && base.peak_bytes > base.accounted_bytes * 2 && base.peak_bytes > 16 * LITTLE {
+    if base.own_peak_bytes.is_some_and(|own| base.peak_bytes > own * 2) && base.peak_bytes > 16 * LITTLE {
         all.push(
             "the command starts other programs that are larger: only peak and time are theirs, the rest is its own"
                 .to_owned(),
@@ -162,7 +164,7 @@ mod tests {
             status: Some(0),
             allocators: vec![name.into()],
             malloc_bytes: 100 << 20,
-            accounted_bytes: peak << 20,
+            own_peak_bytes: Some(peak << 20),
             ..Run::default()
         }
     }

@@ -6,7 +6,7 @@ use neap_account::{Kind, Report};
 use neap_launch::child::{self, Ended, Program};
 use neap_launch::environment::{LD_PRELOAD, with_library};
 use neap_launch::error::Error;
-use neap_why::Watched;
+use neap_why::{Exit, Watched};
 use serde::Serialize;
 use std::ffi::OsString;
 use std::io;
@@ -75,9 +75,8 @@ pub struct Run {
     /// See there.
     #[serde(skip)]
     pub most: Option<String>,
-    /// Rss of the process that was accounted for, at its largest.
-    #[serde(skip)]
-    pub accounted_bytes: u64,
+    /// The most that the command itself had resident, without the programs that it started.
+    pub own_peak_bytes: Option<u64>,
 }
 
 /// Runs the command under an allocator.
@@ -90,13 +89,13 @@ pub fn run(args: &AdviseArgs, path: &Path, under: &Under) -> Result<Run, Error> 
         if is_server {
             attendant = Some(server::start(args, pid)?);
         }
-        Watched::start(pid)
+        Ok(Watched::start_unseen(pid))
     })?;
-    let (peak, at_end) = watched.both();
+    let (at_end, exit) = watched.end();
     let idled = attendant.map(server::Attendant::finish).transpose();
     signals.release();
     let idled = idled?;
-    let run = figures(&under.name, &ended, peak.as_ref(), at_end.as_ref(), idled.as_ref());
+    let run = figures(&under.name, &ended, exit, at_end.as_ref(), idled.as_ref());
     if let Some(Idled { ended_early: true, .. }) = idled {
         return Err(Error::failed(format!("under {} the command ended before it idled ({})", run.name, ending(&run)))
             .remedy("leave out --for and --load for a command that ends by itself"));
@@ -129,16 +128,16 @@ fn redirect() -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn figures(name: &str, ended: &Ended, peak: Option<&Report>, at_end: Option<&Report>, idled: Option<&Idled>) -> Run {
+fn figures(name: &str, ended: &Ended, exit: Option<Exit>, at_end: Option<&Report>, idled: Option<&Idled>) -> Run {
     let time = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     let usage = &ended.usage;
     let last = idled.and_then(|idled| idled.report.as_ref()).or(at_end);
-    // What memory is for is best seen where there is most of it.
-    let largest = [last, peak].into_iter().flatten().max_by_key(|report| report.rss_bytes);
+    // The kernel stops the command while it is accounted for: its time ends before.
+    let alone = exit.map_or(ended.wall, |exit| exit.after);
     let was_ended = idled.is_some_and(|idled| !idled.ended_early);
     let mut run = Run {
         name: name.to_owned(),
-        seconds: idled.map_or(ended.wall.as_secs_f64(), |idled| idled.worked.as_secs_f64()),
+        seconds: idled.map_or(alone, |idled| idled.worked).as_secs_f64(),
         processor_seconds: time(usage.ru_utime) + time(usage.ru_stime),
         peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
         resident_bytes: last.map(|report| report.rss_bytes),
@@ -150,9 +149,9 @@ fn figures(name: &str, ended: &Ended, peak: Option<&Report>, at_end: Option<&Rep
         signal: if was_ended { None } else { ended.status.signal() },
         ..Run::default()
     };
-    if let Some(report) = largest {
+    run.own_peak_bytes = exit.map(|exit| exit.peak_bytes);
+    if let Some(report) = last {
         run.allocators = report.allocators.clone();
-        run.accounted_bytes = report.rss_bytes;
         let is_other = |kind: Kind| !kind.is_heap() && !matches!(kind, Kind::File | Kind::Vdso);
         run.malloc_bytes = report.accounts.iter().filter(|of| of.kind.is_heap()).map(|of| of.bytes).sum();
         let others = report.accounts.iter().filter(|of| is_other(of.kind));

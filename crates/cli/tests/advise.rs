@@ -91,7 +91,10 @@ fn servers_idle_and_are_ended() {
     assert_refused(&refused, 125, &["ended before it idled", "leave out --for"]);
     let refused = neap.output(["advise", "--load", "exit 3", "--", &program, "kept", "stay"]);
     let text = stderr(&refused);
-    assert!(refused.status.code() == Some(125) && text.contains("neap: the load fails: exit status: 3\nneap: hint: "), "{text}");
+    assert!(
+        refused.status.code() == Some(125) && text.contains("neap: the load fails: exit status: 3\nneap: hint: "),
+        "{text}"
+    );
 }
 
 /// Catches comparisons that mean nothing without a word of it, and commands that fail.

@@ -219,7 +219,9 @@ pub fn run(url: &str, interval: Duration, shared: &Shared) -> Result<u8, Error> 
             Err(error) if !failing => {
                 failing = true;
                 Error::failed(format!("cannot send metrics to {url}: {error}"))
-                    .remedy("it is tried again; does a collector take OTLP over HTTP there (port 4318, path /v1/metrics)?")
+                    .remedy(
+                        "it is tried again; does a collector take OTLP over HTTP there (port 4318, path /v1/metrics)?",
+                    )
                     .report();
             }
             Err(_) => {}
@@ -260,7 +262,11 @@ mod tests {
         let mut gathered = Gathered::new(SystemTime::UNIX_EPOCH + Duration::from_nanos(1));
         gathered.family(&EMPTY);
         gathered.family(&BYTES);
-        gathered.sample(&Labels::new(vec![("p", "1".into()), ("c", String::new())]), Some(("k", "v")), Number::Whole(7));
+        gathered.sample(
+            &Labels::new(vec![("p", "1".into()), ("c", String::new())]),
+            Some(("k", "v")),
+            Number::Whole(7),
+        );
         let metric = gathered.metrics[1].encode_to_vec();
         let expected: &[u8] = b"\x0a\x0da_bytes_total\x12\x02A.\x1a\x02By\x3a\x2c\x0a\x26\
             \x19\x01\0\0\0\0\0\0\0\x31\x07\0\0\0\0\0\0\0\

@@ -56,6 +56,16 @@ pub struct Watched {
     sampler: Option<Sampler>,
     peak: Option<Report>,
     at_end: Option<Report>,
+    exit: Option<Exit>,
+}
+
+/// What is known of a command that is about to exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// How long it ran.
+    pub after: Duration,
+    /// The most that it had resident, without the programs that it started.
+    pub peak_bytes: u64,
 }
 
 impl Watched {
@@ -66,7 +76,7 @@ impl Watched {
         let traced = ptrace::seize(pid, libc::PTRACE_O_TRACEEXIT).is_ok();
         let sampler = Sampler::start(pid.unsigned_abs(), started)
             .map_err(|error| Error::failed(format!("cannot start a thread: {}", system_message(&error))))?;
-        Ok(Watched { started, traced, sampler: Some(sampler), peak: None, at_end: None })
+        Ok(Watched { started, traced, sampler: Some(sampler), peak: None, at_end: None, exit: None })
     }
 
     /// The account of the moment with the largest Rss.
@@ -82,10 +92,15 @@ impl Watched {
         })
     }
 
-    /// The accounts of its peak and of its end, as far as there are some.
-    pub fn both(mut self) -> (Option<Report>, Option<Report>) {
-        self.end_sampler();
-        (self.peak, self.at_end)
+    /// The same for a command whose time counts: nothing looks at it before its end.
+    pub fn start_unseen(pid: i32) -> Self {
+        let traced = ptrace::seize(pid, libc::PTRACE_O_TRACEEXIT).is_ok();
+        Watched { started: Instant::now(), traced, sampler: None, peak: None, at_end: None, exit: None }
+    }
+
+    /// The account of its end, when that came, and its own peak, as far as it could be traced.
+    pub fn end(self) -> (Option<Report>, Option<Exit>) {
+        (self.at_end, self.exit)
     }
 
     fn end_sampler(&mut self) {
@@ -101,6 +116,9 @@ impl Watched {
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
         match event {
             libc::PTRACE_EVENT_EXIT => {
+                let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+                let peak_bytes = neap_account::parse::value(&status, "VmHWM").unwrap_or(0);
+                self.exit = Some(Exit { after: self.started.elapsed(), peak_bytes });
                 self.end_sampler();
                 let report = look(tid.unsigned_abs(), Effort::Full).ok();
                 let after = self.started.elapsed().as_secs_f64();
