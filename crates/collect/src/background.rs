@@ -2,6 +2,7 @@
 
 use crate::collector::{self, Collector};
 use crate::jobs::Job;
+use neap_launch::error::{Error, system_message};
 use std::io;
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -27,6 +28,13 @@ impl Shared {
     /// The collector, when no other thread uses it.
     pub fn lock(&self) -> MutexGuard<'_, Collector> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at all processes: light figures only.
+    pub fn look(&self) -> Result<(), Error> {
+        self.lock().look().map_err(|error| {
+            Error::failed(format!("cannot list /proc: {}", system_message(&error))).remedy("mount -t proc proc /proc")
+        })
     }
 
     /// Does a job, and keeps its result.

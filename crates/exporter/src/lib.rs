@@ -44,19 +44,12 @@ pub fn run(args: &ExporterArgs) -> Result<u8, Error> {
     if !args.once && args.textfile.is_none() {
         return serve::run(&args.listen, &shared);
     }
-    look(&shared)?;
+    shared.look()?;
     make_up_to(&shared, ONCE);
     match &args.textfile {
         Some(path) => replace(path, &metrics::page(&shared.lock(), Format::Prometheus, 0)).map(|()| 0),
         None => sys::print(metrics::page(&shared.lock(), Format::OpenMetrics, 0).as_bytes()),
     }
-}
-
-/// Light figures of all processes.
-fn look(shared: &Shared) -> Result<(), Error> {
-    shared.lock().look().map_err(|error| {
-        Error::failed(format!("cannot list /proc: {}", system_message(&error))).remedy("mount -t proc proc /proc")
-    })
 }
 
 /// Puts a file in place as a whole: who reads the old one reads it to its end.

@@ -2,7 +2,7 @@
 //! fields.
 
 use crate::family::{Family, Labels, Number, Sink, Type};
-use crate::{look, metrics};
+use crate::metrics;
 use neap_collect::{Background, Shared};
 use neap_launch::VERSION;
 use neap_launch::error::{Error, system_message, tell};
@@ -196,14 +196,14 @@ pub fn run(url: &str, interval: Duration, shared: &Shared) -> Result<u8, Error> 
             "--otlp http://localhost:4318/v1/metrics; TLS is a matter for the collector on this machine, which passes on",
         ));
     }
-    look(shared)?;
+    shared.look()?;
     let inherited = signals::block();
     let background = Background::start(shared)
         .map_err(|error| Error::failed(format!("cannot start a thread: {}", system_message(&error))))?;
     let agent: ureq::Agent = ureq::Agent::config_builder().timeout_global(Some(LIMIT)).build().into();
     let (mut sent, mut failing) = (0, false);
     loop {
-        look(shared)?;
+        shared.look()?;
         let mut gathered = Gathered::new(SystemTime::now());
         metrics::write(&mut gathered, &shared.lock(), sent);
         let answer = agent.post(url).header("Content-Type", "application/x-protobuf").send(&gathered.encode()[..]);

@@ -1,6 +1,5 @@
 //! HTTP: `/metrics`, `/-/healthy`, and a page that names them.
 
-use crate::look;
 use crate::metrics;
 use crate::text::Format;
 use neap_collect::{Background, Shared};
@@ -31,7 +30,7 @@ struct State {
 pub fn run(address: &str, shared: &Shared) -> Result<u8, Error> {
     let listener = listen(address)?;
     let bound = listener.local_addr().map_or_else(|_| address.to_owned(), |bound| bound.to_string());
-    look(shared)?;
+    shared.look()?;
     // Before the threads start, which inherit the mask: only this one takes signals.
     let inherited = signals::block();
     let failed = |what: &str, error: &dyn std::fmt::Display| Error::failed(format!("cannot {what}: {error}"));
@@ -117,7 +116,7 @@ fn scrape(state: &State, format: Format) -> String {
     let mut looked = state.looked.lock().unwrap_or_else(PoisonError::into_inner);
     if looked.is_none_or(|at| at.elapsed() >= FRESH) {
         // Where /proc cannot be listed the last figures are given.
-        if let Err(error) = look(&state.shared) {
+        if let Err(error) = state.shared.look() {
             error.report();
         }
         *looked = Some(Instant::now());

@@ -24,7 +24,7 @@ mod view;
 
 use self::args::TopArgs;
 use neap_collect::{Collector, Filter, Pace, Shared, make_up_to};
-use neap_launch::error::{Error, system_message};
+use neap_launch::error::Error;
 use std::io::IsTerminal;
 use std::time::Duration;
 
@@ -35,9 +35,7 @@ const ONCE: Duration = Duration::from_secs(2);
 pub fn run(args: &TopArgs) -> Result<u8, Error> {
     let pace = Pace { share: args.budget / 100.0, rollup: args.interval * 2, account: args.interval * 5 };
     let shared = Shared::new(Collector::new(Filter::new(args.pattern.as_deref())?, pace));
-    shared.lock().look().map_err(|error| {
-        Error::failed(format!("cannot list /proc: {}", system_message(&error))).remedy("mount -t proc proc /proc")
-    })?;
+    shared.look()?;
     let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
     if args.once || args.json || !is_terminal {
         make_up_to(&shared, ONCE);
