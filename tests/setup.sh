@@ -37,6 +37,7 @@ want linux-perf perf
 want gcc-multilib /usr/lib32/crt1.o /usr/lib/i386-linux-gnu/crt1.o
 want gdb gdb
 want strace strace
+want prometheus prometheus
 want valgrind valgrind
 want_long libpython3.11-testsuite /usr/lib/python3.*/test/test_list.py
 want_long git git

@@ -50,6 +50,23 @@ impl Terminal {
         Ok(())
     }
 
+    /// Waits until the screen, a list of its lines, has something. `what` says it for people.
+    pub fn wait_until(
+        &mut self,
+        what: &str,
+        limit: Duration,
+        has: impl Fn(&[String]) -> bool,
+    ) -> std::result::Result<(), Stop> {
+        let started = Instant::now();
+        while !has(&screen(&self.shown)) {
+            if started.elapsed() > limit {
+                return Err(Stop::Fail(format!("{what} was not shown; the screen:\n{:#?}", screen(&self.shown))));
+            }
+            self.look();
+        }
+        Ok(())
+    }
+
     /// Presses keys: `\x03` is Ctrl-C.
     pub fn press(&mut self, keys: &str) -> Result<()> {
         self.keys.write_all(keys.as_bytes())
@@ -96,6 +113,34 @@ impl Drop for Terminal {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// The screen after what a program wrote: it goes to places and clears all (CSI H, CSI J); colours are left out.
+fn screen(shown: &str) -> Vec<String> {
+    let (mut lines, mut row, mut column) = (vec![Vec::new(); 50], 0, 0);
+    let mut rest = shown;
+    while let Some(c) = rest.chars().next() {
+        rest = &rest[c.len_utf8()..];
+        if let Some(sequence) = rest.strip_prefix('[').filter(|_| c == '\x1b') {
+            let end = sequence.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(sequence.len());
+            let mut numbers = sequence[..end].split(';').map(|number| number.parse::<usize>().unwrap_or(1));
+            match sequence.as_bytes().get(end) {
+                Some(b'H') => {
+                    row = numbers.next().unwrap_or(1).saturating_sub(1).min(49);
+                    column = numbers.next().unwrap_or(1).saturating_sub(1);
+                }
+                Some(b'J') => lines.iter_mut().for_each(Vec::clear),
+                _ => {}
+            }
+            rest = sequence.get(end + 1..).unwrap_or_default();
+        } else if !c.is_control() {
+            let line: &mut Vec<char> = &mut lines[row];
+            line.resize(line.len().max(column + 1), ' ');
+            line[column] = c;
+            column += 1;
+        }
+    }
+    lines.into_iter().map(String::from_iter).collect()
 }
 
 /// A new pseudo-terminal: the side of whoever sits there, which does not wait, and the name of the other.

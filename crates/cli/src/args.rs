@@ -7,12 +7,15 @@ use crate::lab::args::LabArgs;
 use crate::options::{self, OptionsArgs};
 use crate::profile::args::ProfileArgs;
 use crate::run::args::{RUN_EXAMPLES, RunArgs};
+use neap_advise::args::AdviseArgs;
+use neap_exporter::args::ExporterArgs;
 use neap_huge::args::HugeArgs;
 use neap_launch::VERSION;
 use neap_launch::error::Error;
 use neap_launch::sys::print;
 use neap_order::args::OrderArgs;
 use neap_pagein::args::PageinArgs;
+use neap_top::args::TopArgs;
 use neap_why::args::{StatsArgs, WhyArgs};
 
 const EXAMPLES: &str = "\
@@ -22,6 +25,9 @@ Examples:
   neap pagein -o - -- ls                 every page fault of a program, in order
   neap profile --time -- ./server        where the time of allocation goes, by caller
   neap why 1234                          why a process is so large, on any allocator
+  neap top                               all processes by what they could give back
+  neap exporter                          the same for Prometheus
+  neap advise -- ./batch-job             what glibc and neap would cost and give back
   neap huge status                       pools, mounts, settings and limits of huge pages
   neap order trace -o T -- ./server      the functions that a program enters, in order
   neap lab run all --quick               the field's experiments, across allocators
@@ -51,6 +57,12 @@ pub enum Command {
     Why(WhyArgs),
     /// Show what neap counts in a program that runs on it
     Stats(StatsArgs),
+    /// Show all processes by what they could give back
+    Top(TopArgs),
+    /// Serve memory of all processes to Prometheus
+    Exporter(ExporterArgs),
+    /// Run a command under several allocators, and say what each costs and gives back
+    Advise(AdviseArgs),
     /// Show huge pages, and reserve them for one command
     Huge(HugeArgs),
     /// Find the functions that a program enters first, to lay it out on fewer pages
@@ -135,6 +147,9 @@ mod tests {
             "neap\\-pagein\\-diff",
             "neap\\-why",
             "neap\\-stats",
+            "neap\\-top",
+            "neap\\-exporter",
+            "neap\\-advise",
             "neap\\-huge\\-reserve",
             "neap\\-lab\\-peers\\-build",
             "neap\\-man",

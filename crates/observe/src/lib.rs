@@ -72,7 +72,11 @@ pub struct Page {
 impl Page {
     /// Finds the page of process `pid`.
     pub fn find(pid: u32) -> Result<Page, Error> {
-        let maps = fs::read_to_string(format!("/proc/{pid}/maps"))?;
+        Self::find_in(pid, &fs::read_to_string(format!("/proc/{pid}/maps"))?)
+    }
+
+    /// The same for callers who have read `/proc/PID/maps` already.
+    pub fn find_in(pid: u32, maps: &str) -> Result<Page, Error> {
         let mut found: Vec<(Likely, Page)> = maps
             .lines()
             .filter_map(candidate)

@@ -38,6 +38,7 @@ use neap_account::Report;
 use neap_launch::error::Error;
 
 pub use cgroup::look as look_at_cgroup;
+pub use program::{Exit, Watched};
 pub use read::Effort;
 pub use stats::run as stats;
 

@@ -49,23 +49,34 @@ pub fn run(args: &WhyArgs) -> Result<u8, Error> {
     Ok(child::end_like(ended.status))
 }
 
-/// A command that is being watched.
-struct Watched {
+/// A command that is being watched; for `supervise_watched`.
+pub struct Watched {
     started: Instant,
     traced: bool,
     sampler: Option<Sampler>,
     peak: Option<Report>,
     at_end: Option<Report>,
+    exit: Option<Exit>,
+}
+
+/// What is known of a command that is about to exit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Exit {
+    /// How long it ran.
+    pub after: Duration,
+    /// The most that it had resident, without the programs that it started.
+    pub peak_bytes: u64,
 }
 
 impl Watched {
-    fn start(pid: i32) -> Result<Self, Error> {
+    /// Begins, before the process becomes the program.
+    pub fn start(pid: i32) -> Result<Self, Error> {
         let started = Instant::now();
         // Where that is denied it is accounted for while it runs, at least.
         let traced = ptrace::seize(pid, libc::PTRACE_O_TRACEEXIT).is_ok();
         let sampler = Sampler::start(pid.unsigned_abs(), started)
             .map_err(|error| Error::failed(format!("cannot start a thread: {}", system_message(&error))))?;
-        Ok(Watched { started, traced, sampler: Some(sampler), peak: None, at_end: None })
+        Ok(Watched { started, traced, sampler: Some(sampler), peak: None, at_end: None, exit: None })
     }
 
     /// The account of the moment with the largest Rss.
@@ -81,6 +92,17 @@ impl Watched {
         })
     }
 
+    /// The same for a command whose time counts: nothing looks at it before its end.
+    pub fn start_unseen(pid: i32) -> Self {
+        let traced = ptrace::seize(pid, libc::PTRACE_O_TRACEEXIT).is_ok();
+        Watched { started: Instant::now(), traced, sampler: None, peak: None, at_end: None, exit: None }
+    }
+
+    /// The account of its end, when that came, and its own peak, as far as it could be traced.
+    pub fn end(self) -> (Option<Report>, Option<Exit>) {
+        (self.at_end, self.exit)
+    }
+
     fn end_sampler(&mut self) {
         if let Some(sampler) = self.sampler.take() {
             self.peak = sampler.end();
@@ -94,6 +116,9 @@ impl Watched {
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
         match event {
             libc::PTRACE_EVENT_EXIT => {
+                let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
+                let peak_bytes = neap_account::parse::value(&status, "VmHWM").unwrap_or(0);
+                self.exit = Some(Exit { after: self.started.elapsed(), peak_bytes });
                 self.end_sampler();
                 let report = look(tid.unsigned_abs(), Effort::Full).ok();
                 let after = self.started.elapsed().as_secs_f64();

@@ -1,0 +1,76 @@
+//! The arguments of `neap advise`.
+
+use clap::Args;
+use neap_launch::units::parse_duration;
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  neap advise -- python3 report.py
+  neap advise --runs 3 --allocators jemalloc=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2 -- ./batch
+  neap advise --for 60s -- ./server              a server: ended after a minute and some idling
+  neap advise --load 'wrk -d 20s http://localhost:8080/' -- ./server
+
+The command runs once for each allocator: it has to be one that may run several times. Its standard input is
+empty, its standard output goes to standard error.";
+
+/// Arguments of `neap advise`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct AdviseArgs {
+    /// More allocators: libraries to preload
+    #[arg(long, value_name = "NAME=PATH,...", value_delimiter = ',', value_parser = allocator)]
+    pub allocators: Vec<(String, PathBuf)>,
+
+    /// The command is a server: let it work for TIME, then idle, then end it
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration)]
+    pub time: Option<Duration>,
+
+    /// The command is a server: run this with sh while it works; then let it idle, and end it
+    #[arg(long, value_name = "COMMAND", conflicts_with = "time")]
+    pub load: Option<OsString>,
+
+    /// How long a server idles before it is looked at
+    #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
+    pub idle: Duration,
+
+    /// Runs of each; the one with the time in the middle is shown
+    #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
+    pub runs: u8,
+
+    /// Print everything as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// The command and its arguments, after `--`
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub command: Vec<OsString>,
+}
+
+/// `NAME=PATH` of a library that is there.
+fn allocator(text: &str) -> Result<(String, PathBuf), String> {
+    let (name, path) = text.split_once('=').ok_or("an allocator is NAME=PATH of its library")?;
+    if name.is_empty() || name == "glibc" || name == "neap" {
+        return Err("a name of its own, as in jemalloc=/usr/lib/libjemalloc.so.2".to_owned());
+    }
+    // The program may change its folder.
+    let path = std::path::absolute(path).map_err(|error| error.to_string())?;
+    if path.is_file() { Ok((name.to_owned(), path)) } else { Err(format!("there is no file {}", path.display())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a library that is not there, which the linker would ignore: the run would be glibc's.
+    #[test]
+    fn libraries_are_there() {
+        let own = std::env::current_exe().expect("this program");
+        assert!(allocator(&format!("x={}", own.display())).is_ok());
+        for bad in ["x", "x=/no/such/library.so", "=/bin/sh", "neap=/bin/sh"] {
+            assert!(allocator(bad).is_err(), "{bad}");
+        }
+    }
+}

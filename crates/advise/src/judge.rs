@@ -1,0 +1,203 @@
+//! What the runs mean: one line for each, one for the advice, and warnings.
+
+use crate::turn::{Run, ending};
+use neap_launch::units::bytes;
+use serde::Serialize;
+use std::ffi::OsString;
+
+/// The version of the JSON.
+const SCHEMA: &str = "neap.advise/1";
+/// What differs by less is the same: one run has noise.
+const SAME: f64 = 0.05;
+/// Memory below that is not worth a word.
+const LITTLE: u64 = 1 << 20;
+
+/// The result.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Advice {
+    schema: &'static str,
+    command: Vec<String>,
+    runs: Vec<Run>,
+    advice: String,
+    warnings: Vec<String>,
+}
+
+/// Judges the runs; the first is the system's allocator.
+pub fn judge(command: &[OsString], runs: Vec<Run>) -> Advice {
+    let command = command.iter().map(|word| word.to_string_lossy().into_owned()).collect();
+    Advice { schema: SCHEMA, command, advice: advice(&runs), warnings: warnings(&runs), runs }
+}
+
+/// How `now` compares with `before`, in words; none where it is the same.
+fn change(what: &str, before: f64, now: f64) -> Option<String> {
+    if before <= 0.0 || (now - before).abs() < before * SAME {
+        return None;
+    }
+    let percent = ((now - before).abs() / before * 100.0).round();
+    Some(format!("{percent:.0} % {} {what}", if now < before { "less" } else { "more" }))
+}
+
+/// Bytes that differ by little are the same too.
+fn change_of_bytes(what: &str, before: u64, now: u64) -> Option<String> {
+    if before.abs_diff(now) < LITTLE { None } else { change(what, before as f64, now as f64) }
+}
+
+fn works(run: &Run) -> bool {
+    run.signal.is_none() && run.status.is_none_or(|status| status == 0)
+}
+
+/// The advice in one sentence: neap against the system's allocator, and which is smallest where there are more.
+fn advice(runs: &[Run]) -> String {
+    let [base, neap, others @ ..] = runs else { return "Nothing ran.".to_owned() };
+    if !works(neap) {
+        return format!("Stay with glibc: under neap the command fails ({}).", ending(neap));
+    }
+    let last = if base.idled { "after idling" } else { "at its end" };
+    let resident = |run: &Run| run.resident_bytes.unwrap_or(run.peak_bytes);
+    let changes: Vec<String> = [
+        change("time", base.seconds, neap.seconds).filter(|_| !base.idled),
+        change("processor time", base.processor_seconds, neap.processor_seconds)
+            .filter(|_| base.idled && base.processor_seconds > 0.1),
+        change_of_bytes("memory at its peak", base.peak_bytes, neap.peak_bytes),
+        change_of_bytes(&format!("resident {last}"), resident(base), resident(neap)),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let mut text = match changes.len() {
+        0 => "glibc and neap cost the same within 5 %".to_owned(),
+        _ => format!("neap takes {} than glibc", changes.join(", ")),
+    };
+    let smallest = runs.iter().filter(|run| works(run)).min_by_key(|run| resident(run));
+    if let Some(smallest) = smallest.filter(|_| !others.is_empty()) {
+        text.push_str(&format!("; {} has least resident {last}, {}", smallest.name, bytes(resident(smallest))));
+    }
+    text.push('.');
+    text
+}
+
+/// What makes the comparison mean less than it seems.
+fn warnings(runs: &[Run]) -> Vec<String> {
+    let mut all = Vec::new();
+    let Some(base) = runs.first() else { return all };
+    let private = base.malloc_bytes + base.other_bytes;
+    // Where most was given back before the end, what is left says little of it.
+    let is_most = base.resident_bytes.is_some_and(|resident| resident * 2 > base.peak_bytes);
+    if is_most && private > 4 * LITTLE && base.malloc_bytes * 2 < private {
+        all.push(format!(
+            "most of its memory is not malloc's ({} of {}; the largest part: {}): an allocator changes little of it",
+            bytes(base.other_bytes),
+            bytes(private),
+            base.most.as_deref().unwrap_or("unknown")
+        ));
+    }
+    const OWN: [&str; 5] = ["jemalloc", "tcmalloc", "mimalloc", "musl", "snmalloc"];
+    let own = base.allocators.iter().find(|name| OWN.iter().any(|own| name.starts_with(own)));
+    if let Some(own) = own {
+        all.push(format!(
+            "the program carries an allocator of its own ({own}): the line of glibc is that one's; \
+             it has its own figures, as INFO memory of Redis"
+        ));
+    }
+    for run in runs.iter().skip(1).filter(|run| works(run)) {
+        let taken = run.allocators.iter().any(|name| name.starts_with(&run.name));
+        if run.name == "neap" && !taken && !run.allocators.is_empty() {
+            all.push(format!(
+                "the program does not take its memory from neap ({} inside): a static program, or one with its own malloc",
+                run.allocators.join(", ")
+            ));
+        }
+    }
+    for run in runs.iter().filter(|run| !works(run)) {
+        all.push(format!("under {} the command fails ({})", run.name, ending(run)));
+    }
+    for run in runs.iter().filter(|run| run.busy) {
+        all.push(format!("under {} the server did not idle: its memory is that of work", run.name));
+    }
+    if base.own_peak_bytes.is_some_and(|own| base.peak_bytes > own * 2) && base.peak_bytes > 16 * LITTLE {
+        all.push(
+            "the command starts other programs that are larger: only peak and time are theirs, the rest is its own"
+                .to_owned(),
+        );
+    }
+    all
+}
+
+/// For people.
+pub fn text(advice: &Advice) -> String {
+    let idled = advice.runs.iter().any(|run| run.idled);
+    let last = if idled { "after idling" } else { "at its end" };
+    let width = advice.runs.iter().map(|run| run.name.chars().count()).max().unwrap_or(0).max(9);
+    let unknown = |value: Option<u64>| value.map_or("-".to_owned(), bytes);
+    let mut text = format!(
+        "{:<width$} {:>10} {:>10} {:>12} {:>12} {:>13}\n",
+        "", "time", "processor", "peak", last, "could go back"
+    );
+    for run in &advice.runs {
+        let name = run.name.replace(char::is_control, "?");
+        text.push_str(&format!(
+            "{name:<width$} {:>8.2} s {:>8.2} s {:>12} {:>12} {:>13}\n",
+            run.seconds,
+            run.processor_seconds,
+            bytes(run.peak_bytes),
+            unknown(run.resident_bytes),
+            unknown(run.kept_bytes)
+        ));
+    }
+    text.push_str(&format!("{}\n", advice.advice));
+    for warning in &advice.warnings {
+        text.push_str(&format!("warning: {}\n", warning.replace(char::is_control, "?")));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(name: &str, seconds: f64, peak: u64, resident: u64) -> Run {
+        Run {
+            name: name.into(),
+            seconds,
+            peak_bytes: peak << 20,
+            resident_bytes: Some(resident << 20),
+            status: Some(0),
+            allocators: vec![name.into()],
+            malloc_bytes: 100 << 20,
+            own_peak_bytes: Some(peak << 20),
+            ..Run::default()
+        }
+    }
+
+    /// Catches a change that is called the wrong way, noise that is called a change, and more than four lines.
+    #[test]
+    fn the_advice_compares() {
+        let same = judge(&[], vec![run("glibc", 1.0, 100, 100), run("neap", 1.03, 101, 99)]);
+        assert_eq!(same.advice, "glibc and neap cost the same within 5 %.");
+        let less = judge(&[], vec![run("glibc", 2.0, 100, 80), run("neap", 1.0, 125, 20)]);
+        assert_eq!(
+            less.advice,
+            "neap takes 50 % less time, 25 % more memory at its peak, 75 % less resident at its end than glibc."
+        );
+        assert_eq!((text(&less).lines().count(), less.warnings.len()), (4, 0));
+        let more = judge(&[], vec![run("glibc", 1.0, 9, 9), run("neap", 1.0, 9, 9), run("x", 1.0, 9, 3)]);
+        assert!(more.advice.ends_with("; x has least resident at its end, 3.0 MiB."), "{}", more.advice);
+    }
+
+    /// Catches programs for which a comparison says little, without a word of it, and failures under one allocator.
+    #[test]
+    fn warnings_are_given() {
+        let mut base = run("glibc", 1.0, 100, 100);
+        (base.malloc_bytes, base.other_bytes, base.most) = (10 << 20, 80 << 20, Some("runtime heap, V8".into()));
+        base.allocators = vec!["jemalloc".into()];
+        let neap = Run { signal: Some(11), status: None, ..run("neap", 1.0, 100, 100) };
+        let advice = judge(&[], vec![base, neap]);
+        let all = advice.warnings.join("\n");
+        assert!(all.contains("not malloc's (80.0 MiB of 90.0 MiB; the largest part: runtime heap, V8)"), "{all}");
+        assert!(
+            all.contains("of its own (jemalloc)") && all.contains("under neap the command fails (signal 11)"),
+            "{all}"
+        );
+        assert!(advice.advice.starts_with("Stay with glibc"), "{}", advice.advice);
+    }
+}

@@ -1,0 +1,162 @@
+//! One run of the command.
+
+use crate::args::AdviseArgs;
+use crate::server::{self, Idled};
+use neap_account::{Kind, Report};
+use neap_launch::child::{self, Ended, Program};
+use neap_launch::environment::{LD_PRELOAD, with_library};
+use neap_launch::error::Error;
+use neap_why::{Exit, Watched};
+use serde::Serialize;
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+
+/// An allocator to run under.
+#[derive(Clone, Debug)]
+pub struct Under {
+    name: String,
+    library: Option<PathBuf>,
+}
+
+impl Under {
+    /// The system's.
+    pub fn system() -> Under {
+        Under { name: "glibc".to_owned(), library: None }
+    }
+
+    /// A library before it.
+    pub fn preloaded(name: &str, path: &Path) -> Under {
+        Under { name: name.to_owned(), library: Some(path.to_owned()) }
+    }
+
+    fn environment(&self) -> Vec<(OsString, OsString)> {
+        match &self.library {
+            Some(path) => with_library(path, &[]),
+            None => std::env::vars_os().filter(|(name, _)| name != LD_PRELOAD).collect(),
+        }
+    }
+}
+
+/// What a run cost.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Run {
+    /// The allocator.
+    pub name: String,
+    /// From the start to the end; of a server: until the load was over.
+    pub seconds: f64,
+    /// Processor time, of the command and the children it waited for.
+    pub processor_seconds: f64,
+    /// The most that one process of it had resident.
+    pub peak_bytes: u64,
+    /// Resident after idling, or at the end of a command that ends by itself.
+    pub resident_bytes: Option<u64>,
+    /// What could be given back of that.
+    pub kept_bytes: Option<u64>,
+    /// Whether that was after idling.
+    pub idled: bool,
+    /// A server that did not idle in time.
+    pub busy: bool,
+    /// Page faults.
+    pub page_faults: u64,
+    /// Exit status; of a server that was ended none.
+    pub status: Option<i32>,
+    /// The signal that it ended by.
+    pub signal: Option<i32>,
+    /// Allocators and runtimes that were found in it.
+    pub allocators: Vec<String>,
+    /// Of the account: memory of malloc, other private memory, the kind that has most of that, and its owner.
+    #[serde(skip)]
+    pub malloc_bytes: u64,
+    /// See there.
+    #[serde(skip)]
+    pub other_bytes: u64,
+    /// See there.
+    #[serde(skip)]
+    pub most: Option<String>,
+    /// The most that the command itself had resident, without the programs that it started.
+    pub own_peak_bytes: Option<u64>,
+}
+
+/// Runs the command under an allocator.
+pub fn run(args: &AdviseArgs, path: &Path, under: &Under) -> Result<Run, Error> {
+    let mut program = Program::new(path, &args.command, under.environment())?;
+    program.before_exec(redirect);
+    let is_server = args.time.is_some() || args.load.is_some();
+    let mut attendant = None;
+    let (ended, watched, signals) = child::supervise_watched(&program, |pid| {
+        if is_server {
+            attendant = Some(server::start(args, pid)?);
+        }
+        Ok(Watched::start_unseen(pid))
+    })?;
+    let (at_end, exit) = watched.end();
+    let idled = attendant.map(server::Attendant::finish).transpose();
+    signals.release();
+    let idled = idled?;
+    let run = figures(&under.name, &ended, exit, at_end.as_ref(), idled.as_ref());
+    if let Some(Idled { ended_early: true, .. }) = idled {
+        return Err(Error::failed(format!("under {} the command ended before it idled ({})", run.name, ending(&run)))
+            .remedy("leave out --for and --load for a command that ends by itself"));
+    }
+    if run.name == "glibc" && run.status.is_some_and(|status| status != 0) {
+        return Err(Error::failed(format!("the command fails ({})", ending(&run)))
+            .remedy("it runs once for each allocator, without input: give one that works like that"));
+    }
+    Ok(run)
+}
+
+/// How a run ended, for people.
+pub fn ending(run: &Run) -> String {
+    match (run.status, run.signal) {
+        (Some(status), _) => format!("exit status {status}"),
+        (None, Some(signal)) => format!("signal {signal}"),
+        (None, None) => "ended by neap".to_owned(),
+    }
+}
+
+/// In the process that becomes the command: no input, and output beside the errors.
+fn redirect() -> io::Result<()> {
+    // SAFETY: the path is a C string; the descriptors are numbers.
+    let done = unsafe {
+        let null = libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        null >= 0
+            && libc::dup2(null, libc::STDIN_FILENO) >= 0
+            && libc::dup2(libc::STDERR_FILENO, libc::STDOUT_FILENO) >= 0
+    };
+    if done { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn figures(name: &str, ended: &Ended, exit: Option<Exit>, at_end: Option<&Report>, idled: Option<&Idled>) -> Run {
+    let time = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    let usage = &ended.usage;
+    let last = idled.and_then(|idled| idled.report.as_ref()).or(at_end);
+    // The kernel stops the command while it is accounted for: its time ends before.
+    let alone = exit.map_or(ended.wall, |exit| exit.after);
+    let was_ended = idled.is_some_and(|idled| !idled.ended_early);
+    let mut run = Run {
+        name: name.to_owned(),
+        seconds: idled.map_or(alone, |idled| idled.worked).as_secs_f64(),
+        processor_seconds: time(usage.ru_utime) + time(usage.ru_stime),
+        peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
+        resident_bytes: last.map(|report| report.rss_bytes),
+        kept_bytes: last.map(Report::could_go_back),
+        idled: was_ended,
+        busy: idled.is_some_and(|idled| idled.busy),
+        page_faults: u64::try_from(usage.ru_minflt + usage.ru_majflt).unwrap_or(0),
+        status: if was_ended { None } else { ended.status.code() },
+        signal: if was_ended { None } else { ended.status.signal() },
+        ..Run::default()
+    };
+    run.own_peak_bytes = exit.map(|exit| exit.peak_bytes);
+    if let Some(report) = last {
+        run.allocators = report.allocators.clone();
+        let is_other = |kind: Kind| !kind.is_heap() && !matches!(kind, Kind::File | Kind::Vdso);
+        run.malloc_bytes = report.accounts.iter().filter(|of| of.kind.is_heap()).map(|of| of.bytes).sum();
+        let others = report.accounts.iter().filter(|of| is_other(of.kind));
+        run.other_bytes = others.clone().map(|of| of.bytes).sum();
+        run.most = others.max_by_key(|of| of.bytes).map(|of| format!("{}, {}", of.kind.label(), of.owner));
+    }
+    run
+}

@@ -1,0 +1,310 @@
+//! `neap exporter` on real processes: its text by promtool, a Prometheus server that scrapes it, errors, its end.
+
+mod common;
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use common::{Neap, assert_refused, compile, skip, stdout};
+use serde_json::Value;
+
+const MIB: f64 = 1_048_576.0;
+const LONG: Duration = Duration::from_secs(60);
+
+/// A process that is ended with the test.
+struct Running(Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A program that keeps 64 MiB of freed blocks below one that is live, called `kept-by-test-N`: no other test's.
+fn keeper(neap: &Neap) -> Option<(Running, String)> {
+    const SOURCE: &str = "#include <malloc.h>\n#include <stdlib.h>\n#include <string.h>\n#include <unistd.h>\n\
+        static void *all[1024]; int main(void) { mallopt(M_MMAP_THRESHOLD, 1 << 30);\n\
+        for (int i = 0; i < 1024; i++) memset(all[i] = malloc(65536), 1, 65536);\n\
+        void *pin = malloc(64); memset(pin, 1, 64);\n\
+        for (int i = 0; i < 1024; i++) free(all[i]);\n\
+        if (write(1, \"ready\\n\", 6) != 6) return 1; pause(); return 0; }\n";
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let name = format!("kept-by-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
+    let program = compile(neap.dir.path(), &name, SOURCE, &["-O0", "-w"])?;
+    let mut child = Command::new(program).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("it is a pipe")).read_line(&mut line).expect("it says that it is ready");
+    Some((Running(child), name))
+}
+
+/// The exporter at a port of its own, and its address.
+fn serve(neap: &Neap, arguments: &[&str]) -> (Running, String) {
+    let mut command = neap.command(["exporter", "--listen", "127.0.0.1:0"]);
+    let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().expect("neap starts");
+    let mut line = String::new();
+    BufReader::new(child.stderr.take().expect("it is a pipe")).read_line(&mut line).expect("a line");
+    let address = line.trim().strip_prefix("neap: metrics at http://").and_then(|rest| rest.strip_suffix("/metrics"));
+    (Running(child), address.unwrap_or_else(|| panic!("no address: {line}")).to_owned())
+}
+
+/// A request; the head and the body of the answer.
+fn get(address: &str, path: &str, headers: &str) -> (String, String) {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(LONG)).expect("a limit");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n").expect("it reads");
+    let mut text = String::new();
+    stream.read_to_string(&mut text).expect("it answers");
+    let (head, body) = text.split_once("\r\n\r\n").expect("a head");
+    (head.to_owned(), body.to_owned())
+}
+
+/// The value of the one sample of a metric whose labels have these words.
+fn sample(page: &str, metric: &str, words: &str) -> Option<f64> {
+    let line = page.lines().find(|line| line.starts_with(&format!("{metric}{{")) && line.contains(words))?;
+    line.rsplit(' ').next()?.parse().ok()
+}
+
+/// Waits until the exporter has accounted for the process.
+fn accounted(address: &str, pid: u32) -> String {
+    let until = Instant::now() + LONG;
+    loop {
+        let (_, body) = get(address, "/metrics", "");
+        if sample(&body, "neap_process_kept_bytes", &format!("pid=\"{pid}\"")).is_some() {
+            return body;
+        }
+        assert!(Instant::now() < until, "no account: {body}");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+}
+
+/// Catches figures that are not the process's, a page that OpenMetrics or Prometheus does not read, and wrong answers.
+#[test]
+fn figures_and_formats() {
+    let neap = Neap::new();
+    let Some((keeper, name)) = keeper(&neap) else { return skip("figures_and_formats", "needs a C compiler") };
+    let (_exporter, address) = serve(&neap, &["--budget", "20", "--match", &format!("^{name}$")]);
+    let page = accounted(&address, keeper.0.id());
+    let of = |metric| sample(&page, metric, &format!("command=\"{name}\",container=\"")).unwrap_or(-1.0) / MIB;
+    let kept = of("neap_process_kept_bytes");
+    assert!((60.0..70.0).contains(&kept), "{kept}: {page}");
+    let (resident, reclaimable) = (of("neap_process_resident_bytes"), of("neap_process_reclaimable_bytes"));
+    assert!((kept..80.0).contains(&resident) && reclaimable >= kept, "{page}");
+    assert!(page.contains("allocator=\"glibc\"") && page.contains("cause=\"pinned-top\""), "{page}");
+    assert!(page.contains("\nneap_exporter_processes 1\n"), "{page}");
+
+    let (head, text) = get(&address, "/metrics", "Accept: application/openmetrics-text;version=1.0.0\r\n");
+    assert!(
+        head.contains("application/openmetrics-text; version=1.0.0") && text.ends_with("\n# EOF\n"),
+        "{head}\n{text}"
+    );
+    assert!(text.contains("# UNIT neap_process_kept_bytes bytes\n"), "{text}");
+    assert!(get(&address, "/-/healthy", "").0.starts_with("HTTP/1.1 200 "));
+    assert!(get(&address, "/none", "").0.starts_with("HTTP/1.1 404 "));
+    lint(&page);
+}
+
+/// promtool's own check of the text.
+fn lint(page: &str) {
+    let started =
+        Command::new("promtool").args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let Ok(mut promtool) = started else { return skip("figures_and_formats, promtool", "needs prometheus (Debian)") };
+    promtool.stdin.take().expect("it is a pipe").write_all(page.as_bytes()).expect("it reads");
+    let output = promtool.wait_with_output().expect("it ends");
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// The answer of a Prometheus server to a query: the values, by `pid`.
+fn query(address: &str, query: &str) -> Vec<(String, f64)> {
+    let encoded: String = query.bytes().map(|byte| format!("%{byte:02x}")).collect();
+    let (_, body) = get(address, &format!("/api/v1/query?query={encoded}"), "");
+    // The answer may come in chunks.
+    let json = body.find('{').and_then(|start| Some(&body[start..=body.rfind('}')?])).unwrap_or("null");
+    let answer: Value = serde_json::from_str(json).unwrap_or(Value::Null);
+    let results = answer["data"]["result"].as_array().cloned().unwrap_or_default();
+    let value = |of: &Value| Some((of["metric"]["pid"].as_str()?.to_owned(), of["value"][1].as_str()?.parse().ok()?));
+    results.iter().filter_map(value).collect()
+}
+
+/// Catches metrics that a real server does not store: refused names, wrong types, labels that do not come through; and
+/// alerts that do not fire on what they are for.
+#[test]
+fn prometheus_scrapes_it() {
+    if !Path::new("/usr/bin/prometheus").exists() {
+        return skip("prometheus_scrapes_it", "needs prometheus (Debian)");
+    }
+    let neap = Neap::new();
+    let Some((keeper, name)) = keeper(&neap) else { return skip("prometheus_scrapes_it", "needs a C compiler") };
+    let (exporter, target) = serve(&neap, &["--budget", "20", "--match", &format!("^{name}$")]);
+    accounted(&target, keeper.0.id());
+    let configuration = format!(
+        "global: {{scrape_interval: 1s}}\nscrape_configs:\n  - job_name: neap\n    static_configs: [{{targets: ['{target}']}}]\n"
+    );
+    let file = neap.file("prometheus.yml", configuration, 0o600);
+    let free = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port");
+    let address = free.to_string();
+    let _server = Running(
+        Command::new("/usr/bin/prometheus")
+            .arg(format!("--config.file={}", file.display()))
+            .arg(format!("--storage.tsdb.path={}", neap.path("data").display()))
+            .arg(format!("--web.listen-address={address}"))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("prometheus starts"),
+    );
+    let until = Instant::now() + LONG;
+    while TcpStream::connect(&address).is_err() || query(&address, "neap_process_kept_bytes").is_empty() {
+        assert!(Instant::now() < until, "nothing is stored");
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let pid = keeper.0.id().to_string();
+    let stored = query(&address, &format!("neap_process_kept_bytes{{job=\"neap\",command=\"{name}\"}}"));
+    assert!(stored.len() == 1 && stored[0].0 == pid && stored[0].1 > 60.0 * MIB, "{stored:?}");
+    // The alert's own condition, with 1 MiB in place of 256.
+    let kept = "neap_process_kept_bytes > 1024 * 1024 and neap_process_kept_bytes > 0.4 * neap_process_resident_bytes";
+    assert_eq!(query(&address, kept).len(), 1);
+    let live = query(&address, "sum by (pid) (neap_process_account_bytes{kind=~\"heap-.*\"})");
+    assert!(live.len() == 1 && live[0].1 > 60.0 * MIB, "{live:?}");
+    let faults = query(&address, "neap_process_page_faults_total{type=\"minor\"}");
+    assert!(faults.len() == 1 && faults[0].1 > 16000.0, "{faults:?}");
+    // A process that ends is gone from the page, and the exporter goes on.
+    drop(keeper);
+    let (_, page) = get(&target, "/metrics", "");
+    std::thread::sleep(Duration::from_millis(600));
+    let (_, later) = get(&target, "/metrics", "");
+    assert!(later.contains("\nneap_exporter_processes 0\n"), "{page}\n{later}");
+    drop(exporter);
+}
+
+/// Catches rules and a dashboard that their programs do not read, and metrics in them that there are not.
+#[test]
+fn what_is_in_contrib_is_valid() {
+    let contrib = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib"));
+    let read = |name: &str| fs::read_to_string(contrib.join(name)).expect("it is there");
+    let docs = fs::read_to_string(contrib.join("../docs/exporter.md")).expect("it is there");
+    let dashboard: Value = serde_json::from_str(&read("neap-dashboard.json")).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    assert!(panels.len() >= 10 && panels.iter().all(|panel| panel["targets"][0]["expr"].is_string()));
+    for name in ["neap-dashboard.json", "neap-alerts.yml"] {
+        for word in read(name).split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
+            if word.starts_with("neap_process_") || word.starts_with("neap_exporter_") {
+                assert!(docs.contains(&format!("`{word}`")), "{name}: {word}");
+            }
+        }
+    }
+    let checked = Command::new("promtool").args(["check", "rules"]).arg(contrib.join("neap-alerts.yml")).output();
+    let Ok(checked) = checked else {
+        return skip("what_is_in_contrib_is_valid", "needs promtool: prometheus (Debian)");
+    };
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}
+
+/// Catches a file that node_exporter reads half-written or does not understand, and one look that has no accounts.
+#[test]
+fn once_and_for_node_exporter() {
+    let neap = Neap::new();
+    let Some((_keeper, name)) = keeper(&neap) else { return skip("once_and_for_node_exporter", "needs a C compiler") };
+    let output = neap.output(["exporter", "--once", "--match", &name]);
+    let page = stdout(&output);
+    assert!(output.status.success() && page.ends_with("# EOF\n"), "{page}");
+    assert!(sample(&page, "neap_process_kept_bytes", &name).is_some_and(|kept| kept > 60.0 * MIB), "{page}");
+    let file = neap.path("neap.prom");
+    let output = neap.output(["exporter", "--match", &name, "--textfile", file.to_str().expect("UTF-8")]);
+    assert!(output.status.success() && stdout(&output).is_empty());
+    let text = fs::read_to_string(&file).expect("it is written");
+    assert!(text.contains("# TYPE neap_process_page_faults_total counter\n") && !text.contains("# EOF"), "{text}");
+    let refused = neap.output(["exporter", "--textfile", "/no/such/folder/neap.prom"]);
+    assert_refused(&refused, 125, &["cannot write /no/such/folder/neap.prom", "hint: name a file in a folder"]);
+}
+
+/// Catches errors without a remedy, and an exporter that cannot be ended.
+#[test]
+fn errors_and_the_end() {
+    let neap = Neap::new();
+    let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = taken.local_addr().expect("an address").to_string();
+    assert_refused(&neap.output(["exporter", "--listen", &address]), 125, &["cannot listen at", "choose another port"]);
+    assert_refused(
+        &neap.output(["exporter", "--listen", "nonsense"]),
+        125,
+        &["is no address", "--listen 127.0.0.1:9842"],
+    );
+    assert_refused(&neap.output(["exporter", "--match", "("]), 125, &["no regular expression"]);
+    let (mut exporter, address) = serve(&neap, &["--match", "^no such program$"]);
+    // A client that never asks must not keep it from ending.
+    let _idle = TcpStream::connect(&address).expect("it listens");
+    // SAFETY: kill takes numbers; the child was not waited for.
+    unsafe { libc::kill(exporter.0.id() as libc::pid_t, libc::SIGTERM) };
+    let until = Instant::now() + LONG;
+    let status = loop {
+        if let Some(status) = exporter.0.try_wait().expect("it can be waited for") {
+            break status;
+        }
+        assert!(Instant::now() < until, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(0));
+}
+
+/// Decodes a request of OTLP with OpenTelemetry's own messages, where Python has them.
+const DECODE: &str = "import sys\n\
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest as R\n\
+    r = R(); r.ParseFromString(open(sys.argv[1], 'rb').read())\n\
+    for m in r.resource_metrics[0].scope_metrics[0].metrics:\n\
+    \x20   for p in (m.sum if m.HasField('sum') else m.gauge).data_points:\n\
+    \x20       print(m.name, m.unit, p.as_int, dict((a.key, a.value.string_value) for a in p.attributes).get('command'))\n";
+
+/// Catches requests that a collector does not understand, and an exporter that ends with its collector.
+#[test]
+fn otlp_is_sent() {
+    let neap = Neap::new();
+    let Some((_keeper, name)) = keeper(&neap) else { return skip("otlp_is_sent", "needs a C compiler") };
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let url = format!("http://{}/v1/metrics", listener.local_addr().expect("an address"));
+    let mut command = neap.command(["exporter", "--otlp", &url, "--interval", "1s", "--match", &name]);
+    let _exporter = Running(command.stderr(Stdio::null()).spawn().expect("neap starts"));
+    let receive = || {
+        let (mut stream, _) = listener.accept().expect("it connects");
+        stream.set_read_timeout(Some(LONG)).expect("a limit");
+        let mut all = Vec::new();
+        let mut part = [0; 4096];
+        loop {
+            let head = all.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+            if let Some(end) = head {
+                let text = String::from_utf8_lossy(&all[..end]).to_lowercase();
+                let length = text.lines().find_map(|line| line.strip_prefix("content-length: ")?.parse::<usize>().ok());
+                let length = length.expect("it says its length");
+                if all.len() >= end + 4 + length {
+                    assert!(text.starts_with("post /v1/metrics ") && text.contains("application/x-protobuf"), "{text}");
+                    return (stream, all.split_off(end + 4));
+                }
+            }
+            let count = stream.read(&mut part).expect("it sends");
+            assert!(count > 0, "it ended");
+            all.extend_from_slice(&part[..count]);
+        }
+    };
+    let (mut stream, _) = receive();
+    // A collector that is out of order.
+    stream.write_all(b"HTTP/1.1 503 Out\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").expect("it reads");
+    drop(stream);
+    let (mut stream, body) = receive();
+    stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n").expect("it reads");
+    let has = |words: &str| body.windows(words.len()).any(|bytes| bytes == words.as_bytes());
+    assert!(has("neap_process_resident_bytes") && has(&name) && has("service.name"));
+    let file = neap.file("request", &body, 0o600);
+    let decoded = Command::new("python3").args(["-c", DECODE]).arg(&file).output().expect("python3");
+    let text = stdout(&decoded);
+    if text.is_empty() {
+        return skip("otlp_is_sent, decoded", "needs opentelemetry-proto (pip)");
+    }
+    let line = text.lines().find(|line| line.starts_with("neap_process_resident_bytes By ")).expect("a line");
+    assert!(line.ends_with(&name), "{text}");
+    assert_refused(&neap.output(["exporter", "--otlp", "https://x/"]), 125, &["is no URL of http", "TLS"]);
+}

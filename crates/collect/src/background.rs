@@ -1,0 +1,131 @@
+//! The thread that makes rollups and accounts within the budget.
+
+use crate::collector::{self, Collector};
+use crate::jobs::Job;
+use neap_launch::error::{Error, system_message};
+use std::io;
+use std::mem::MaybeUninit;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Pause where nothing is due.
+const IDLE: Duration = Duration::from_millis(250);
+/// The budget saves up for this time.
+const SAVED: Duration = Duration::from_secs(15);
+
+/// The collector, for several threads.
+#[derive(Clone, Debug)]
+pub struct Shared(Arc<Mutex<Collector>>);
+
+impl Shared {
+    /// Shares it.
+    pub fn new(collector: Collector) -> Self {
+        Shared(Arc::new(Mutex::new(collector)))
+    }
+
+    /// The collector, when no other thread uses it.
+    pub fn lock(&self) -> MutexGuard<'_, Collector> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Looks at all processes: light figures only.
+    pub fn look(&self) -> Result<(), Error> {
+        self.lock().look().map_err(|error| {
+            Error::failed(format!("cannot list /proc: {}", system_message(&error))).remedy("mount -t proc proc /proc")
+        })
+    }
+
+    /// Does a job, and keeps its result.
+    fn make(&self, job: Job) -> Duration {
+        let before = processor_time(Clock::Thread);
+        let made = collector::make(job);
+        let cost = processor_time(Clock::Thread).saturating_sub(before);
+        self.lock().done(job, made, cost);
+        cost
+    }
+}
+
+/// Makes what is due until nothing is, or until the time is over; for one look without a thread.
+pub fn make_up_to(shared: &Shared, time: Duration) {
+    let started = Instant::now();
+    while started.elapsed() < time {
+        let job = shared.lock().next_job(Instant::now());
+        let Some((job, _)) = job else { break };
+        shared.make(job);
+    }
+}
+
+/// The thread; it ends with this value.
+#[derive(Debug)]
+pub struct Background {
+    stop: Option<mpsc::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Background {
+    /// Starts it. It inherits the mask of signals.
+    pub fn start(shared: &Shared) -> io::Result<Background> {
+        let (stop, stopped) = mpsc::channel();
+        let shared = shared.clone();
+        let thread = std::thread::Builder::new().name("accounts".to_owned()).spawn(move || run(&shared, &stopped))?;
+        Ok(Background { stop: Some(stop), thread: Some(thread) })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Credit grows with time by the share, and a job takes what it cost; a costly one leaves a debt.
+fn run(shared: &Shared, stopped: &mpsc::Receiver<()>) {
+    let share = shared.lock().pace().share;
+    let most = SAVED.as_secs_f64() * share;
+    let (mut credit, mut at) = (most, Instant::now());
+    let mut nap = Duration::ZERO;
+    while stopped.recv_timeout(nap) == Err(RecvTimeoutError::Timeout) {
+        let now = Instant::now();
+        credit = (credit + now.duration_since(at).as_secs_f64() * share).min(most);
+        at = now;
+        let next = shared.lock().next_job(now);
+        nap = match next {
+            None => IDLE,
+            // What costs more than can be saved goes ahead with a full credit.
+            Some((_, cost)) if credit < cost.as_secs_f64().min(most) => {
+                let missing = cost.as_secs_f64().min(most) - credit;
+                Duration::from_secs_f64((missing / share).clamp(0.001, 1.0))
+            }
+            Some((job, _)) => {
+                credit -= shared.make(job).as_secs_f64();
+                Duration::ZERO
+            }
+        };
+    }
+}
+
+/// Whose time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Clock {
+    /// This thread's.
+    Thread,
+    /// The process's.
+    Process,
+}
+
+/// Processor time so far.
+pub fn processor_time(of: Clock) -> Duration {
+    let clock = if of == Clock::Thread { libc::CLOCK_THREAD_CPUTIME_ID } else { libc::CLOCK_PROCESS_CPUTIME_ID };
+    let mut time = MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: the buffer has room for the structure, of which zero is a value.
+    let time = unsafe {
+        libc::clock_gettime(clock, time.as_mut_ptr());
+        time.assume_init()
+    };
+    Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}

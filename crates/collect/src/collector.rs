@@ -1,0 +1,236 @@
+//! All processes, look by look.
+
+use crate::filter::Filter;
+use crate::jobs::{self, Job, Pace, What};
+use crate::model::{Aged, Brief, Errors, Process, Rollup};
+use crate::read::{self, Why};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+/// How often it is looked again which allocator a process has: it may load one, or execute another program.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// A process, and what is kept to read it cheaply.
+#[derive(Debug)]
+struct Known {
+    process: Process,
+    name: String,
+    taken: bool,
+    page: Option<neap_observe::Page>,
+    /// When its mappings were looked through.
+    mapped: Option<Instant>,
+}
+
+/// All processes.
+#[derive(Debug)]
+pub struct Collector {
+    filter: Filter,
+    pace: Pace,
+    known: BTreeMap<u32, Known>,
+    errors: Errors,
+    focus: Option<Vec<u32>>,
+    buffer: Vec<u8>,
+}
+
+impl Collector {
+    /// Those that the filter takes. None is read yet.
+    pub fn new(filter: Filter, pace: Pace) -> Self {
+        let (known, buffer) = (BTreeMap::new(), Vec::new());
+        Collector { filter, pace, known, errors: Errors::default(), focus: None, buffer }
+    }
+
+    /// Looks at all processes: light figures only.
+    pub fn look(&mut self) -> io::Result<()> {
+        let mut seen = Vec::new();
+        for entry in fs::read_dir("/proc")? {
+            let Ok(entry) = entry else { continue };
+            if let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) {
+                seen.push(pid);
+            }
+        }
+        seen.sort_unstable();
+        self.known.retain(|pid, _| seen.binary_search(pid).is_ok());
+        let own = std::process::id();
+        for pid in seen.into_iter().filter(|&pid| pid != own) {
+            if let Err(why) = self.look_at(pid) {
+                self.known.remove(&pid);
+                self.count(why);
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&mut self, why: Why) {
+        match why {
+            Why::Ended => self.errors.ended += 1,
+            Why::Denied => self.errors.denied += 1,
+            Why::Other => self.errors.other += 1,
+            Why::NoMemory => {}
+        }
+    }
+
+    fn look_at(&mut self, pid: u32) -> Result<(), Why> {
+        if !self.known.contains_key(&pid) {
+            // The user first: it is the cheapest.
+            let user = fs::metadata(format!("/proc/{pid}"))?.uid();
+            if !self.filter.takes_user(user) {
+                return Err(Why::NoMemory);
+            }
+        }
+        let (name, light) = read::light(pid, &mut self.buffer)?;
+        let same = self
+            .known
+            .get(&pid)
+            .is_some_and(|known| known.process.light.started == light.started && known.name == name);
+        if !same {
+            // A new process, or another program in the old one: nothing that is known holds.
+            let cmdline = read::cmdline(pid);
+            let command = crate::parse::command(&name, &cmdline);
+            let taken = self.filter.takes(&command, &cmdline) || self.filter.takes(&name, b"");
+            let process = Process {
+                pid,
+                command,
+                container: if taken { read::container(pid) } else { String::new() },
+                allocator: String::new(),
+                light,
+                neap: None,
+                rollup: None,
+                account: None,
+                denied: false,
+            };
+            self.known.insert(pid, Known { process, name, taken, page: None, mapped: None });
+        }
+        let Some(known) = self.known.get_mut(&pid).filter(|known| known.taken) else { return Ok(()) };
+        known.process.light = light;
+        if known.mapped.is_none_or(|at| at.elapsed() >= AGAIN) && !known.process.denied {
+            known.mapped = Some(Instant::now());
+            match read::mapped(pid, &mut self.buffer) {
+                Ok((allocator, page)) => {
+                    known.process.allocator = allocator.to_owned();
+                    known.page = page;
+                }
+                Err(Why::Denied) => {
+                    known.process.denied = true;
+                    self.errors.denied += 1;
+                }
+                Err(why) => return Err(why),
+            }
+        }
+        let snapshot = known.page.as_ref().and_then(|page| page.read().ok());
+        known.process.neap = snapshot.as_ref().map(read::neap);
+        Ok(())
+    }
+
+    /// The processes that the filter takes, by number.
+    pub fn processes(&self) -> impl Iterator<Item = &Process> {
+        self.known.values().filter(|known| known.taken).map(|known| &known.process)
+    }
+
+    /// Processes that could not be read so far.
+    pub fn errors(&self) -> Errors {
+        self.errors
+    }
+
+    /// From now on only these are accounted for.
+    pub fn focus(&mut self, pids: Vec<u32>) {
+        self.focus = Some(pids);
+    }
+
+    /// The pace.
+    pub fn pace(&self) -> Pace {
+        self.pace
+    }
+
+    /// The most urgent job, and what it is expected to cost.
+    pub fn next_job(&self, now: Instant) -> Option<(Job, Duration)> {
+        let job = jobs::next(self.processes(), &self.pace, self.focus.as_deref(), now)?;
+        Some((job, jobs::expected(&self.known.get(&job.pid)?.process, job.what)))
+    }
+
+    /// Keeps the result of a job, and what it cost.
+    pub fn done(&mut self, job: Job, made: Result<Made, Why>, cost: Duration) {
+        let known = self.known.get_mut(&job.pid).map(|known| &mut known.process);
+        let Some(process) = known.filter(|process| process.light.started == job.started) else { return };
+        let at = Instant::now();
+        match made {
+            Ok(Made::Rollup(value)) => process.rollup = Some(Aged { value, at, cost }),
+            Ok(Made::Account(value)) => process.account = Some(Aged { value, at, cost }),
+            Err(why) => {
+                // Not again: a process that has ended is gone at the next look.
+                process.denied = true;
+                self.count(why);
+            }
+        }
+    }
+}
+
+/// The result of a job.
+#[derive(Clone, Debug)]
+pub enum Made {
+    /// Pss and huge pages.
+    Rollup(Rollup),
+    /// The account.
+    Account(Brief),
+}
+
+/// Does a job.
+pub fn make(job: Job) -> Result<Made, Why> {
+    match job.what {
+        What::Rollup => read::rollup(job.pid).map(Made::Rollup),
+        What::Account => match neap_why::look(job.pid, neap_why::Effort::Full) {
+            Ok(report) => Ok(Made::Account(Brief::of(&report))),
+            // `look` says why for people; whether the process is still there tells the rest.
+            Err(_) => Err(read::rollup(job.pid).err().unwrap_or(Why::Other)),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::{Child, Command};
+
+    struct Sleeper(Child);
+
+    impl Drop for Sleeper {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    const PACE: Pace = Pace { share: 1.0, rollup: Duration::from_secs(5), account: Duration::from_secs(5) };
+
+    /// Catches processes that are not seen, that stay after their end, and jobs whose result is lost.
+    #[test]
+    fn a_process_comes_and_goes() {
+        let child = Sleeper(Command::new("sleep").arg("47.11").spawn().expect("sleep(1)"));
+        let mut all = Collector::new(Filter::new(Some("^sleep 47\\.11$")).expect("a pattern"), PACE);
+        let until = Instant::now() + Duration::from_secs(10);
+        while all.processes().next().is_none_or(|process| process.allocator.is_empty()) && Instant::now() < until {
+            // At first it is not the program yet.
+            all = Collector::new(Filter::new(Some("^sleep 47\\.11$")).expect("a pattern"), PACE);
+            all.look().expect("/proc");
+        }
+        let process = all.processes().next().expect("it runs").clone();
+        assert_eq!(
+            (process.pid, process.command.as_str(), process.allocator.as_str()),
+            (child.0.id(), "sleep", "glibc")
+        );
+        assert!(process.light.rss > 0 && process.reclaimable().is_none());
+        for _ in 0..2 {
+            let (job, _) = all.next_job(Instant::now()).expect("nothing is known");
+            all.done(job, make(job), Duration::from_millis(1));
+        }
+        let process = all.processes().next().expect("it runs");
+        assert!(process.rollup.is_some_and(|rollup| rollup.value.pss > 0), "{process:?}");
+        assert!(process.account.as_ref().is_some_and(|account| account.value.is_split()), "{process:?}");
+        assert!(all.next_job(Instant::now()).is_none());
+        drop(child);
+        all.look().expect("/proc");
+        assert_eq!(all.processes().count(), 0);
+    }
+}

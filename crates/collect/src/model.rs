@@ -1,0 +1,168 @@
+//! What is known of a process.
+
+use neap_account::{Cause, Kind, Report};
+use std::time::{Duration, Instant};
+
+/// What is cheap, at each look.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Light {
+    /// When the process started, in clock ticks after the boot: tells two processes with one number apart.
+    pub started: u64,
+    /// Resident, by `status`: up to some hundred KiB off, as the kernel counts for each processor apart.
+    pub rss: u64,
+    /// The most that was resident.
+    pub peak: u64,
+    /// Swapped out.
+    pub swap: u64,
+    /// Page tables.
+    pub page_tables: u64,
+    /// Explicit huge pages (hugetlb).
+    pub hugetlb: u64,
+    /// Page faults without and with reading from a disk.
+    pub faults: (u64, u64),
+}
+
+/// What neap's counters page says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Neap {
+    /// Bytes of live blocks.
+    pub live: u64,
+    /// Free memory that waits to go back, and blocks in caches of threads.
+    pub kept: u64,
+    /// Given back so far.
+    pub purged: u64,
+    /// System calls that gave it back.
+    pub purge_calls: u64,
+}
+
+/// Of `smaps_rollup`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rollup {
+    /// Resident, exactly.
+    pub rss: u64,
+    /// Resident, where what n processes map counts for one n-th.
+    pub pss: u64,
+    /// This process's alone.
+    pub private: u64,
+    /// Transparent huge pages.
+    pub huge: u64,
+    /// Swapped out.
+    pub swap: u64,
+}
+
+/// An account in short.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Brief {
+    /// Bytes of each kind that there is.
+    pub kinds: Vec<(Kind, u64)>,
+    /// What could be given back.
+    pub reclaimable: u64,
+    /// What is the matter, as a word.
+    pub cause: String,
+    /// The same in one sentence.
+    pub verdict: String,
+    /// Allocators and runtimes.
+    pub allocators: Vec<String>,
+}
+
+impl Brief {
+    /// The short form of an account.
+    pub fn of(report: &Report) -> Brief {
+        let kinds = Kind::ALL.iter().map(|&kind| (kind, report.of(kind))).filter(|(_, bytes)| *bytes > 0);
+        Brief {
+            kinds: kinds.collect(),
+            reclaimable: report.could_go_back(),
+            cause: word(report.cause),
+            verdict: report.verdict.clone(),
+            allocators: report.allocators.clone(),
+        }
+    }
+
+    /// The bytes of a kind.
+    pub fn bytes(&self, kind: Kind) -> u64 {
+        self.kinds.iter().filter(|(of, _)| *of == kind).map(|(_, bytes)| bytes).sum()
+    }
+
+    /// Whether live and free memory of its heaps were told apart.
+    pub fn is_split(&self) -> bool {
+        self.bytes(Kind::HeapLive) + self.bytes(Kind::HeapFree) > 0
+    }
+}
+
+/// The word of a cause in JSON.
+fn word(cause: Cause) -> String {
+    serde_json::to_value(cause).ok().and_then(|value| Some(value.as_str()?.to_owned())).unwrap_or_default()
+}
+
+/// A value with the moment when it was read, and the processor time that it cost.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Aged<T> {
+    /// The value.
+    pub value: T,
+    /// When.
+    pub at: Instant,
+    /// What it cost.
+    pub cost: Duration,
+}
+
+/// A process.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// The file name of its program.
+    pub command: String,
+    /// The container it is in; empty for none.
+    pub container: String,
+    /// Its malloc by the libraries that it has mapped; empty where that does not tell.
+    pub allocator: String,
+    /// What is cheap.
+    pub light: Light,
+    /// What neap's counters page says, where it has one.
+    pub neap: Option<Neap>,
+    /// Pss and huge pages.
+    pub rollup: Option<Aged<Rollup>>,
+    /// The account.
+    pub account: Option<Aged<Brief>>,
+    /// Its files may not be read: it is another user's, or protected.
+    pub denied: bool,
+}
+
+impl Process {
+    /// Bytes of live blocks, if they are known.
+    pub fn live(&self) -> Option<u64> {
+        self.neap.map(|neap| neap.live).or_else(|| self.split(Kind::HeapLive))
+    }
+
+    /// Bytes of free blocks that the allocator keeps, if they are known.
+    pub fn kept(&self) -> Option<u64> {
+        self.neap.map(|neap| neap.kept).or_else(|| self.split(Kind::HeapFree))
+    }
+
+    /// Free bytes on OS pages that live blocks keep, if they are known.
+    pub fn fragmentation(&self) -> Option<u64> {
+        self.split(Kind::HeapFragmentation)
+    }
+
+    /// What could be given back, if it is known.
+    pub fn reclaimable(&self) -> Option<u64> {
+        let account = self.account.as_ref()?;
+        account.value.is_split().then_some(account.value.reclaimable)
+    }
+
+    fn split(&self, kind: Kind) -> Option<u64> {
+        let brief = &self.account.as_ref()?.value;
+        brief.is_split().then(|| brief.bytes(kind))
+    }
+}
+
+/// Processes that could not be read so far, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Errors {
+    /// Ended while they were read.
+    pub ended: u64,
+    /// Denied to this user.
+    pub denied: u64,
+    /// Anything else.
+    pub other: u64,
+}

@@ -1,0 +1,93 @@
+//! Reads one process.
+
+use crate::model::{Light, Neap, Rollup};
+use crate::parse;
+use neap_account::parse as lists;
+use neap_counters::Snapshot;
+use std::fs;
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+
+/// Why a process was not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// It has ended.
+    Ended,
+    /// Denied to this user.
+    Denied,
+    /// It has no memory: a thread of the kernel.
+    NoMemory,
+    /// Anything else.
+    Other,
+}
+
+impl From<io::Error> for Why {
+    fn from(error: io::Error) -> Self {
+        match error.kind() {
+            ErrorKind::NotFound => Why::Ended,
+            _ if error.raw_os_error() == Some(libc::ESRCH) => Why::Ended,
+            ErrorKind::PermissionDenied => Why::Denied,
+            _ => Why::Other,
+        }
+    }
+}
+
+/// Reads a file of `/proc/PID` into a buffer that is used again.
+fn text<'b>(pid: u32, name: &str, buffer: &'b mut Vec<u8>) -> Result<std::borrow::Cow<'b, str>, Why> {
+    buffer.clear();
+    File::open(format!("/proc/{pid}/{name}"))?.read_to_end(buffer)?;
+    Ok(String::from_utf8_lossy(buffer))
+}
+
+/// The name and the light figures.
+pub fn light(pid: u32, buffer: &mut Vec<u8>) -> Result<(String, Light), Why> {
+    let (name, mut light) = parse::stat(&text(pid, "stat", buffer)?).ok_or(Why::Other)?;
+    if !parse::status(&text(pid, "status", buffer)?, &mut light) {
+        return Err(Why::NoMemory);
+    }
+    Ok((name, light))
+}
+
+/// The arguments.
+pub fn cmdline(pid: u32) -> Vec<u8> {
+    fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+}
+
+/// The container.
+pub fn container(pid: u32) -> String {
+    parse::container(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default())
+}
+
+/// What `/proc/PID/maps` says: the allocator, and neap's counters page.
+pub fn mapped(pid: u32, buffer: &mut Vec<u8>) -> Result<(&'static str, Option<neap_observe::Page>), Why> {
+    let maps = text(pid, "maps", buffer)?;
+    let page = neap_observe::Page::find_in(pid, &maps).ok();
+    Ok((if page.is_some() { "neap" } else { parse::allocator(&maps) }, page))
+}
+
+/// What neap's counters page says.
+pub fn neap(snapshot: &Snapshot) -> Neap {
+    let gauges = &snapshot.gauges;
+    Neap {
+        live: gauges.live_bytes,
+        kept: gauges.cached_bytes + gauges.dirty_bytes + gauges.lazy_bytes,
+        purged: gauges.purged_bytes,
+        purge_calls: gauges.purge_calls,
+    }
+}
+
+/// Pss and huge pages.
+pub fn rollup(pid: u32) -> Result<Rollup, Why> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    if text.is_empty() {
+        return Err(Why::NoMemory);
+    }
+    let figures = lists::rollup(&text);
+    Ok(Rollup {
+        rss: figures.rss,
+        pss: figures.pss,
+        private: figures.private_clean + figures.private_dirty,
+        huge: figures.anon_huge,
+        swap: figures.swap,
+    })
+}

@@ -1,0 +1,77 @@
+//! The arguments of `neap exporter`.
+
+use clap::Args;
+use neap_launch::units::parse_duration;
+use std::path::PathBuf;
+use std::time::Duration;
+
+const EXAMPLES: &str = "\
+Examples:
+  neap exporter                              http://127.0.0.1:9842/metrics
+  neap exporter --listen :9842 --match '^(redis|postgres)'
+  neap exporter --once | grep reclaimable
+  neap exporter --otlp http://localhost:4318/v1/metrics
+  neap exporter --textfile /var/lib/prometheus/node-exporter/neap.prom
+
+Processes of this user, or all for root. SIGTERM ends it.";
+
+/// Arguments of `neap exporter`.
+#[derive(Clone, Debug, Args)]
+#[command(after_help = EXAMPLES)]
+pub struct ExporterArgs {
+    /// Where to serve: HOST:PORT; without a host on all addresses
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9842")]
+    pub listen: String,
+
+    /// Only processes whose name or command line this regular expression is found in
+    #[arg(long = "match", value_name = "PATTERN")]
+    pub pattern: Option<String>,
+
+    /// Percent of one processor for PSS and accounts (light figures are outside it)
+    #[arg(long, value_name = "PERCENT", default_value = "0.5", value_parser = percent)]
+    pub budget: f64,
+
+    /// Print the metrics once, and end
+    #[arg(long, conflicts_with_all = ["listen", "textfile"])]
+    pub once: bool,
+
+    /// Write the metrics to FILE once, for node_exporter, and end
+    #[arg(long, value_name = "FILE", conflicts_with = "listen")]
+    pub textfile: Option<PathBuf>,
+
+    /// Send the metrics to URL instead, by OpenTelemetry's protocol (OTLP over HTTP)
+    #[arg(long, value_name = "URL", conflicts_with_all = ["listen", "once", "textfile"])]
+    pub otlp: Option<String>,
+
+    /// With --otlp: the time between two of them
+    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval)]
+    pub interval: Duration,
+}
+
+fn interval(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
+        short if short < Duration::from_secs(1) => Err("at least 1s".to_owned()),
+        time => Ok(time),
+    }
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    match text.trim_end_matches('%').parse::<f64>() {
+        Ok(number) if (0.01..=100.0).contains(&number) => Ok(number),
+        _ => Err("a number from 0.01 to 100".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a budget of nothing, with which no account is ever made.
+    #[test]
+    fn a_budget_is_something() {
+        assert_eq!((percent("0.5"), percent("2%")), (Ok(0.5), Ok(2.0)));
+        for bad in ["0", "-1", "101", "x", "NaN", ""] {
+            assert!(percent(bad).is_err(), "{bad}");
+        }
+    }
+}

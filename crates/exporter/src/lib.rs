@@ -1,0 +1,65 @@
+//! `neap exporter`: memory of all processes for Prometheus, from outside and without a change to any program.
+//!
+//! | file | answers |
+//! |---|---|
+//! | `args.rs` | the arguments |
+//! | `family.rs` | what a metric is, for each format |
+//! | `text.rs` | the text formats of OpenMetrics and of Prometheus |
+//! | `metrics.rs` | which metrics there are, and their values |
+//! | `otlp.rs` | OpenTelemetry's protocol |
+//! | `serve.rs` | HTTP |
+//!
+//! May depend on `neap-collect`, `neap-launch`, well-kept libraries, the C library and std.
+#![forbid(unsafe_code)]
+
+pub mod args;
+mod family;
+mod metrics;
+mod otlp;
+mod serve;
+mod text;
+
+use self::args::ExporterArgs;
+use self::text::Format;
+use neap_collect::{Collector, Filter, Pace, Shared, make_up_to};
+use neap_launch::error::{Error, system_message};
+use neap_launch::sys;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+/// Age at which a rollup and an account are made again, where the budget allows it.
+const ROLLUP: Duration = Duration::from_secs(30);
+const ACCOUNT: Duration = Duration::from_secs(300);
+/// How long one look without a server may work.
+const ONCE: Duration = Duration::from_secs(2);
+
+/// Runs `neap exporter`.
+pub fn run(args: &ExporterArgs) -> Result<u8, Error> {
+    let pace = Pace { share: args.budget / 100.0, rollup: ROLLUP, account: ACCOUNT };
+    let shared = Shared::new(Collector::new(Filter::new(args.pattern.as_deref())?, pace));
+    if let Some(url) = &args.otlp {
+        return otlp::run(url, args.interval, &shared);
+    }
+    if !args.once && args.textfile.is_none() {
+        return serve::run(&args.listen, &shared);
+    }
+    shared.look()?;
+    make_up_to(&shared, ONCE);
+    match &args.textfile {
+        Some(path) => replace(path, &metrics::page(&shared.lock(), Format::Prometheus, 0)).map(|()| 0),
+        None => sys::print(metrics::page(&shared.lock(), Format::OpenMetrics, 0).as_bytes()),
+    }
+}
+
+/// Puts a file in place as a whole: who reads the old one reads it to its end.
+fn replace(path: &Path, text: &str) -> Result<(), Error> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    let new = path.with_file_name(name);
+    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(|error| {
+        let _ = fs::remove_file(&new);
+        Error::failed(format!("cannot write {}: {}", path.display(), system_message(&error)))
+            .remedy("name a file in a folder that exists and that this user may write to: that of node_exporter's --collector.textfile.directory")
+    })
+}
