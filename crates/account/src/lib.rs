@@ -20,7 +20,7 @@
 //! | `seen.rs` | what was read of a process |
 //! | `owner.rs`, `runtime.rs` | whose a mapping is |
 //! | `sum.rs` | from mappings and claims to accounts |
-//! | `verdict.rs`, `remedy.rs` | why it is so large; what gives memory back, and how much |
+//! | `facts.rs`, `verdict.rs`, `remedy.rs` | why it is so large; what gives memory back, and how much |
 //! | `container.rs` | the account of a cgroup |
 //! | `watch.rs` | what changes over time: leak, plateau, fragmentation, retention |
 //! | `python.rs` | pools of CPython |
@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod container;
+mod facts;
 pub mod html;
 pub mod model;
 mod owner;

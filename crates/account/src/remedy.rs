@@ -1,10 +1,10 @@
 //! What would give memory back, how much by a stated rule, and how it is done.
 
+use crate::facts::Facts;
 use crate::model::{Cause, Kind, Remedy, Report};
 use crate::runtime;
 use crate::seen::Seen;
 use crate::units::bytes;
-use crate::verdict::Facts;
 
 /// Remedies of less than so much are left out.
 const LEAST: u64 = 64 << 10;

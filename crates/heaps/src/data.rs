@@ -1,6 +1,6 @@
 //! The writable data of libraries and programs, in which allocators keep their roots.
 
-use crate::{Mapping, Memory};
+use crate::{Files, Mapping, Memory};
 use std::ops::Range;
 
 /// Bytes of one file's data that are searched.
@@ -38,4 +38,57 @@ pub fn read(memory: &dyn Memory, range: Range<u64>) -> Vec<u8> {
         }
     }
     bytes
+}
+
+/// Bytes of a file that are read at once.
+const PIECE: usize = 1 << 20;
+
+/// Whether the file behind `mapping` has `text` in it, as the messages of an allocator have its name. Also true where files
+/// cannot be read. So the data of most files need no search by structure, which reads far more.
+pub fn mentions(files: &dyn Files, mapping: &Mapping, text: &[u8]) -> bool {
+    let (mut piece, mut at) = (vec![0; PIECE], 0);
+    loop {
+        let length = files.read(mapping, at, &mut piece).min(PIECE);
+        let bytes = &piece[..length];
+        if bytes.len() < text.len() {
+            return at == 0 && bytes.is_empty();
+        }
+        if bytes.windows(text.len()).any(|window| window == text) {
+            return true;
+        }
+        at += (bytes.len() - text.len() + 1) as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct File(Vec<u8>);
+
+    impl Files for File {
+        fn read(&self, _: &Mapping, offset: u64, into: &mut [u8]) -> usize {
+            let rest = self.0.get(offset as usize..).unwrap_or_default();
+            let length = rest.len().min(into.len());
+            into[..length].copy_from_slice(&rest[..length]);
+            length
+        }
+
+        fn symbol(&self, _: &Mapping, _: &str) -> Option<u64> {
+            None
+        }
+    }
+
+    /// Catches a text that is missed on the border of two pieces or at the end, and files that are read for ever.
+    #[test]
+    fn texts_are_found_wherever_they_are() {
+        for at in [0, PIECE - 3, PIECE, 2 * PIECE - 8, 2 * PIECE - 4, 3 * PIECE - 8] {
+            let mut file = vec![0; 3 * PIECE];
+            assert!(!mentions(&File(file.clone()), &Mapping::default(), b"jemalloc"));
+            file[at..at + 8].copy_from_slice(b"jemalloc");
+            assert!(mentions(&File(file), &Mapping::default(), b"jemalloc"), "at {at}");
+        }
+        assert!(!mentions(&File(b"short".to_vec()), &Mapping::default(), b"jemalloc"));
+        assert!(mentions(&File(Vec::new()), &Mapping::default(), b"jemalloc"), "a file that cannot be read");
+    }
 }

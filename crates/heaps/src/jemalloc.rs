@@ -5,7 +5,7 @@
 //! record has the extent's address, size and state, and for a slab a bit for each block, set while it is free. So a pointer
 //! whose leaf leads to a record with the very address that the leaf's index says is the tree's for sure.
 
-use crate::data::data;
+use crate::data::{data, mentions};
 use crate::radix::{Seen, Tree, is_anonymous};
 use crate::window::{copy, held, overlap, page_size, peek, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Part, Run, Split};
@@ -24,7 +24,7 @@ const MOST: u32 = 1 << 24;
 const BASE: u64 = 2 << 20;
 
 /// The heaps of all copies of jemalloc in a process.
-pub fn find(memory: &dyn Memory, mappings: &[Mapping], _: &dyn Files) -> Vec<Heap> {
+pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let mut heaps = Vec::new();
     let page = |word: u64| {
         let mut bytes = [0; RECORD];
@@ -33,7 +33,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], _: &dyn Files) -> Vec<Hea
         (record.state == word >> 2 & 7 && is_anonymous(mappings, record.address)).then_some(record.address >> 12)
     };
     for (mapping, range) in data(mappings) {
-        if range.end - range.start < 8 * TREE.root {
+        if range.end - range.start < 8 * TREE.root || !mentions(files, mapping, b"jemalloc") {
             continue;
         }
         let Some(root) = TREE.find(memory, mappings, &range, &page) else { continue };

@@ -3,7 +3,7 @@
 //! A span is a run of pages of 8 KiB: in use, free, or free and given back. Spans in use for small blocks are taken as
 //! live whole.
 
-use crate::data::data;
+use crate::data::{data, mentions};
 use crate::jemalloc::{joined, part};
 use crate::radix::{Seen, Tree, is_anonymous};
 use crate::window::{copy, page_size, resident, word};
@@ -41,10 +41,10 @@ impl Span {
 }
 
 /// The heaps of all copies of tcmalloc in a process.
-pub fn find(memory: &dyn Memory, mappings: &[Mapping], _: &dyn Files) -> Vec<Heap> {
+pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let mut heaps = Vec::new();
     for (mapping, range) in data(mappings) {
-        if range.end - range.start < 8 * TREE.root {
+        if range.end - range.start < 8 * TREE.root || !mentions(files, mapping, b"tcmalloc") {
             continue;
         }
         let page = |word: u64| Span::read(memory, mappings, word).map(|span| span.first);

@@ -34,21 +34,15 @@ mod stats;
 mod sys;
 mod zeros;
 
-use neap_account::Report;
 use neap_launch::error::Error;
 
 pub use cgroup::look as look_at_cgroup;
 pub use program::{Exit, Watched};
-pub use read::Effort;
+pub use read::{Effort, look};
 pub use stats::run as stats;
 
 use self::args::WhyArgs;
 use self::output::Output;
-
-/// The account of a process.
-pub fn look(pid: u32, effort: Effort) -> Result<Report, Error> {
-    read::read(pid, effort).map(|seen| neap_account::report(&seen))
-}
 
 /// Runs `neap why`; the result is neap's exit status, or the program's.
 pub fn run(args: &WhyArgs) -> Result<u8, Error> {

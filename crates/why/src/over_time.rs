@@ -2,7 +2,7 @@
 
 use crate::args::WhyArgs;
 use crate::output::Output;
-use crate::{Effort, look};
+use crate::read::{Effort, look};
 use neap_account::text::wrapped;
 use neap_account::watch::{Told, Watch};
 use neap_launch::error::Error;

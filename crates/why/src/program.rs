@@ -6,7 +6,7 @@
 
 use crate::args::WhyArgs;
 use crate::output::Output;
-use crate::{Effort, look};
+use crate::read::{Effort, look};
 use neap_account::Report;
 use neap_launch::child::{self, Attendant, Program, Status};
 use neap_launch::error::{Error, FAILED, system_message};

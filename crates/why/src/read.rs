@@ -25,8 +25,13 @@ pub enum Effort {
     Full,
 }
 
+/// The account of a process.
+pub fn look(pid: u32, effort: Effort) -> Result<neap_account::Report, Error> {
+    read(pid, effort).map(|seen| neap_account::report(&seen))
+}
+
 /// Reads process `pid`.
-pub fn read(pid: u32, effort: Effort) -> Result<Seen, Error> {
+fn read(pid: u32, effort: Effort) -> Result<Seen, Error> {
     let (mut last, began) = (None, Instant::now());
     let (mut low, mut high) = (u64::MAX, 0);
     for _ in 0..TRIES {
