@@ -121,7 +121,7 @@ fn trim() -> Outcome {
 fn changing() -> Outcome {
     let running = Running::start(BUSY, &["4", "20000", "run"])?;
     let said = Info::parse(&running.said).live;
-    let mut worst = 0.0_f64;
+    let (mut worst, mut most_unsure) = (0.0_f64, 0.0_f64);
     for _ in 0..20 {
         let heaps = running.heaps()?;
         let parts = heaps.iter().flat_map(|heap| &heap.parts).filter(|part| part.name != "mmapped blocks");
@@ -130,14 +130,19 @@ fn changing() -> Outcome {
             splits.iter().fold((0, 0), |(live, unsure), split| (live + split.live.bytes, unsure + split.unsure.bytes));
         // What is unsure may be live.
         let off = if live < said.1 { said.1 - (live + unsure).min(said.1) } else { live - said.1 };
-        worst = worst.max(off as f64 / said.1 as f64).max(unsure as f64 / said.1 as f64);
+        worst = worst.max(off as f64 / said.1 as f64);
+        most_unsure = most_unsure.max(unsure as f64 / said.1 as f64);
     }
-    println!("at most {:.2} % off", 100.0 * worst);
-    if worst > 0.02 { fail(format!("{:.2} % off", 100.0 * worst)) } else { Ok(()) }
+    println!("at most {:.2} % off, {:.2} % unsure", 100.0 * worst, 100.0 * most_unsure);
+    if worst > 0.02 || most_unsure > 0.2 {
+        fail(format!("{:.2} % off, {:.2} % unsure", 100.0 * worst, 100.0 * most_unsure))
+    } else {
+        Ok(())
+    }
 }
 
-/// A heap of an odd shape: live blocks of all copies are what the program has, within 2 %, and what is unsure beyond the
-/// memory of others is little.
+/// A heap of an odd shape: live blocks of all copies are what the program has, within 2 %. What a second copy's threads have
+/// in their caches counts as live there, and the C library's own blocks do too: 5 %.
 fn odd(kind: &str, copies: usize) -> Outcome {
     let running = Running::start(ODD, &[kind])?;
     let heaps = running.heaps()?;
@@ -151,7 +156,7 @@ fn odd(kind: &str, copies: usize) -> Outcome {
         cached += split.cached.bytes;
     }
     println!("{kind}: live {live:?}, the program has {said:?}; {cached} bytes in caches");
-    if live.1.abs_diff(said.1) > said.1 / 50 {
+    if live.1.abs_diff(said.1) > said.1 / if copies > 1 { 20 } else { 50 } {
         fail(format!("live {live:?}, not {said:?}: {heaps:#?}"))
     } else {
         Ok(())

@@ -1,7 +1,7 @@
 //! What changes over time: of live memory against what is kept.
 //!
 //! **The rule.** A look has live, kept, fragmentation and Rss. Over all looks, a figure *grows* if the line through its
-//! points (least squares) rises by more than [`GROWTH`] percent of Rss and by a megabyte, and at least [`STEADY`] percent of
+//! points (least squares) rises by more than `GROWTH` percent of Rss and by a megabyte, and at least `STEADY` percent of
 //! the steps from look to look do not fall. Then:
 //!
 //! | what grows | verdict |

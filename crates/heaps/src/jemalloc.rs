@@ -37,7 +37,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
             continue;
         }
         let Some(root) = TREE.find(memory, mappings, &range, &page) else { continue };
-        let mut walk = Walk { memory, splits: BTreeMap::new(), bases: Vec::new(), extents: 0, torn: 0 };
+        let mut walk = Walk { memory, splits: BTreeMap::new(), bases: Vec::new(), extents: 0, end: 0, torn: 0 };
         TREE.each(memory, mappings, root, &mut |seen| match seen {
             Seen::Leaf(leaf) => walk.own(leaf),
             Seen::Word { page, word } => walk.word(page, word),
@@ -89,7 +89,9 @@ struct Walk<'a> {
     /// The allocator's own memory.
     bases: Vec<Range<u64>>,
     extents: u32,
-    /// Slabs whose bits and count disagreed.
+    /// Where the last one ends.
+    end: u64,
+    /// Slabs whose bits and count disagreed, and extents that began in another one.
     torn: u32,
 }
 
@@ -104,6 +106,11 @@ impl Walk<'_> {
         {
             self.extents += 1;
             self.own(record_of(word));
+            if record.address < self.end {
+                self.torn += 1;
+                return;
+            }
+            self.end = record.address + record.size;
             self.extent(&record, &bytes[BITS..]);
         }
     }

@@ -50,11 +50,14 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
         let page = |word: u64| Span::read(memory, mappings, word).map(|span| span.first);
         let Some(root) = TREE.find(memory, mappings, &range, &page) else { continue };
         let (mut split, mut ranges, mut own, mut spans) = (Split::default(), Vec::new(), Vec::new(), 0);
+        let mut end = 0;
         TREE.each(memory, mappings, root, &mut |seen| match seen {
             Seen::Leaf(leaf) => own.push(leaf & !4095..(leaf + 8 * TREE.leaf) & !4095),
             Seen::Word { page, word } if spans < MOST => {
-                if let Some(span) = Span::read(memory, mappings, word).filter(|span| span.first == page) {
+                if let Some(span) = Span::read(memory, mappings, word).filter(|span| span.first == page && page >= end)
+                {
                     spans += 1;
+                    end = span.first + span.pages;
                     ranges.push(count(memory, &span, &mut split));
                 }
             }

@@ -344,8 +344,9 @@ impl Walk<'_> {
 
     fn blocks(&mut self, slots: &SeenHuge<'_>) -> Result<u64, Error> {
         for (start, bytes) in slots.blocks() {
-            self.ranges.push(start..start.saturating_add(bytes).next_multiple_of(self.pages.size));
-            let held = self.pages.held(start..start.saturating_add(bytes))?;
+            let end = start.saturating_add(bytes);
+            self.ranges.push(start..end.checked_next_multiple_of(self.pages.size).unwrap_or(end));
+            let held = self.pages.held(start..end)?;
             self.tally.resident += held;
             self.tally.live += held.min(bytes);
             self.tally.waiting += held.saturating_sub(bytes);

@@ -137,7 +137,7 @@ pub static FORKED: Name = Name::new();
 pub enum Missed {
     /// The size is not below the limit: the block is large, or the heap is watched or a [`Name`].
     Limit,
-    /// The cache has no block. The heap is as [`Heap::malloc`] left it, so [`Mine::undo_pop`] has to follow.
+    /// The cache has no block. The heap is as [`Heap::malloc`] left it, so `Mine::undo_pop` has to follow.
     Cache,
 }
 

@@ -40,16 +40,14 @@ pub struct Arena {
 
 /// All arenas behind the main one; none if they do not lead back to it, as then it is no main arena.
 pub fn others(memory: &dyn Memory, layout: &Layout, main: &State) -> Option<Vec<State>> {
-    // Arenas change while they are read.
-    (0..TRIES).find_map(|_| ring(memory, layout, main))
-}
-
-fn ring(memory: &dyn Memory, layout: &Layout, main: &State) -> Option<Vec<State>> {
     let mut arenas: Vec<State> = Vec::new();
     let (mut at, mut bytes) = (main.next, vec![0; layout.size as usize]);
     while at != main.address {
-        memory.read(at, &mut bytes).ok()?;
-        let state = layout.read(&bytes, at)?;
+        // An arena changes while it is read.
+        let state = (0..TRIES).find_map(|_| {
+            memory.read(at, &mut bytes).ok()?;
+            layout.read(&bytes, at)
+        })?;
         at = state.next;
         arenas.push(state);
         if arenas.len() > MOST {
