@@ -239,7 +239,8 @@ fn totals(kind: &str) -> Outcome {
     let (output, profiles) = run(PROGRAM, kind, "2K", &[])?;
     let (live, all) = says(&output)?[0];
     let profile = one(profiles)?;
-    check_near("live", total(&profile, "inuse_space"), live, 0.05)?;
+    // Four standard deviations of what is live in the smallest program, and more of all blocks.
+    check_near("live", total(&profile, "inuse_space"), live, 0.08)?;
     check_near("all", total(&profile, "alloc_space"), all, 0.05)
 }
 
@@ -373,8 +374,14 @@ fn two_ask() -> Outcome {
         return fail("the one that came first has ended the samples of the last".into());
     }
     said(third.end())?;
-    std::thread::sleep(Duration::from_millis(300));
-    if takes_samples(&third)? { fail("it goes on".into()) } else { Ok(()) }
+    // Each takes the others for askers that still need samples, so these end with the lease.
+    let ended = Instant::now();
+    while takes_samples(&third)? {
+        if ended.elapsed() > Duration::from_secs(20) {
+            return fail("it goes on".into());
+        }
+    }
+    Ok(())
 }
 
 fn growth() -> Outcome {

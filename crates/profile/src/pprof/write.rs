@@ -89,19 +89,20 @@ pub fn message(profile: &Profile, symbols: Symbols) -> schema::Profile {
         .flat_map(|(_, location)| frames(location, named))
         .map(|frame| frame.function)
         .collect();
-    message.function = profile
-        .functions
-        .iter()
-        .filter(|(row, _)| named || shown.contains(row))
+    let in_file = || profile.functions.iter().filter(|(row, _)| named || shown.contains(row));
+    // Without gaps: `go tool pprof` gives the functions that it finds itself the numbers behind their count.
+    let numbers: HashMap<FunctionId, u64> = in_file().map(|(row, _)| row).zip(1..).collect();
+    message.function = in_file()
         .map(|(row, function)| schema::Function {
-            id: id(row),
+            id: numbers[&row],
             name: texts.add(&function.name),
             system_name: texts.add(function.symbol.as_deref().unwrap_or(&function.name)),
             filename: texts.add(&function.file),
             start_line: i64::from(function.line),
         })
         .collect();
-    message.location = profile.locations.iter().map(|(row, location)| of_location(id(row), location, named)).collect();
+    message.location =
+        profile.locations.iter().map(|(row, location)| of_location(id(row), location, named, &numbers)).collect();
     let no_stack = profile.samples.iter().any(|sample| sample.stack.is_none());
     let no_stack = no_stack.then(|| add_no_stack(&mut message, texts.add(NO_STACK)));
     message.sample = profile
@@ -125,14 +126,14 @@ fn frames(location: &Location, named: bool) -> &[Frame] {
     if named || location.mapping.is_none() { &location.frames } else { &[] }
 }
 
-fn of_location(id_of: u64, location: &Location, named: bool) -> schema::Location {
+fn of_location(id_of: u64, location: &Location, named: bool, numbers: &HashMap<FunctionId, u64>) -> schema::Location {
     let frames = frames(location, named).iter();
     schema::Location {
         id: id_of,
         mapping_id: location.mapping.map_or(0, id),
         address: location.address,
         line: frames
-            .map(|frame| schema::Line { function_id: id(frame.function), line: i64::from(frame.line), column: 0 })
+            .map(|frame| schema::Line { function_id: numbers[&frame.function], line: i64::from(frame.line), column: 0 })
             .collect(),
         is_folded: false,
     }
@@ -140,7 +141,7 @@ fn of_location(id_of: u64, location: &Location, named: bool) -> schema::Location
 
 /// Adds the location of samples without a stack.
 fn add_no_stack(message: &mut schema::Profile, name: i64) -> u64 {
-    let function = message.function.iter().map(|function| function.id).max().unwrap_or(0) + 1;
+    let function = message.function.len() as u64 + 1;
     let location = message.location.len() as u64 + 1;
     message.function.push(schema::Function { id: function, name, system_name: name, ..schema::Function::default() });
     message.location.push(schema::Location {
