@@ -71,7 +71,7 @@ impl Tools {
         compile(&["inject.c"], &[], &bin("inject"))?;
         let (library, neap) = match library {
             Some(path) => (fs::canonicalize(path).with_context(|| format!("no library {}", path.display()))?, None),
-            None => (build("neap-preload")?.join("libneap.so"), Some(build("neap-cli")?.join("neap"))),
+            None => (build("neap-preload", true)?.join("libneap.so"), Some(build("neap-cli", false)?.join("neap"))),
         };
         let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
         let strace = tried.is_ok_and(|status| status.success());
@@ -198,16 +198,17 @@ fn compile(sources: &[&str], flags: &[&str], to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Builds a package; returns the folder of what was built.
-fn build(package: &str) -> Result<PathBuf> {
+/// Builds a package, for release or for development, which takes less time; returns the folder of what was built.
+fn build(package: &str, release: bool) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)
-        .args(["build", "-q", "--release", "-p", package])
+        .args(["build", "-q", "-p", package])
+        .args(release.then_some("--release"))
         .current_dir(root())
         .status()
         .context("cannot start cargo")?;
     ensure!(status.success(), "{package} does not build");
-    Ok(root().join("target/release"))
+    Ok(root().join(if release { "target/release" } else { "target/debug" }))
 }
 
 /// How a program ended: its status, or why it was stopped, and the stacks of its threads.
