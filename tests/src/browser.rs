@@ -6,8 +6,16 @@ use std::time::Duration;
 use crate::sys::TempDir;
 use crate::{Finished, Outcome, Run, Stop, expect, program};
 
-/// Runs it on a file; its profile lies in `dir`. The test is skipped where there is no Chromium.
+/// Runs it on a file; its profile lies in `dir`. The test is skipped where there is no Chromium. Chromium itself hangs at
+/// times, with any page: then it is run once more.
 pub fn open(dir: &TempDir, arguments: &[&str], page: &Path) -> Result<Finished, Stop> {
+    match run(dir, arguments, page, Duration::from_secs(60)) {
+        Err(Stop::Fail(_)) => run(dir, arguments, page, Duration::from_secs(240))?.success(),
+        done => done?.success(),
+    }
+}
+
+fn run(dir: &TempDir, arguments: &[&str], page: &Path, limit: Duration) -> Result<Finished, Stop> {
     Run::new(program("chromium")?)
         .args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"])
         .args(["--disable-crash-reporter", "--disable-breakpad", "--disable-quic", "--disable-background-networking"])
@@ -16,10 +24,9 @@ pub fn open(dir: &TempDir, arguments: &[&str], page: &Path) -> Result<Finished, 
         .args(arguments)
         .arg(format!("file://{}", page.display()))
         .env("HOME", dir.path())
-        .timeout(Duration::from_secs(240))
+        .timeout(limit)
         .plain()
-        .run()?
-        .success()
+        .run()
 }
 
 /// What a script finds in a page that allows none: it runs in a page around it. A headless window is not narrower than

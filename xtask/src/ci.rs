@@ -126,6 +126,7 @@ const ALONE: &[(&str, &str)] = &[
     ("crates/ranges/pool", "sets in which pages all processes get memory: those beside it would count other faults"),
     ("crates/cli/huge_show", "as crates/ranges/pool"),
     ("tests/huge_pool", "as crates/ranges/pool"),
+    ("tests/pinned", "looks at programs again and again while they run: beside others the last look comes too early"),
     ("xtask/release", "puts another command in the place of target/release/neap, which others run"),
 ];
 
