@@ -42,6 +42,9 @@ fn is_supported() -> bool {
     }
 }
 
+/// How often a call is made again that a signal has ended.
+const TRIES: u32 = 1000;
+
 /// Makes the OS pages of a range resident; `start` and `bytes` are whole OS pages. No contents change, so any addresses
 /// may be given.
 ///
@@ -59,7 +62,7 @@ pub fn populate(start: *const u8, bytes: usize, access: Access) -> Result<(), Er
         Access::Read => libc::MADV_POPULATE_READ,
         Access::Write => libc::MADV_POPULATE_WRITE,
     };
-    loop {
+    for _ in 0..TRIES {
         // SAFETY: no contents change.
         match unsafe { kernel::advise(start.cast_mut(), bytes, advice) } {
             Ok(()) => return Ok(()),
@@ -72,6 +75,8 @@ pub fn populate(start: *const u8, bytes: usize, access: Access) -> Result<(), Er
             Err(error) => return Err(error.into()),
         }
     }
+    // No signal comes as often: a filter of system calls refuses in this way.
+    touch(start, bytes, access)
 }
 
 /// [`populate`] one OS page after the other: a range may have larger pages in part, or begin inside one.
