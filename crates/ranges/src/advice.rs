@@ -67,7 +67,7 @@ pub unsafe fn advise(start: *mut u8, bytes: usize, advice: Advice) -> Result<(),
     // SAFETY: as the caller promises.
     match unsafe { kernel::advise(first, whole, advice.number()) } {
         Ok(()) => Ok(()),
-        Err(Errno::NOMEM) if kernel::resident(first, whole, |_| ()).is_err() => Err(Error::Inaccessible),
+        Err(Errno::NOMEM) if kernel::resident(first, whole, |_| ()) == Err(Errno::NOMEM) => Err(Error::Inaccessible),
         // Pages that are just in use elsewhere, and no memory.
         Err(Errno::AGAIN | Errno::BUSY | Errno::NOMEM) if advice == Advice::Collapse => Err(Error::NotHuge),
         Err(error) => Err(error.into()),

@@ -68,7 +68,9 @@ pub fn populate(start: *const u8, bytes: usize, access: Access) -> Result<(), Er
             Ok(()) => return Ok(()),
             Err(Errno::INTR) => {}
             // Not mapped, or out of memory.
-            Err(Errno::NOMEM) if kernel::resident(start, bytes, |_| ()).is_err() => return Err(Error::Inaccessible),
+            Err(Errno::NOMEM) if kernel::resident(start, bytes, |_| ()) == Err(Errno::NOMEM) => {
+                return Err(Error::Inaccessible);
+            }
             Err(Errno::INVAL) => return Err(Error::Inaccessible),
             // A filter of system calls that came later.
             Err(Errno::PERM | Errno::NOSYS | Errno::ACCESS) => return touch(start, bytes, access),
