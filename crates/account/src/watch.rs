@@ -62,7 +62,7 @@ pub struct Watch {
 
 /// What a watch says: one line of JSON for each look.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Told {
+pub struct Step {
     /// [`SCHEMA`].
     pub schema: &'static str,
     /// The last look.
@@ -78,7 +78,7 @@ pub struct Told {
 
 impl Watch {
     /// Adds a look.
-    pub fn add(&mut self, seconds: f64, report: &Report) -> Told {
+    pub fn add(&mut self, seconds: f64, report: &Report) -> Step {
         let of = |kinds: &[Kind]| kinds.iter().map(|kind| report.of(*kind)).sum::<u64>();
         let look = Look {
             seconds,
@@ -95,7 +95,7 @@ impl Watch {
         }
         self.looks.push(look);
         let (cause, verdict) = judge(&self.looks);
-        Told { schema: SCHEMA, look, changes: self.changes(&now), cause, verdict }
+        Step { schema: SCHEMA, look, changes: self.changes(&now), cause, verdict }
     }
 
     /// How many looks there were.

@@ -252,13 +252,29 @@ fn errors_and_the_end() {
     assert_eq!(status.code(), Some(0));
 }
 
-/// Decodes a request of OTLP with OpenTelemetry's own messages, where Python has them.
+/// Decodes a request of OTLP with OpenTelemetry's own messages.
 const DECODE: &str = "import sys\n\
     from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest as R\n\
     r = R(); r.ParseFromString(open(sys.argv[1], 'rb').read())\n\
     for m in r.resource_metrics[0].scope_metrics[0].metrics:\n\
     \x20   for p in (m.sum if m.HasField('sum') else m.gauge).data_points:\n\
     \x20       print(m.name, m.unit, p.as_int, dict((a.key, a.value.string_value) for a in p.attributes).get('command'))\n";
+
+/// A Python with OpenTelemetry's messages, from PyPI: made once, and kept.
+fn python_with_messages() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("opentelemetry");
+    let python = folder.join("bin/python");
+    let has = || Command::new(&python).args(["-c", "import opentelemetry.proto"]).stderr(Stdio::null()).status();
+    if has().is_ok_and(|status| status.success()) {
+        return Some(python);
+    }
+    let run = |command: &mut Command| {
+        command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+    };
+    let made = run(Command::new("python3").args(["-m", "venv"]).arg(&folder))
+        && run(Command::new(&python).args(["-m", "pip", "install", "-q", "opentelemetry-proto"]));
+    made.then_some(python)
+}
 
 /// Catches requests that a collector does not understand, and an exporter that ends with its collector.
 #[test]
@@ -299,12 +315,18 @@ fn otlp_is_sent() {
     let has = |words: &str| body.windows(words.len()).any(|bytes| bytes == words.as_bytes());
     assert!(has("neap_process_resident_bytes") && has(&name) && has("service.name"));
     let file = neap.file("request", &body, 0o600);
-    let decoded = Command::new("python3").args(["-c", DECODE]).arg(&file).output().expect("python3");
+    let Some(python) = python_with_messages() else {
+        return skip("otlp_is_sent, decoded", "needs python3-venv, and opentelemetry-proto from PyPI");
+    };
+    let decoded = Command::new(python).args(["-c", DECODE]).arg(&file).output().expect("python3");
     let text = stdout(&decoded);
-    if text.is_empty() {
-        return skip("otlp_is_sent, decoded", "needs opentelemetry-proto (pip)");
-    }
-    let line = text.lines().find(|line| line.starts_with("neap_process_resident_bytes By ")).expect("a line");
-    assert!(line.ends_with(&name), "{text}");
+    let line = text.lines().find(|line| line.starts_with("neap_process_resident_bytes By "));
+    assert!(line.is_some_and(|line| line.ends_with(&name)), "{text}");
+}
+
+/// Catches an address of a collector that cannot work.
+#[test]
+fn otlp_needs_http() {
+    let neap = Neap::new();
     assert_refused(&neap.output(["exporter", "--otlp", "https://x/"]), 125, &["is no URL of http", "TLS"]);
 }

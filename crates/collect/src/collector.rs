@@ -100,6 +100,7 @@ impl Collector {
                 rollup: None,
                 account: None,
                 denied: false,
+                failed: None,
             };
             self.known.insert(pid, Known { process, name, taken, page: None, mapped: None });
         }
@@ -159,8 +160,8 @@ impl Collector {
             Ok(Made::Rollup(value)) => process.rollup = Some(Aged { value, at, cost }),
             Ok(Made::Account(value)) => process.account = Some(Aged { value, at, cost }),
             Err(why) => {
-                // Not again: a process that has ended is gone at the next look.
-                process.denied = true;
+                process.denied |= why == Why::Denied;
+                process.failed = Some(at);
                 self.count(why);
             }
         }

@@ -56,7 +56,7 @@ pub fn next<'p>(
     now: Instant,
 ) -> Option<Job> {
     let mut best: Option<(f64, Job)> = None;
-    for process in processes.filter(|process| !process.denied) {
+    for process in processes.filter(|process| process.is_readable(now)) {
         let job = |what| Job { pid: process.pid, started: process.light.started, what };
         let size = process.light.rss as f64;
         let rollup = urgency(process.rollup.as_ref(), pace.rollup, 1e15 + size, pace.share, now);
@@ -99,11 +99,12 @@ mod tests {
             rollup: rolled.map(aged),
             account: None,
             denied: false,
+            failed: None,
         }
     }
 
-    /// Catches small processes before large ones, a costly process that takes all of the budget, and jobs before they are
-    /// due.
+    /// Catches small processes before large ones, a costly process that takes all of the budget, jobs before they are
+    /// due, and a process that failed once and is never tried again.
     #[test]
     fn the_most_urgent_first() {
         let pace = Pace { share: 0.01, rollup: Duration::from_secs(10), account: Duration::from_secs(100) };
@@ -120,5 +121,8 @@ mod tests {
         assert_eq!(choose(&[process(4, 9, Some((now, 1)))], Some(&[])), None);
         let denied = Process { denied: true, ..process(5, 9, None) };
         assert_eq!(choose(&[denied], None), None);
+        let failed = |ago| Process { failed: now.checked_sub(Duration::from_secs(ago)), ..process(6, 9, None) };
+        assert_eq!(choose(&[failed(5)], None), None);
+        assert_eq!(choose(&[failed(60)], None), Some((6, What::Rollup)));
     }
 }

@@ -126,9 +126,20 @@ pub struct Process {
     pub account: Option<Aged<Brief>>,
     /// Its files may not be read: it is another user's, or protected.
     pub denied: bool,
+    /// When a rollup or an account could not be made last.
+    pub failed: Option<Instant>,
 }
 
+/// How long after that it is tried again: its next try is likely to fail too, but a process that was short of memory,
+/// or in the middle of an exec, can be read later.
+const AGAIN: Duration = Duration::from_secs(60);
+
 impl Process {
+    /// Whether it is worth trying to read it.
+    pub fn is_readable(&self, now: Instant) -> bool {
+        !self.denied && self.failed.is_none_or(|at| now.saturating_duration_since(at) >= AGAIN)
+    }
+
     /// Bytes of live blocks, if they are known.
     pub fn live(&self) -> Option<u64> {
         self.neap.map(|neap| neap.live).or_else(|| self.split(Kind::HeapLive))

@@ -411,7 +411,8 @@ fn resident_memory_is_all_or_nothing() {
 }
 
 /// Catches blocks between two samples whose bytes are not counted, one that is served while a sample is due, calls that a
-/// heap goes on to serve where they are watched for another reason too, and a heap that is used without its caches.
+/// heap goes on to serve where they are watched for another reason too, a heap that is used without its caches, and one
+/// that goes on with an old distance between samples.
 #[test]
 fn blocks_between_samples() {
     let a = system(Config::default());
@@ -445,6 +446,9 @@ fn blocks_between_samples() {
     t.with(&a, |heap| a.drop_caches(heap));
     let (p, q) = (take(64).unwrap(), take(64).unwrap());
     assert!(!p.is_null() && !q.is_null() && p != q, "blocks of the slabs");
+    a.set_sample_interval(1);
+    t.with(&a, |heap| a.follow(heap));
+    assert!(take(64).is_none(), "each block is a sample");
     a.set_reason(Reason::Sites, true);
     a.apply_watch_mode();
     assert!(take(64).is_none(), "each call is recorded");

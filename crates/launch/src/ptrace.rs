@@ -132,6 +132,28 @@ pub fn next(tid: Option<pid_t>, block: bool) -> io::Result<Option<Happened>> {
     }
 }
 
+/// For a process that is traced only for its exit (`PTRACE_O_TRACEEXIT`): what `wait4` would tell of it next, if it told
+/// anything. `at_exit` is called while the process is stopped, about to exit, with all its memory still there.
+pub fn next_status(pid: pid_t, mut at_exit: impl FnMut(pid_t)) -> io::Result<Option<(c_int, libc::rusage)>> {
+    while let Some(happened) = next(Some(pid), false)? {
+        let Happened { tid, status, usage } = happened;
+        if !libc::WIFSTOPPED(status) {
+            return Ok(Some((status, usage)));
+        }
+        match status >> 16 {
+            EVENT_STOP => return Ok(Some(with_job(&happened))),
+            0 => go(tid, Go::On(libc::WSTOPSIG(status))),
+            event => {
+                if event == libc::PTRACE_EVENT_EXIT {
+                    at_exit(tid);
+                }
+                go(tid, Go::On(0));
+            }
+        }
+    }
+    Ok(None)
+}
+
 /// Sends a signal to one thread.
 pub fn tell(process: pid_t, tid: pid_t, signal: c_int) {
     // SAFETY: tgkill takes numbers.

@@ -32,6 +32,9 @@ pub struct Request {
     pub duration: Duration,
 }
 
+/// Asks for nothing: of an observer that only reads.
+const NOTHING: Request = Request { interval: 0, duration: Duration::ZERO };
+
 /// Samples and the heap at one moment.
 #[derive(Clone, Debug)]
 pub struct Look {
@@ -61,9 +64,7 @@ pub struct Asked {
 impl Asked {
     /// Asks process `pid`. It may take a while to answer.
     pub fn ask(pid: u32, request: Request) -> Result<Self, Error> {
-        let memory = Memory::open(pid)?;
-        let block = find::control(pid, &memory)?;
-        let mut asked = Asked::of(memory, block, pid, request);
+        let mut asked = Asked::attach(pid, request)?;
         let state = asked.word(offset_of!(Control, state))?;
         // Without a lease the program itself has chosen to keep samples.
         if state == 0 || asked.word(offset_of!(Control, lease))? != 0 {
@@ -73,9 +74,11 @@ impl Asked {
         Ok(asked)
     }
 
-    fn of(memory: Memory, block: u64, pid: u32, request: Request) -> Self {
-        let now = Instant::now();
-        Asked { memory, block, pid, request, number: 0, has_others: false, was_answered: false, renewed: now }
+    /// Finds the control block of process `pid`, and asks for nothing yet.
+    fn attach(pid: u32, request: Request) -> Result<Self, Error> {
+        let memory = Memory::open(pid)?;
+        let (block, renewed) = (find::control(pid, &memory)?, Instant::now());
+        Ok(Asked { memory, block, pid, request, number: 0, has_others: false, was_answered: false, renewed })
     }
 
     /// Whether the process keeps samples without being asked.
@@ -167,10 +170,7 @@ impl Asked {
     /// Attaches to a process that keeps samples by its own choice, and asks for nothing. `None` if it keeps none, or has
     /// had none yet.
     pub fn join(pid: u32) -> Result<Option<Self>, Error> {
-        let memory = Memory::open(pid)?;
-        let block = find::control(pid, &memory)?;
-        let request = Request { interval: 0, duration: Duration::ZERO };
-        let asked = Asked::of(memory, block, pid, request);
+        let asked = Asked::attach(pid, NOTHING)?;
         let keeps = asked.word(offset_of!(Control, state))? != 0 && asked.word(offset_of!(Control, file))? != 0;
         Ok(keeps.then_some(asked))
     }
@@ -184,11 +184,7 @@ impl Asked {
 
     /// Walks the heap of process `pid` without asking it for anything.
     pub fn heap(pid: u32) -> Result<Walked, Error> {
-        let memory = Memory::open(pid)?;
-        let block = find::control(pid, &memory)?;
-        let request = Request { interval: 0, duration: Duration::ZERO };
-        let asked = Asked::of(memory, block, pid, request);
-        asked.walked(&[])
+        Asked::attach(pid, NOTHING)?.walked(&[])
     }
 
     fn walked(&self, live: &[Live]) -> Result<Walked, Error> {

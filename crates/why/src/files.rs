@@ -34,17 +34,14 @@ impl Files {
     }
 
     fn contents(&self, mapping: &Mapping) -> Option<Rc<Vec<u8>>> {
-        let path = mapping.file()?.to_owned();
-        let mut known = self.contents.borrow_mut();
-        known.entry(path).or_insert_with(|| {
+        let read = || {
             let file = self.open(mapping)?;
             let length = file.metadata().ok()?.len();
             let mut bytes = vec![0; usize::try_from(length.min(MOST)).ok()?];
             file.read_exact_at(&mut bytes, 0).ok()?;
             Some(Rc::new(bytes))
-        });
-        known.values().next()?;
-        known.get(mapping.file()?)?.clone()
+        };
+        self.contents.borrow_mut().entry(mapping.file()?.to_owned()).or_insert_with(read).clone()
     }
 }
 

@@ -1,7 +1,8 @@
 //! The memory of a process, read from outside without stopping it.
 
-use crate::sys::{self, Region};
+use crate::sys;
 use neap_heaps::{Memory, Run, Unreadable};
+use neap_launch::pagemap::{self, Region};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -25,18 +26,21 @@ impl Process {
     /// That of process `pid`; fails where this user may not look into it.
     pub fn open(pid: u32) -> io::Result<Self> {
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
-        let scans = sys::scan(&pagemap, 0..0, &mut Vec::new()).is_ok();
+        let scans = pagemap::can_scan(&pagemap);
         Ok(Process { pid, pagemap, scans, page: sys::page_size() })
     }
 
-    /// What of a range holds memory, or is swapped out, in order.
+    /// What of a range holds memory, or is swapped out, in order. The kernel's page of zeros is left out.
     pub fn regions(&self, range: Range<u64>) -> Vec<Region> {
         let mut found = Vec::new();
         let mut at = range.start & !(self.page - 1);
-        let end = range.end.next_multiple_of(self.page);
+        let end = range.end.checked_next_multiple_of(self.page).unwrap_or(range.end);
         while at < end {
             let next = match self.scans {
-                true => sys::scan(&self.pagemap, at..end, &mut found),
+                true => pagemap::scan(&self.pagemap, at..end).map(|(regions, walked)| {
+                    found.extend(regions.into_iter().filter(|region| !region.zero));
+                    walked
+                }),
                 false => self.words(at..end, &mut found),
             };
             match next {
@@ -47,7 +51,7 @@ impl Process {
         found
     }
 
-    /// The same from the page map, for older kernels. The page of zeros cannot be told there.
+    /// The same from the page map, for older kernels. The page of zeros is counted: the entries do not tell it apart.
     fn words(&self, range: Range<u64>, found: &mut Vec<Region>) -> io::Result<u64> {
         let first = range.start / self.page;
         let count = (range.end / self.page - first).min(PIECE);
@@ -61,7 +65,7 @@ impl Process {
             let (start, swapped) = ((first + at as u64) * self.page, word & PRESENT == 0);
             match found.last_mut().filter(|last| last.range.end == start && last.swapped == swapped) {
                 Some(last) => last.range.end += self.page,
-                None => found.push(Region { range: start..start + self.page, swapped, huge: false }),
+                None => found.push(Region { range: start..start + self.page, swapped, huge: false, zero: false }),
             }
         }
         Ok((first + count) * self.page)

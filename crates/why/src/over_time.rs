@@ -4,7 +4,7 @@ use crate::args::WhyArgs;
 use crate::output::Output;
 use crate::read::{Effort, look};
 use neap_account::text::wrapped;
-use neap_account::watch::{Told, Watch};
+use neap_account::watch::{Step, Watch};
 use neap_launch::error::Error;
 use neap_launch::signals;
 use neap_launch::units::bytes;
@@ -45,8 +45,8 @@ fn header() -> &'static str {
 }
 
 /// A look: its figures, and what changed most since the first one.
-fn line(told: &Told) -> String {
-    let look = &told.look;
+fn line(step: &Step) -> String {
+    let look = &step.look;
     let figures =
         [look.rss_bytes, look.live_bytes, look.kept_bytes, look.fragmentation_bytes, look.swap_bytes].map(bytes);
     let mut text = format!("{:>7.1}s", look.seconds);
@@ -54,7 +54,7 @@ fn line(told: &Told) -> String {
         text.push_str(&format!(" {figure:>10}"));
     }
     text.push('\n');
-    for change in told.changes.iter().take(CHANGES) {
+    for change in step.changes.iter().take(CHANGES) {
         let sign = if change.bytes < 0 { '-' } else { '+' };
         let owner: String = change.owner.chars().rev().take(40).collect::<Vec<_>>().into_iter().rev().collect();
         let owner = owner.replace(char::is_control, "?");

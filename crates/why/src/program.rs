@@ -10,7 +10,7 @@ use crate::read::{Effort, look};
 use neap_account::Report;
 use neap_launch::child::{self, Attendant, Program, Status};
 use neap_launch::error::{Error, FAILED, system_message};
-use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened};
+use neap_launch::ptrace;
 use neap_launch::target;
 use std::fs;
 use std::io;
@@ -109,36 +109,15 @@ impl Watched {
         }
     }
 
-    fn deal(&mut self, Happened { tid, status, usage }: Happened) -> Option<Status> {
-        if !libc::WIFSTOPPED(status) {
-            return Some((status, usage));
-        }
-        let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
-        match event {
-            libc::PTRACE_EVENT_EXIT => {
-                let status = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
-                let peak_bytes = neap_account::parse::value(&status, "VmHWM").unwrap_or(0);
-                self.exit = Some(Exit { after: self.started.elapsed(), peak_bytes });
-                self.end_sampler();
-                let report = look(tid.unsigned_abs(), Effort::Full).ok();
-                let after = self.started.elapsed().as_secs_f64();
-                self.at_end =
-                    report.map(|report| Report { moment: Some(format!("at its end, after {after:.2} s")), ..report });
-                ptrace::go(tid, Go::On(0));
-            }
-            // It stops with its job, and goes on with it.
-            EVENT_STOP if signal != libc::SIGTRAP => {
-                ptrace::go(tid, Go::Listen);
-                return Some((signal << 8 | 0x7f, usage));
-            }
-            EVENT_STOP => {
-                ptrace::go(tid, Go::On(0));
-                return Some((0xffff, usage));
-            }
-            0 => ptrace::go(tid, Go::On(signal)),
-            _ => ptrace::go(tid, Go::On(0)),
-        }
-        None
+    /// The process is about to exit.
+    fn at_exit(&mut self, pid: u32) {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        let peak_bytes = neap_account::parse::value(&status, "VmHWM").unwrap_or(0);
+        self.exit = Some(Exit { after: self.started.elapsed(), peak_bytes });
+        self.end_sampler();
+        let report = look(pid, Effort::Full).ok();
+        let after = self.started.elapsed().as_secs_f64();
+        self.at_end = report.map(|report| Report { moment: Some(format!("at its end, after {after:.2} s")), ..report });
     }
 }
 
@@ -147,12 +126,7 @@ impl Attendant for Watched {
         if !self.traced {
             return ().wait(pid);
         }
-        while let Some(happened) = ptrace::next(Some(pid), false)? {
-            if let Some(status) = self.deal(happened) {
-                return Ok(Some(status));
-            }
-        }
-        Ok(None)
+        ptrace::next_status(pid, |tid| self.at_exit(tid.unsigned_abs()))
     }
 }
 

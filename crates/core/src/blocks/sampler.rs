@@ -15,7 +15,7 @@ use core::cell::Cell;
 ///
 /// It counts bytes while the heap's allocations are sampled and not watched otherwise ([`Watch::Samples`]), so that the
 /// usual block costs a few instructions. Else each block is chosen by chance; as the process has no memory, it may begin
-/// to count, and stop, at any time. A heap that counts follows a new interval when its present count ends.
+/// to count, and stop, at any time. A heap follows a new interval at its next call that takes the slow path.
 #[derive(Debug)]
 pub(crate) struct Sampler {
     /// Bytes until the next sample; 0: it does not count.
@@ -52,6 +52,13 @@ impl Sampler {
     /// Stops counting.
     pub(crate) fn stop(&self) {
         self.left.set(0);
+    }
+
+    /// Adopts a mean distance: stops counting if it counts for another one.
+    pub(crate) fn follow(&self, interval: usize) {
+        if self.interval.get() != interval {
+            self.stop();
+        }
     }
 
     /// Returns whether a block of `size` bytes is a sample; `counts`: by counting its bytes. `seed` starts the random

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-use crate::sys::{self, Region};
+use neap_launch::pagemap::{self, Region};
 
 /// The bit of an entry that says that the page is in memory.
 const PRESENT: u64 = 1 << 63;
@@ -46,7 +46,7 @@ impl Pages {
     pub fn open(pid: u32, os_page: u64, scans: bool) -> io::Result<Pages> {
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
         let flags = File::open("/proc/kpageflags").ok();
-        let scans = scans && sys::can_scan(&pagemap);
+        let scans = scans && pagemap::can_scan(&pagemap);
         Ok(Pages { pagemap, flags, os_page, scans, window: (0, Vec::new()) })
     }
 
@@ -65,10 +65,10 @@ impl Pages {
         if self.scans {
             let mut from = start;
             while from < end {
-                let (regions, walked) = sys::scan(&self.pagemap, from, end)?;
-                regions.iter().filter(|region| !region.zero).for_each(|&Region { start, end, huge, .. }| {
-                    add(Run { start, end, huge });
-                });
+                let (regions, walked) = pagemap::scan(&self.pagemap, from..end)?;
+                for Region { range, huge, .. } in regions.into_iter().filter(|found| !found.zero && !found.swapped) {
+                    add(Run { start: range.start, end: range.end, huge });
+                }
                 from = walked.max(from + self.os_page);
             }
         } else {

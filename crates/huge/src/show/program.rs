@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use neap_launch::child::{self, Attendant, Program, Status};
 use neap_launch::error::{Error, FAILED, system_message};
-use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened};
+use neap_launch::ptrace;
 use neap_launch::target;
 
 use super::output::{Output, read};
@@ -79,32 +79,6 @@ impl<'a> Watched<'a> {
         drop(self.sampler.take());
         self.at_end
     }
-
-    fn deal(&mut self, Happened { tid, status, usage }: Happened) -> Option<Status> {
-        if !libc::WIFSTOPPED(status) {
-            return Some((status, usage));
-        }
-        let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
-        match event {
-            libc::PTRACE_EVENT_EXIT => {
-                drop(self.sampler.take());
-                self.at_end = Some(read(self.args, tid.unsigned_abs(), self.started));
-                ptrace::go(tid, Go::On(0));
-            }
-            // It stops with its job, and goes on with it.
-            EVENT_STOP if signal != libc::SIGTRAP => {
-                ptrace::go(tid, Go::Listen);
-                return Some((signal << 8 | 0x7f, usage));
-            }
-            EVENT_STOP => {
-                ptrace::go(tid, Go::On(0));
-                return Some((0xffff, usage));
-            }
-            0 => ptrace::go(tid, Go::On(signal)),
-            _ => ptrace::go(tid, Go::On(0)),
-        }
-        None
-    }
 }
 
 impl Attendant for Watched<'_> {
@@ -112,12 +86,10 @@ impl Attendant for Watched<'_> {
         if !self.traced {
             return ().wait(pid);
         }
-        while let Some(happened) = ptrace::next(Some(pid), false)? {
-            if let Some(status) = self.deal(happened) {
-                return Ok(Some(status));
-            }
-        }
-        Ok(None)
+        ptrace::next_status(pid, |tid| {
+            drop(self.sampler.take());
+            self.at_end = Some(read(self.args, tid.unsigned_abs(), self.started));
+        })
     }
 }
 

@@ -1,0 +1,85 @@
+//! Which pages of a process are resident: the ioctl PAGEMAP_SCAN of `/proc/PID/pagemap` (Linux 6.7).
+
+use std::fs::File;
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+
+/// A range that PAGEMAP_SCAN found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Its addresses.
+    pub range: Range<u64>,
+    /// Swapped out, not resident.
+    pub swapped: bool,
+    /// Each entry of the page table maps a whole huge page.
+    pub huge: bool,
+    /// The page of zeros that all processes share: it is in no process's Rss.
+    pub zero: bool,
+}
+
+/// `struct pm_scan_arg` of linux/fs.h.
+#[repr(C)]
+#[derive(Default)]
+struct ScanArg {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region` of linux/fs.h.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct PageRegion {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+/// `_IOWR('f', 16, struct pm_scan_arg)`.
+const PAGEMAP_SCAN: libc::c_ulong = 0xc060_6610;
+const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+const IS_ZERO: u64 = 1 << 5;
+const IS_HUGE: u64 = 1 << 6;
+/// Limit of the regions that one scan returns.
+const REGIONS: usize = 1024;
+
+/// What of a range is resident or swapped out, and up to where that is known: more regions may follow.
+pub fn scan(pagemap: &File, range: Range<u64>) -> io::Result<(Vec<Region>, u64)> {
+    let mut regions = [PageRegion::default(); REGIONS];
+    let mut argument = ScanArg {
+        size: size_of::<ScanArg>() as u64,
+        start: range.start,
+        end: range.end,
+        vec: regions.as_mut_ptr().expose_provenance() as u64,
+        vec_len: REGIONS as u64,
+        category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+        return_mask: IS_PRESENT | IS_SWAPPED | IS_ZERO | IS_HUGE,
+        ..ScanArg::default()
+    };
+    // SAFETY: the argument is the kernel's structure, as large as it says; it names an array of as many regions.
+    let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut argument) };
+    let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+    let region = |found: &PageRegion| Region {
+        range: found.start..found.end,
+        swapped: found.categories & IS_PRESENT == 0,
+        huge: found.categories & IS_HUGE != 0,
+        zero: found.categories & IS_ZERO != 0,
+    };
+    Ok((regions.iter().take(count).map(region).collect(), argument.walk_end))
+}
+
+/// Whether the kernel has that call.
+pub fn can_scan(pagemap: &File) -> bool {
+    scan(pagemap, 0..0).is_ok()
+}
