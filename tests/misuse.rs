@@ -106,6 +106,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("misuse/free_stack.c", says::NOT_OURS, "a stack address taken for a block"),
     ("misuse/free_static.c", says::NOT_OURS, "a static address taken for a block"),
     ("misuse/free_mapped.c", says::NOT_OURS, "a mapping of the program taken for a block"),
+    ("misuse/free_no_access.c", says::NOT_OURS, "a crash on a mapping that may not be read"),
     ("misuse/free_wild.c", says::NOT_OURS, "a crash on an address beyond the page map"),
     ("misuse/write_after_free.c", says::CORRUPTED, "a free list followed to where the program wrote it"),
     ("misuse/write_after_free_two_words.c", says::CORRUPTED, "a forged pointer that looks like a block"),

@@ -171,7 +171,6 @@ const IMPORTS: &[(&str, &str)] = &[
     ("memcpy", "plain memory"),
     ("memmove", "plain memory"),
     ("memset", "plain memory"),
-    ("mincore", "free of a foreign block: whether its header is mapped"),
     ("pthread_create", "the threads of neap_prefault, outside of calls"),
     ("pthread_join", "as pthread_create"),
     ("pthread_key_create", "the end of a thread; once, outside of calls"),

@@ -9,11 +9,8 @@ use core::ffi::{CStr, c_void};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use neap_core::misuse::{self, Call};
-use neap_sys::filter::Asking;
 use neap_sys::global::NEAP;
 use neap_sys::{call, errno};
-use rustix::io::Errno;
-use rustix::mm;
 
 /// The lowest address of blocks in the C library's main heap: the end of the program in memory, behind which the kernel
 /// puts the break. Where the kernel did not load the program itself (`ld.so PROGRAM`), the break lies elsewhere: then
@@ -111,33 +108,23 @@ impl<F: Copy> Next<F> {
     }
 }
 
-/// Whether `len` bytes at `p` are mapped.
-fn is_mapped(p: usize, len: usize) -> bool {
-    let page = NEAP.page_size().max(4096);
-    let start = p & !(page - 1);
-    let pages = (p + len - start).div_ceil(page);
-    let mut residency = [0u8; 4];
-    if pages > residency.len() {
-        return false;
-    }
-    let at = core::ptr::without_provenance_mut::<c_void>(start);
-    let Some(_asking) = Asking::if_allowed() else {
-        // A filter of the program's own may end the process for mincore. This call also fails if memory is unmapped,
-        // with an error of its own. Systems that imitate Linux may not look at the range, so it is the second choice.
-        // SAFETY: what is mapped stays as it is.
-        return unsafe { mm::madvise(at, pages * page, mm::Advice::WillNeed) } != Err(Errno::NOMEM);
-    };
-    // SAFETY: mincore writes one byte for each of at most four pages.
-    unsafe { libc::mincore(at, pages * page, residency.as_mut_ptr()) == 0 }
+/// Bytes of glibc's headers that are read: of a block, or of the heap of a further arena.
+const HEADER: usize = 32;
+
+/// Whether a header at `p`, a multiple of 16, can be read. mincore would not do: a filter may end the process for it, and
+/// it says nothing of access.
+fn is_readable(p: usize) -> bool {
+    let last = p + HEADER - size_of::<u64>();
+    call::is_readable(p as u64) && call::is_readable(last as u64)
 }
 
 /// Whether `p` has the header of a live block of glibc's malloc.
 fn is_glibc_block(p: *mut u8) -> bool {
     let header = p.addr().wrapping_sub(16);
-    if !p.addr().is_multiple_of(16) || p.addr() < 4096 || !is_mapped(header, 32) {
+    if !p.addr().is_multiple_of(16) || p.addr() < 4096 || !is_readable(header) {
         return false;
     }
-    // SAFETY: `is_mapped` found the header's 16 bytes, which are aligned as `p` is.
+    // SAFETY: `is_readable` found the header's 16 bytes, which are aligned as `p` is.
     let (before, word) = unsafe {
         let h = p.sub(16).cast::<usize>();
         (h.read(), h.add(1).read())
@@ -152,7 +139,7 @@ fn is_glibc_block(p: *mut u8) -> bool {
     }
     if word & NON_MAIN_ARENA != 0 {
         let heap = header & !(HEAP_BYTES - 1);
-        return size < HEAP_BYTES && header + size <= heap + HEAP_BYTES && is_mapped(heap, 32);
+        return size < HEAP_BYTES && header + size <= heap + HEAP_BYTES && is_readable(heap);
     }
     header >= FIRST_BREAK.load(Ordering::Relaxed) && header + size <= program_break()
 }

@@ -2,7 +2,7 @@
 
 use core::ffi::{CStr, c_int};
 use core::fmt::{self, Write};
-use neap_sys::filter::Asking;
+use neap_sys::filter::{self, Asking, Filter};
 use neap_sys::{arch, call};
 use rustix::fd::RawFd;
 use rustix::fs::{CWD, Mode, OFlags};
@@ -102,10 +102,13 @@ pub unsafe fn unmap(start: *mut u8, bytes: usize) {
 /// Whether each OS page of the range is mapped; `each` is told whether it is resident.
 ///
 /// # Errors
-/// The kernel's: `NOMEM` where one is not mapped. `NOSYS` where a filter of the program's own may end the process for the
-/// question.
+/// The kernel's: `NOMEM` where one is not mapped. `NOSYS` where a filter may end the process for the question: few
+/// programs ask it.
 pub fn resident(start: *const u8, bytes: usize, mut each: impl FnMut(bool)) -> Result<(), Errno> {
     let _asking = Asking::if_allowed().ok_or(Errno::NOSYS)?;
+    if filter::filter() != Filter::No && !call::has_no_filter() {
+        return Err(Errno::NOSYS);
+    }
     let page = page_size();
     let mut states = [0u8; 512];
     let mut at = 0;

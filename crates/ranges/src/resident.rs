@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | PAGEMAP_SCAN | what is resident, swapped out, the page of zeros, mapped by huge entries | Linux 6.7 |
 //! | /proc/self/pagemap | the same without huge entries, which smaps has for whole mappings | |
-//! | mincore | what is resident | without /proc |
+//! | mincore | what is resident | without /proc, and without a seccomp filter |
 //! | pagemap with kpageflags | the sizes of other contiguous pages (mTHP) | with CAP_SYS_ADMIN |
 //!
 //! Pages of hugetlb are known by the page size of their mapping (`maps`).
@@ -99,6 +99,7 @@ fn order(size: usize) -> usize {
 /// # Errors
 /// - [`Error::BadValue`]: the range has no bytes.
 /// - [`Error::Inaccessible`]: without /proc, where a part is not mapped. With it, such parts hold nothing.
+/// - Why a file of /proc could not be opened, where a filter may end the process for mincore.
 pub fn of(start: *const u8, bytes: usize) -> Result<Resident, Error> {
     let page = page_size();
     let first = start.addr() & !(page - 1);
@@ -110,15 +111,20 @@ pub fn of(start: *const u8, bytes: usize) -> Result<Resident, Error> {
         maps::each(first, end, |mapping| look.mapping(mapping, first, end))?;
         look.failed.map_or(Ok(look.out), Err)
     });
-    if let Ok(found) = by_proc {
-        return Ok(found);
-    }
-    kernel::resident(start.wrapping_sub(start.addr() - first), end - first, |resident| {
+    let failed = match by_proc {
+        Ok(found) => return Ok(found),
+        Err(error) => error,
+    };
+    let known = kernel::resident(start.wrapping_sub(start.addr() - first), end - first, |resident| {
         if resident {
             result.add(page, page);
         }
-    })?;
-    Ok(result)
+    });
+    match known {
+        Ok(()) => Ok(result),
+        Err(Errno::NOSYS) => Err(failed.into()),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn open(path: &core::ffi::CStr) -> Result<OwnedFd, Errno> {

@@ -21,15 +21,21 @@ type Call = (libc::c_long, u32, u32);
 
 /// From now on these calls of this thread, and of threads that it starts, fail with the error beside them.
 fn refuse(calls: &[(Call, i32)]) {
+    let calls: Vec<_> = calls.iter().map(|&(call, error)| (call, libc::SECCOMP_RET_ERRNO | error as u32)).collect();
+    filter(&calls);
+}
+
+/// From now on these calls of this thread, and of threads that it starts, end as the filter's answer says.
+fn filter(calls: &[(Call, u32)]) {
     let op = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let load = |at| op(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, at);
     let equal = |k, jf| op(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, jf, k);
     let end = |k| op(libc::BPF_RET | libc::BPF_K, 0, 0, k);
     let mut program = Vec::new();
-    for ((number, argument, value), error) in calls {
+    for ((number, argument, value), answer) in calls {
         // struct seccomp_data: the arguments come behind 16 bytes.
         program.extend([load(0), equal(*number as u32, 3), load(16 + 8 * argument), equal(*value, 1)]);
-        program.push(end(libc::SECCOMP_RET_ERRNO | *error as u32));
+        program.push(end(*answer));
     }
     program.push(end(libc::SECCOMP_RET_ALLOW));
     let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
@@ -144,6 +150,29 @@ fn older_kernels_say_the_same() {
             assert_eq!((one.huge, one.resident, one.by_order), (other.huge, other.resident, other.by_order));
         }
     }
+}
+
+/// Catches a question for which a filter ends the process that it was started under.
+#[test]
+fn a_filter_may_end_it_for_mincore() {
+    if !apart("a_filter_may_end_it_for_mincore") {
+        return;
+    }
+    let mut small = Request::new(Pages::Small).allocate(MIB).expect("OS pages");
+    small.fill(1);
+    let limit = |most| {
+        let limit = libc::rlimit { rlim_cur: most, rlim_max: 1024 };
+        // SAFETY: the call reads the structure.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) }, 0);
+    };
+    limit(0);
+    let got = small.resident().expect("an answer by mincore");
+    assert_eq!((got.source, got.resident), (Source::Mincore as u32, MIB as u64));
+    // Any call with this length.
+    filter(&[((libc::SYS_mincore, 1, MIB as u32), libc::SECCOMP_RET_KILL_PROCESS)]);
+    assert_eq!(small.resident(), Err(Error::NoMemory), "no room for another file");
+    limit(1024);
+    assert_eq!(small.resident().expect("an answer").resident, MIB as u64);
 }
 
 /// Catches a range that needs /proc or /sys, and an answer that is made up.
