@@ -121,7 +121,7 @@ static void deepbind_in_threads(void) {
 
 /* Blocks of the C library where the program's own filter ends it for a question that the C library would not ask. */
 static void foreign_under_filter(void) {
-    static const int UNUSUAL[] = {SYS_mincore, SYS_openat, SYS_getpid, SYS_gettid};
+    static const int UNUSUAL[] = {SYS_mincore, SYS_openat, SYS_getpid, SYS_gettid, SYS_rt_sigprocmask};
     void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
     make_fn make = (make_fn)dlsym(libc, "malloc");
     check_foreign(make);

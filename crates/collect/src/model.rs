@@ -130,14 +130,14 @@ pub struct Process {
     pub failed: Option<Instant>,
 }
 
-/// How long after that it is tried again: its next try is likely to fail too, but a process that was short of memory,
-/// or in the middle of an exec, can be read later.
-const AGAIN: Duration = Duration::from_secs(60);
+/// How long after a failure a process is tried again: what was in the middle of an exec, or short of memory, can be read
+/// later.
+const RETRY: Duration = Duration::from_secs(60);
 
 impl Process {
     /// Whether it is worth trying to read it.
     pub fn is_readable(&self, now: Instant) -> bool {
-        !self.denied && self.failed.is_none_or(|at| now.saturating_duration_since(at) >= AGAIN)
+        !self.denied && self.failed.is_none_or(|at| now.saturating_duration_since(at) >= RETRY)
     }
 
     /// Bytes of live blocks, if they are known.

@@ -437,8 +437,8 @@ impl<O: Os> Allocator<O> {
         self.settle();
     }
 
-    /// Has a heap adopt the watch mode and the distance between samples, if it has others. It must not be one that was borrowed for a call. Called
-    /// under no lock, and not between a fast path that failed and its slow path.
+    /// Has a heap adopt the watch mode and the distance between samples, if it has others. It must not be one that was
+    /// borrowed for a call. Called under no lock, and not between a fast path that failed and its slow path.
     pub fn follow(&self, heap: Mine<'_>) {
         if heap.watch.get() != self.watch() {
             self.show(heap);

@@ -1,4 +1,5 @@
-//! Which pages of a process are resident: the ioctl PAGEMAP_SCAN of `/proc/PID/pagemap` (Linux 6.7).
+//! Which pages of a process are resident: the ioctl PAGEMAP_SCAN of `/proc/PID/pagemap` (Linux 6.7). The allocator has
+//! its own (`neap_sys::scan`), without the standard library.
 
 use std::fs::File;
 use std::io;

@@ -3,7 +3,6 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Instant;
@@ -114,7 +113,7 @@ impl Scanning {
         tracker.adopt(pid, "", &[], Some(&maps));
         let mut present = HashSet::with_capacity(known.len());
         for line in parse_maps(&maps).filter(|line| line.start < 1 << 63) {
-            for page in sys::present_pages(pagemap.as_raw_fd(), line.start, line.end) {
+            for page in sys::present_pages(&pagemap, line.start, line.end) {
                 present.insert(page);
                 if !known.contains(&page) {
                     let event = Happened::Sample(Box::new(appeared(pid, page)));

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use neap_launch::sys::page_size;
 
 use libc::{c_int, c_ulong, c_void};
+use neap_launch::pagemap;
 use neap_trace::perf::attr::Event;
 
 /// `PERF_EVENT_IOC_ENABLE`.
@@ -372,41 +373,27 @@ fn check(result: c_int) -> io::Result<()> {
 }
 
 /// The pages of a range that are in memory, by the ioctl PAGEMAP_SCAN (Linux 6.7), else by reading pagemap.
-pub fn present_pages(pagemap: RawFd, start: u64, end: u64) -> Vec<u64> {
+pub fn present_pages(pagemap: &File, start: u64, end: u64) -> Vec<u64> {
     let mut pages = Vec::new();
     if scan_pages(pagemap, start, end, &mut pages).is_none() {
         pages.clear();
-        read_pages(pagemap, start, end, &mut pages);
+        read_pages(pagemap.as_raw_fd(), start, end, &mut pages);
     }
     pages
 }
 
-/// ```text
-/// struct pm_scan_arg { u64 size, flags, start, end, walk_end, vec, vec_len, max_pages,
-///   category_inverted, category_mask, category_anyof_mask, return_mask; };
-/// struct page_region { u64 start, end, categories; };
-/// ```
-fn scan_pages(pagemap: RawFd, start: u64, end: u64, pages: &mut Vec<u64>) -> Option<()> {
-    const PAGEMAP_SCAN: c_ulong = 0xc060_6610;
-    const PAGE_IS_PRESENT: u64 = 1 << 3;
-    const REGIONS: usize = 512;
-    let mut regions = [[0u64; 3]; REGIONS];
+fn scan_pages(pagemap: &File, start: u64, end: u64, pages: &mut Vec<u64>) -> Option<()> {
     let mut from = start;
     while from < end {
-        let vector = regions.as_mut_ptr().expose_provenance() as u64;
-        let mut argument: [u64; 12] =
-            [96, 0, from, end, 0, vector, REGIONS as u64, 0, 0, PAGE_IS_PRESENT, 0, PAGE_IS_PRESENT];
-        // SAFETY: the argument has the size that it states, and its vector has room for that many regions.
-        let count = unsafe { libc::ioctl(pagemap, PAGEMAP_SCAN, argument.as_mut_ptr()) };
-        let count = usize::try_from(count).ok()?;
-        for &[first, behind, _] in regions.iter().take(count) {
-            pages.extend((first..behind).step_by(page_size()));
+        let (regions, walked) = pagemap::scan(pagemap, from..end).ok()?;
+        for region in regions.into_iter().filter(|region| !region.swapped) {
+            pages.extend(region.range.step_by(page_size()));
         }
-        // walk_end: the walk stops early where the vector is full.
-        if argument[4] <= from {
+        // The walk stops early where the regions are full.
+        if walked <= from {
             return None;
         }
-        from = argument[4];
+        from = walked;
     }
     Some(())
 }

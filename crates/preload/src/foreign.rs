@@ -108,23 +108,13 @@ impl<F: Copy> Next<F> {
     }
 }
 
-/// Bytes of glibc's headers that are read: of a block, or of the heap of a further arena.
-const HEADER: usize = 32;
-
-/// Whether a header at `p`, a multiple of 16, can be read. mincore would not do: a filter may end the process for it, and
-/// it says nothing of access.
-fn is_readable(p: usize) -> bool {
-    let last = p + HEADER - size_of::<u64>();
-    call::is_readable(p as u64) && call::is_readable(last as u64)
-}
-
 /// Whether `p` has the header of a live block of glibc's malloc.
 fn is_glibc_block(p: *mut u8) -> bool {
     let header = p.addr().wrapping_sub(16);
-    if !p.addr().is_multiple_of(16) || p.addr() < 4096 || !is_readable(header) {
+    if !p.addr().is_multiple_of(16) || p.addr() < 4096 || !call::is_readable(header as u64) {
         return false;
     }
-    // SAFETY: `is_readable` found the header's 16 bytes, which are aligned as `p` is.
+    // SAFETY: the header's first word can be read, and its 16 bytes, aligned as `p` is, are on one OS page.
     let (before, word) = unsafe {
         let h = p.sub(16).cast::<usize>();
         (h.read(), h.add(1).read())
@@ -139,7 +129,7 @@ fn is_glibc_block(p: *mut u8) -> bool {
     }
     if word & NON_MAIN_ARENA != 0 {
         let heap = header & !(HEAP_BYTES - 1);
-        return size < HEAP_BYTES && header + size <= heap + HEAP_BYTES && is_readable(heap);
+        return size < HEAP_BYTES && header + size <= heap + HEAP_BYTES && call::is_readable(heap as u64);
     }
     header >= FIRST_BREAK.load(Ordering::Relaxed) && header + size <= program_break()
 }

@@ -15,7 +15,8 @@ use core::cell::Cell;
 ///
 /// It counts bytes while the heap's allocations are sampled and not watched otherwise ([`Watch::Samples`]), so that the
 /// usual block costs a few instructions. Else each block is chosen by chance; as the process has no memory, it may begin
-/// to count, and stop, at any time. A heap follows a new interval at its next call that takes the slow path.
+/// to count, and stop, at any time. A heap follows a new interval at its next call that its caches
+/// do not serve ([`Sampler::follow`]).
 #[derive(Debug)]
 pub(crate) struct Sampler {
     /// Bytes until the next sample; 0: it does not count.
