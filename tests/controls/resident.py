@@ -1,12 +1,14 @@
 """Compares what malloc_info says that neap holds with what the kernel counts, in real programs that are idle.
 
-The library is the argument. Each program is started on it, works, and rests; gdb stops it, lets it call malloc_info, and
-copies /proc/PID/smaps meanwhile. The sums of the report's elements are to be what the kernel counts (resident or swapped)
+The library is the argument. Each program is started on it, works, and rests; its main thread is stopped and calls
+malloc_info, and /proc/PID/smaps is read meanwhile. The sums of the report's elements are to be what the kernel counts (resident or swapped)
 in neap's mappings, within 2 %: these are the arenas with their tables, and the page map. What else is resident in the
 process is not neap's: libraries, stacks, static data, other mappings of the program.
 """
 import os, re, shutil, signal, subprocess, sys, tempfile, time
 import xml.etree.ElementTree as tree
+
+import debugger
 
 library = os.path.abspath(sys.argv[1])
 work = tempfile.TemporaryDirectory(prefix="neap-resident-")
@@ -113,19 +115,15 @@ def is_neaps(areas):
 
 def ask(pid):
     """The elements of the report, and the mappings at the same time."""
-    report, smaps = f"{work.name}/{pid}.xml", f"{work.name}/{pid}.smaps"
-    call = ["gdb", "-nx", "-batch", "-p", str(pid),
-            "-ex", f'print $f = ((void *(*)(const char *, const char *))fopen)("{report}", "w")',
-            "-ex", f"shell cat /proc/{pid}/smaps > {smaps}",
-            "-ex", "print ((int (*)(int, void *))malloc_info)(0, $f)", "-ex", "print ((int (*)(void *))fclose)($f)"]
-    answer = subprocess.run(call, capture_output=True, text=True)
-    try:
-        root = tree.parse(report).getroot()
-    except (OSError, tree.ParseError):
-        raise SystemExit(f"gdb says: {answer.stdout}{answer.stderr}")
-    numbers = {(e.tag, e.get("type")): int(e.get("size")) for e in root if e.tag != "heap"}
-    with open(smaps) as f:
-        return numbers, areas_of(f)
+    report = f"{work.name}/{pid}.xml"
+    with debugger.Stopped(pid) as stopped:
+        file = stopped.call(debugger.find(pid, "libc", "fopen"), report, "w")
+        with open(f"/proc/{pid}/smaps") as f:
+            areas = areas_of(f)
+        stopped.call(debugger.find(pid, "libneap", "malloc_info"), 0, file)
+        stopped.call(debugger.find(pid, "libc", "fclose"), file)
+    root = tree.parse(report).getroot()
+    return {(e.tag, e.get("type")): int(e.get("size")) for e in root if e.tag != "heap"}, areas
 
 
 def compare(name, pid):

@@ -45,7 +45,11 @@ pub fn all(report: &Report, seen: &Seen, facts: &Facts) -> Vec<Remedy> {
 fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
     if facts.trimmable > 0 {
         all.push(Remedy {
-            text: format!("Have glibc give free OS pages back once: {}.", bytes(facts.trimmable)),
+            // gdb 13 cannot write the registers of processors with AMX, and leaves a process that crashes.
+            text: format!(
+                "Have glibc give free OS pages back once: {} (gdb 14 or newer; older ones harm some processes).",
+                bytes(facts.trimmable)
+            ),
             command: format!("gdb -p {} -batch -ex 'call (int)malloc_trim(0)'", seen.pid),
             bytes: facts.trimmable,
             rule: "whole resident OS pages in free blocks of all arenas, and the end of the main one".into(),
