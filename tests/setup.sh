@@ -40,6 +40,9 @@ want strace strace
 want prometheus prometheus
 want valgrind valgrind
 want_long libpython3.11-testsuite /usr/lib/python3.*/test/test_list.py
+want_long lintian lintian
+want_long rpm rpmbuild
+want_long debootstrap debootstrap
 want_long git git
 want_long sqlite3 sqlite3
 want_long redis-server redis-server

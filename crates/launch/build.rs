@@ -81,8 +81,9 @@ fn build_libraries(root: &Path, target_dir: &Path, target: &str) {
             command.env_remove(name);
         }
     }
-    // Line tables would be nine tenths of the copy; the symbol table stays, so that profilers name functions.
-    command.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
+    // Debug information would be four fifths of the copy; the symbol table stays, so that profilers name functions. The
+    // profile's own `strip` has no effect on a package that is also a static library.
+    command.env("RUSTFLAGS", "-Cstrip=debuginfo");
     let status = command.status().unwrap_or_else(|e| panic!("cannot start cargo for the libraries: {e}"));
     assert!(status.success(), "the build of the libraries failed: {status}; its messages are above");
 }

@@ -115,6 +115,11 @@ const LONG: &[(&str, Option<&str>, &str)] = &[
     ("crates/ranges/pool", Some("one_gibibyte"), "the kernel may take ten seconds to find 1 GiB that hangs together"),
     ("tests/exact", Some("totals"), "ten programs twice, of which some take ten seconds"),
     ("xtask/install", None, "installs the product, with the command's release build"),
+    (
+        "xtask/package",
+        None,
+        "builds packages and a Debian system to install them in: minutes, and some 200 MB from a mirror",
+    ),
     ("xtask/release", None, "links the command's release build three times: minutes"),
     ("tests/report", None, "looks at pages in Chromium, which has to be installed"),
     ("tests/formats", None, "fetches the Firefox Profiler's tool from registries, and wants Chromium"),

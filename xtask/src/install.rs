@@ -1,4 +1,5 @@
-//! `cargo xtask install`: the library, the command, header, pkg-config file and manual page, where a system wants them.
+//! `cargo xtask install`: the library, the command, header, pkg-config file, manual pages and completions, where a system
+//! wants them.
 
 use crate::place::root;
 use crate::release;
@@ -9,9 +10,15 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-const VERSION: &str = env!("CARGO_PKG_VERSION");
+pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// As `crates/preload/build.rs` sets it.
-const SONAME: &str = "libneap.so.0";
+pub const SONAME: &str = "libneap.so.0";
+/// Shells, and where they look for completions below PREFIX/share.
+const COMPLETIONS: &[(&str, &str)] = &[
+    ("bash", "bash-completion/completions/neap"),
+    ("zsh", "zsh/site-functions/_neap"),
+    ("fish", "fish/vendor_completions.d/neap.fish"),
+];
 
 /// Options of `cargo xtask install`.
 #[derive(ClapArgs)]
@@ -36,16 +43,25 @@ pub struct Args {
 /// Runs `cargo xtask install`.
 pub fn main(args: Args) -> Result<()> {
     ensure!(args.prefix.is_absolute(), "--prefix {} is not absolute: give the whole path", args.prefix.display());
+    build(args.order)?;
+    let base = put_all(&args.prefix, args.destdir.as_deref(), &args.libdir)?;
+    println!("installed neap {VERSION} below {}", base.display());
+    Ok(())
+}
+
+/// Builds the release, with the command laid out where that is asked for.
+pub fn build(order: bool) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let built = Command::new(&cargo).args(["build", "--release"]).current_dir(root()).status();
     ensure!(built.context("cannot start cargo")?.success(), "cargo build --release failed");
-    if args.order {
-        release::lay_out()?;
-    }
+    if order { release::lay_out() } else { Ok(()) }
+}
 
-    let inside = args.prefix.strip_prefix("/").unwrap_or(&args.prefix);
-    let base = args.destdir.as_ref().map_or_else(|| args.prefix.clone(), |dir| dir.join(inside));
-    let lib = base.join(&args.libdir);
+/// Puts the release build below a prefix, with a folder in front for packages, and returns where that is.
+pub fn put_all(prefix: &Path, destdir: Option<&Path>, libdir: &Path) -> Result<PathBuf> {
+    let inside = prefix.strip_prefix("/").unwrap_or(prefix);
+    let base = destdir.map_or_else(|| prefix.to_owned(), |dir| dir.join(inside));
+    let lib = base.join(libdir);
     let built = root().join("target/release");
     let versioned = format!("libneap.so.{VERSION}");
     put(&fs::read(built.join("neap"))?, &base.join("bin/neap"), 0o755)?;
@@ -55,15 +71,24 @@ pub fn main(args: Args) -> Result<()> {
     put(&fs::read(built.join("libneap.a"))?, &lib.join("libneap.a"), 0o644)?;
     put(&fs::read(root().join("include/neap.h"))?, &base.join("include/neap.h"), 0o644)?;
     let pc = fs::read_to_string(root().join("include/neap.pc.in"))?
-        .replace("@PREFIX@", &args.prefix.to_string_lossy())
-        .replace("@LIBDIR@", &args.libdir.to_string_lossy())
+        .replace("@PREFIX@", &prefix.to_string_lossy())
+        .replace("@LIBDIR@", &libdir.to_string_lossy())
         .replace("@VERSION@", VERSION);
     put(pc.as_bytes(), &lib.join("pkgconfig/neap.pc"), 0o644)?;
-    let page = Command::new(built.join("neap")).arg("man").output().context("cannot run neap man")?;
-    ensure!(page.status.success(), "neap man failed");
-    put(&page.stdout, &base.join("share/man/man1/neap.1"), 0o644)?;
-    println!("installed neap {VERSION} below {}", base.display());
-    Ok(())
+    let pages = base.join("share/man/man1");
+    fs::create_dir_all(&pages).with_context(|| format!("cannot make {}", pages.display()))?;
+    said(&["man", "--dir", &pages.to_string_lossy()])?;
+    for (shell, file) in COMPLETIONS {
+        put(&said(&["completions", shell])?, &base.join("share").join(file), 0o644)?;
+    }
+    Ok(base)
+}
+
+/// What the built command prints.
+fn said(args: &[&str]) -> Result<Vec<u8>> {
+    let done = Command::new(root().join("target/release/neap")).args(args).output().context("cannot run neap")?;
+    ensure!(done.status.success(), "neap {} failed: {}", args.join(" "), String::from_utf8_lossy(&done.stderr));
+    Ok(done.stdout)
 }
 
 /// Writes a file beside its place and renames it there: a library that programs use meanwhile is never half written.

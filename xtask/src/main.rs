@@ -14,6 +14,7 @@ mod links;
 mod mutants;
 mod mutation;
 mod nightly;
+mod package;
 mod peers;
 mod place;
 mod release;
@@ -36,8 +37,10 @@ struct Cli {
 enum Command {
     /// Every check that CI runs
     Ci(ci::Args),
-    /// Install library, command, header, pkg-config file and manual page
+    /// Install library, command, header, pkg-config file, manual pages and completions
     Install(install::Args),
+    /// Build packages for Debian and Fedora, a wheel, and an archive, in target/package
+    Package(package::Args),
     /// Build the command with a layout by `neap order`: its start touches fewer pages
     Release(release::Args),
     /// Build the other allocators as preload libraries in lab/peers/build
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
     let done = match Cli::parse().command {
         Command::Ci(args) => ci::main(args),
         Command::Install(args) => install::main(args),
+        Command::Package(args) => package::main(args),
         Command::Release(args) => release::main(args),
         Command::Peers(args) => peers::main(args),
         Command::Experiments(args) => experiments::main(args),

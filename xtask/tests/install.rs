@@ -73,7 +73,9 @@ fn programs_build_and_run() {
     check(prefix, "static", &["cc", "-static", "-std=c11"], &archive);
     let config = std::fs::read_to_string(prefix.join("lib/pkgconfig/neap.pc")).expect("neap.pc");
     assert!(config.contains(&format!("prefix={}\n", prefix.display())) && !config.contains('@'), "{config}");
-    assert!(prefix.join("share/man/man1/neap.1").is_file());
+    for file in ["man/man1/neap.1", "man/man1/neap-why.1", "bash-completion/completions/neap"] {
+        assert!(prefix.join("share").join(file).is_file(), "{file}");
+    }
     ran(Command::new(prefix.join("bin/neap")).args(["run", "--", "true"]).env("HOME", prefix));
     exports_are_declared(prefix);
 }

@@ -1,12 +1,14 @@
-//! The command line: one definition for the parser, `--help`, the man page and the shell completions. The arguments of a
+//! The command line: one definition for the parser, `--help`, the manual pages and the shell completions. The arguments of a
 //! command are defined beside it.
+
+use std::path::PathBuf;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::lab::args::LabArgs;
-use crate::options::{self, OptionsArgs};
+use crate::options::OptionsArgs;
 use crate::profile::args::ProfileArgs;
-use crate::run::args::{RUN_EXAMPLES, RunArgs};
+use crate::run::args::RunArgs;
 use neap_advise::args::AdviseArgs;
 use neap_exporter::args::ExporterArgs;
 use neap_huge::args::HugeArgs;
@@ -76,8 +78,14 @@ pub enum Command {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page (man -l <(neap man))
-    Man,
+    /// Print the manual page (man -l <(neap man)), or that of one command
+    Man {
+        /// The command; without one, all of them on one page
+        command: Option<String>,
+        /// Write a page for each command into this folder instead
+        #[arg(long, value_name = "FOLDER", conflicts_with = "command")]
+        dir: Option<PathBuf>,
+    },
 }
 
 /// Prints a completion script.
@@ -87,78 +95,11 @@ pub fn completions(shell: clap_complete::Shell) -> Result<u8, Error> {
     print(&text)
 }
 
-/// Prints the manual page of neap, followed by a section for each command.
-pub fn man() -> Result<u8, Error> {
-    let mut text = Vec::new();
-    // The table of options is at the end of the page.
-    let mut command = Cli::command().disable_help_subcommand(true).mut_subcommands(|sub| match sub.get_name() {
-        "run" => sub.after_long_help(RUN_EXAMPLES),
-        _ => sub,
-    });
-    command.build();
-    render(&command, &mut text).map_err(|e| Error::failed(format!("cannot render the manual page: {e}")))?;
-    print(as_typed(&String::from_utf8_lossy(&text)).as_bytes())?;
-    print(options::man_section().as_bytes())
-}
-
-/// The sections of a command and of the commands in it.
-fn render(command: &clap::Command, text: &mut Vec<u8>) -> std::io::Result<()> {
-    clap_mangen::Man::new(command.clone()).render(text)?;
-    command.get_subcommands().try_for_each(|sub| render(sub, text))
-}
-
-/// The page with its examples line by line, as they are in the help: not filled and not spread to both margins.
-fn as_typed(page: &str) -> String {
-    let (mut text, mut open) = (String::with_capacity(page.len()), false);
-    for line in page.lines() {
-        if open && (line.starts_with(".SH") || line.starts_with(".TH")) {
-            text.push_str(".fi\n");
-            open = false;
-        }
-        if line == ".SH EXTRA" {
-            text.push_str(".SH EXAMPLES\n.nf\n");
-            open = true;
-        } else if !(open && line == "Examples:") {
-            text.push_str(line);
-            text.push('\n');
-        }
-    }
-    text.push_str(if open { ".fi\n" } else { "" });
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use neap_pagein::args::PageinAction;
     use std::ffi::OsString;
-
-    /// Catches a manual page that lacks a command, or has examples in which several lines are one.
-    #[test]
-    fn the_manual_page_is_whole() {
-        let mut text = Vec::new();
-        let mut command = Cli::command().disable_help_subcommand(true);
-        command.build();
-        render(&command, &mut text).expect("a page");
-        let page = as_typed(std::str::from_utf8(&text).expect("UTF-8"));
-        for name in [
-            "neap\\-run",
-            "neap\\-profile\\-show",
-            "neap\\-pagein\\-diff",
-            "neap\\-why",
-            "neap\\-stats",
-            "neap\\-top",
-            "neap\\-exporter",
-            "neap\\-advise",
-            "neap\\-huge\\-reserve",
-            "neap\\-lab\\-peers\\-build",
-            "neap\\-man",
-        ] {
-            assert!(page.contains(&format!(".SH NAME\n{name} ")), "{name}: {page}");
-        }
-        assert!(page.contains(".SH EXAMPLES\n.nf\n") && !page.contains(".SH EXTRA"), "{page}");
-        assert_eq!(page.matches("\n.nf\n").count(), page.matches("\n.fi\n").count());
-    }
 
     /// Catches contradictions in the definitions.
     #[test]

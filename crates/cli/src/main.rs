@@ -3,6 +3,7 @@
 
 mod args;
 mod lab;
+mod man;
 mod options;
 mod profile;
 mod run;
@@ -73,6 +74,9 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
         Command::Lab(lab) => lab::run(lab),
         Command::Options(list) => options::list(list.json, list.pid),
         Command::Completions { shell } => args::completions(shell),
-        Command::Man => args::man(),
+        Command::Man { command, dir } => match dir {
+            Some(dir) => man::write(&dir),
+            None => man::show(command.as_deref()),
+        },
     }
 }

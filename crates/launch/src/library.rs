@@ -239,6 +239,12 @@ mod tests {
         crate::private_dir::for_test()
     }
 
+    /// Catches debug information in the copy, which is four fifths of it: the command is to be at most 8 MB.
+    #[test]
+    fn the_copies_are_small() {
+        assert!(NEAP.bytes.len() < 900_000 && INSTRUMENT.bytes.len() < 50_000);
+    }
+
     /// Catches a wrong order of places and relative paths.
     #[test]
     fn places_are_tried_in_order() {

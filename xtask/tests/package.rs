@@ -1,0 +1,190 @@
+//! What `cargo xtask package` builds can be installed, runs, and is as small as it should be.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Bytes that the stripped command and library may have.
+const COMMAND_BYTES: u64 = 8_100_000;
+const LIBRARY_BYTES: u64 = 620_000;
+
+fn ran(command: &mut Command) -> Output {
+    let output = command.output().unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{command:?}: {out}{err}");
+    output
+}
+
+fn said(command: &mut Command) -> String {
+    String::from_utf8(ran(command).stdout).expect("text")
+}
+
+/// The folder of packages, which are built once.
+fn packages() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        ran(Command::new(env!("CARGO_BIN_EXE_xtask")).arg("package"));
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/package")
+    })
+}
+
+/// The files whose names end so.
+fn built(end: &str) -> Vec<PathBuf> {
+    let entries = fs::read_dir(packages()).expect("packages").map(|entry| entry.expect("an entry").path());
+    let mut found: Vec<_> = entries.filter(|path| path.to_string_lossy().ends_with(end)).collect();
+    found.sort();
+    assert!(!found.is_empty(), "no {end}");
+    found
+}
+
+/// A folder that goes away.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("neap-package-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).expect("a folder");
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Whether a program is missing, which is said.
+fn lacks(program: &str) -> bool {
+    let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().expect("sh");
+    if !found.status.success() {
+        println!("SKIPPED: {program} is missing (tests/setup.sh installs it)");
+    }
+    !found.status.success()
+}
+
+/// Catches packages that break Debian's rules: names, links, copyright, pages, permissions, what is not stripped.
+#[test]
+fn lintian_is_content() {
+    if lacks("lintian") {
+        return;
+    }
+    let mut lintian = Command::new("lintian");
+    // The command is static and position-independent, which is taken for a library.
+    let apart = "shared-library-lacks-prerequisites";
+    lintian.args(["--fail-on", "error,warning", "--allow-root", "--suppress-tags", apart]).args(built(".deb"));
+    ran(&mut lintian);
+}
+
+/// Catches packages that cannot be installed, a library that the loader does not find by its bare name, a header without
+/// a link, and pages that man does not find.
+#[test]
+fn debian_installs_and_runs_it() {
+    if lacks("debootstrap") {
+        return;
+    }
+    let root = Folder::new("deb");
+    let mut debootstrap = Command::new("debootstrap");
+    ran(debootstrap.args(["--variant=minbase", "--include=gcc,libc6-dev,pkgconf", "bookworm"]).arg(&root.0));
+    for file in built(".deb") {
+        fs::copy(&file, root.0.join("tmp").join(file.file_name().expect("a name"))).expect("room");
+    }
+    let program = "#include <neap.h>\n#include <stdio.h>\nint main(void) { return puts(neap_version()) < 0; }\n";
+    fs::write(root.0.join("tmp/p.c"), program).expect("room");
+    let script = "set -e; dpkg -i /tmp/*.deb > /dev/null; LD_PRELOAD=libneap.so.0 cat /proc/self/maps | grep -c libneap; \
+        cc -o /tmp/p /tmp/p.c $(pkg-config --cflags --libs neap); /tmp/p; cc -static -o /tmp/s /tmp/p.c -l:libneap.a; /tmp/s; \
+        neap --version; test -f /usr/share/man/man1/neap-why.1.gz; dpkg -r neap-dbgsym neap libneap-dev libneap0 > /dev/null; \
+        ! ls /usr/lib/*/libneap* 2> /dev/null";
+    let mut chroot = Command::new("unshare");
+    chroot.args(["--mount", "--pid", "--fork", "--mount-proc", "--root"]).arg(&root.0).args(["sh", "-c", script]);
+    let text = said(&mut chroot);
+    let lines: Vec<_> = text.lines().collect();
+    assert!(lines[0].parse::<u32>().is_ok_and(|mappings| mappings > 2), "{text}");
+    assert_eq!(lines[1..3], [VERSION, VERSION], "{text}");
+    assert!(lines[3].starts_with(&format!("neap {VERSION} ")), "{text}");
+}
+
+/// Catches RPMs with other files than those that their names promise, or that want what no system has.
+#[test]
+fn rpms_have_their_files() {
+    if lacks("rpm") {
+        return;
+    }
+    let arch = std::env::consts::ARCH;
+    for (name, file) in [
+        ("neap", "/usr/share/man/man1/neap-why.1"),
+        ("neap-libs", "/usr/lib64/libneap.so.0"),
+        ("neap-devel", "/usr/lib64/pkgconfig/neap.pc"),
+        ("neap-debuginfo", "/usr/lib/debug/.build-id"),
+    ] {
+        let package = packages().join(format!("{name}-{VERSION}-1.{arch}.rpm"));
+        let list = said(Command::new("rpm").args(["-qlp"]).arg(&package));
+        assert!(list.lines().any(|line| line.starts_with(file)), "{name}: {list}");
+        let wants = said(Command::new("rpm").args(["-qp", "--requires"]).arg(&package));
+        for want in wants.lines() {
+            let known = [
+                "rpmlib(",
+                "libc.so.6(",
+                "ld-linux",
+                "/sbin/ldconfig",
+                "/bin/sh",
+                "neap-libs",
+                "rtld(",
+                "/usr/bin/pkg-config",
+            ];
+            assert!(known.iter().any(|known| want.starts_with(known)), "{name} wants {want}");
+        }
+    }
+    let root = Folder::new("rpm");
+    let package = packages().join(format!("neap-libs-{VERSION}-1.{arch}.rpm"));
+    let mut rpm = Command::new("rpm");
+    rpm.arg("--root").arg(&root.0).args(["--install", "--nodeps", "--noscripts", "--ignorearch"]).arg(package);
+    ran(&mut rpm);
+    let library = root.0.join("usr/lib64/libneap.so.0");
+    let maps = said(Command::new("cat").arg("/proc/self/maps").env("LD_PRELOAD", library));
+    assert!(maps.contains("libneap.so.0"), "{maps}");
+}
+
+/// Catches a wheel that pip refuses, a command without the right to run, and scripts that another Python runs.
+#[test]
+fn pip_installs_the_wheel() {
+    let venv = Folder::new("wheel");
+    ran(Command::new("python3").args(["-m", "venv"]).arg(&venv.0));
+    let python = venv.0.join("bin/python");
+    let mut pip = Command::new(&python);
+    ran(pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check"]).args(built(".whl")));
+    assert!(said(Command::new(venv.0.join("bin/neap")).arg("--version")).starts_with(&format!("neap {VERSION} ")));
+    let script = venv.0.join("script.py");
+    fs::write(&script, "import sys\nprint(sys.prefix, sys.argv[1:], 'libneap' in open('/proc/self/maps').read())\n")
+        .expect("room");
+    for before in [&["run"][..], &["run", "--set", "purge_delay=1s", "--"]] {
+        let mut run = Command::new(&python);
+        run.args(["-m", "neap"]).args(before).arg(&script).args(["--", "-x"]).env("XDG_CACHE_HOME", &venv.0);
+        assert_eq!(said(&mut run), format!("{} ['--', '-x'] True\n", venv.0.display()));
+    }
+}
+
+/// Catches an archive whose script leaves files out, wrong paths in neap.pc, and binaries that are too large.
+#[test]
+fn the_archive_installs_itself() {
+    let place = Folder::new("tar");
+    let archive = built(".tar.xz").pop().expect("one");
+    ran(Command::new("tar").arg("-C").arg(&place.0).arg("-xf").arg(&archive));
+    let inside = place.0.join(archive.file_stem().and_then(|stem| Path::new(stem).file_stem()).expect("a name"));
+    let prefix = place.0.join("prefix with space");
+    ran(Command::new("sh").arg(inside.join("install.sh")).arg(&prefix));
+    let command = prefix.join("bin/neap");
+    assert!(said(Command::new(&command).arg("--version")).starts_with(&format!("neap {VERSION} ")));
+    let mut cat = Command::new(&command);
+    let maps = said(cat.args(["run", "--", "cat", "/proc/self/maps"]).env("XDG_CACHE_HOME", &place.0));
+    assert!(maps.contains("libneap.so"), "{maps}");
+    let config = fs::read_to_string(prefix.join("lib/pkgconfig/neap.pc")).expect("neap.pc");
+    assert!(config.contains(&format!("prefix={}\n", prefix.display())), "{config}");
+    let library = prefix.join(format!("lib/libneap.so.{VERSION}"));
+    for (file, most) in [(command, COMMAND_BYTES), (library, LIBRARY_BYTES)] {
+        let length = fs::metadata(&file).expect("a file").len();
+        assert!(length <= most, "{} has {length} bytes", file.display());
+    }
+}
