@@ -1,12 +1,19 @@
-//! Any bytes are the memory of a process: a walk of its heaps must come to an end, and its figures must add up.
+//! Hostile memory: a walk of its heaps must come to an end, and its figures must add up.
 //!
-//! The bytes are a small process: a file with data, then anonymous memory. Words in it that name a place in 64 KiB become
-//! addresses, so that the fuzzer can build pointers.
+//! The first byte chooses a recorded heap, and the others are damage to it (`crates/heaps/tests/support/damaged.rs`). Or it
+//! chooses none: then the others are a small process, a file with data and anonymous memory behind it. Words in that which
+//! name a place in 64 KiB become addresses, so that the fuzzer can build pointers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use neap_heaps::{Mapping, Memory, NoFiles, Run, Unreadable, find};
 use std::ops::Range;
+use std::sync::LazyLock;
+use support::damaged::{Damaged, recordings, words};
+use support::recording::Recording;
+
+#[path = "../../crates/heaps/tests/support/mod.rs"]
+mod support;
 
 /// Where the data is; the heap follows.
 const DATA: u64 = 0x7000_0000_0000;
@@ -32,7 +39,21 @@ impl Memory for Bytes {
     }
 }
 
+static RECORDED: LazyLock<Vec<(Recording, Vec<(u64, u64)>)>> = LazyLock::new(|| {
+    let with_words = |recording: Recording| (recording.clone(), words(&recording));
+    recordings().into_iter().map(|(_, recording)| with_words(recording)).collect()
+});
+
 fuzz_target!(|bytes: &[u8]| {
+    let Some((which, rest)) = bytes.split_first() else { return };
+    match RECORDED.get(usize::from(*which) % (RECORDED.len() + 1)) {
+        Some((recording, words)) => drop(Damaged::new(recording, words, rest).walk()),
+        None => small(rest),
+    }
+});
+
+/// The bytes are all of a process.
+fn small(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     bytes.resize(bytes.len().next_multiple_of(PAGE as usize).max(0x4000), 0);
     let length = bytes.len() as u64;
@@ -59,4 +80,4 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(part.bytes <= held && part.resident_bytes <= part.bytes, "{part:?}");
         }
     }
-});
+}

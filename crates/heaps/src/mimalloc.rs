@@ -75,7 +75,8 @@ fn front_of_arena(memory: &dyn Memory, at: u64, range: &Range<u64>) -> Option<(u
     let bytes = read(memory, at..range.end.min(at + 64));
     let (slices, own) = (word(&bytes, 40)?, word(&bytes, 48)?);
     let fits = (SEGMENT / SLICE..1 << 32).contains(&slices) && (1..slices.min(FRONT / SLICE)).contains(&own);
-    fits.then_some((own * SLICE, slices * SLICE))
+    // Not before they are known to fit.
+    fits.then(|| (own * SLICE, slices * SLICE))
 }
 
 /// Blocks of one size.

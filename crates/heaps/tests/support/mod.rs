@@ -1,6 +1,7 @@
 //! The memory of a process for tests: `process_vm_readv` and `/proc/PID/pagemap`.
 #![allow(dead_code)]
 
+pub mod damaged;
 pub mod info;
 pub mod recording;
 
