@@ -1,6 +1,7 @@
 //! The writable data of libraries and programs, in which allocators keep their roots.
 
-use crate::{Files, Mapping, Memory};
+use crate::{Files, Mapping, Memory, Unreadable};
+use memchr::memmem::Finder;
 use std::ops::Range;
 
 /// Bytes of one file's data that are searched.
@@ -43,21 +44,39 @@ pub fn read(memory: &dyn Memory, range: Range<u64>) -> Vec<u8> {
 /// Bytes of a file that are read at once.
 const PIECE: usize = 1 << 20;
 
+/// What stands in the file behind `mapping` from the first place of `text` on: at most `length` bytes.
+pub fn find<F: Files + ?Sized>(
+    files: &F,
+    mapping: &Mapping,
+    text: &[u8],
+    length: usize,
+) -> Result<Option<Vec<u8>>, Unreadable> {
+    let (mut piece, mut at) = (vec![0; PIECE], 0);
+    let finder = Finder::new(text);
+    loop {
+        let got = files.read(mapping, at, &mut piece).min(PIECE);
+        let bytes = &piece[..got];
+        if at == 0 && bytes.is_empty() {
+            return Err(Unreadable);
+        }
+        if let Some(place) = finder.find(bytes) {
+            let mut line = vec![0; length];
+            let got = files.read(mapping, at + place as u64, &mut line).min(length);
+            line.truncate(got);
+            return Ok(Some(line));
+        }
+        if bytes.len() < text.len() {
+            return Ok(None);
+        }
+        // The text may lie across the end of a piece.
+        at += (bytes.len() - text.len() + 1) as u64;
+    }
+}
+
 /// Whether the file behind `mapping` has `text` in it, as the messages of an allocator have its name. Also true where files
 /// cannot be read. So the data of most files need no search by structure, which reads far more.
 pub fn mentions(files: &dyn Files, mapping: &Mapping, text: &[u8]) -> bool {
-    let (mut piece, mut at) = (vec![0; PIECE], 0);
-    loop {
-        let length = files.read(mapping, at, &mut piece).min(PIECE);
-        let bytes = &piece[..length];
-        if bytes.len() < text.len() {
-            return at == 0 && bytes.is_empty();
-        }
-        if bytes.windows(text.len()).any(|window| window == text) {
-            return true;
-        }
-        at += (bytes.len() - text.len() + 1) as u64;
-    }
+    !matches!(files.find(mapping, text, 0), Ok(None))
 }
 
 #[cfg(test)]
@@ -86,7 +105,11 @@ mod tests {
             let mut file = vec![0; 3 * PIECE];
             assert!(!mentions(&File(file.clone()), &Mapping::default(), b"jemalloc"));
             file[at..at + 8].copy_from_slice(b"jemalloc");
-            assert!(mentions(&File(file), &Mapping::default(), b"jemalloc"), "at {at}");
+            file[at + 8..].iter_mut().take(3).for_each(|byte| *byte = b'!');
+            let file = File(file);
+            assert!(mentions(&file, &Mapping::default(), b"jemalloc"), "at {at}");
+            let line = file.find(&Mapping::default(), b"jemalloc", 11).expect("it can be read").expect("it is there");
+            assert!(b"jemalloc!!!".starts_with(&line) && line.len() >= 8, "at {at}: {line:?}");
         }
         assert!(!mentions(&File(b"short".to_vec()), &Mapping::default(), b"jemalloc"));
         assert!(mentions(&File(Vec::new()), &Mapping::default(), b"jemalloc"), "a file that cannot be read");

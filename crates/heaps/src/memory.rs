@@ -68,6 +68,12 @@ pub trait Files {
     /// Copies bytes of the file behind `mapping`, from `offset` in the file on; how many there were.
     fn read(&self, mapping: &Mapping, offset: u64, into: &mut [u8]) -> usize;
 
+    /// What stands in the file from the first place of `text` on: at most `length` bytes; nothing where it has no such text.
+    /// An implementation may remember answers, as processes share files.
+    fn find(&self, mapping: &Mapping, text: &[u8], length: usize) -> Result<Option<Vec<u8>>, Unreadable> {
+        crate::data::find(self, mapping, text, length)
+    }
+
     /// Where in the memory of the process the symbol `name` of the file behind `mapping` is: from its symbol tables.
     fn symbol(&self, mapping: &Mapping, name: &str) -> Option<u64>;
 }

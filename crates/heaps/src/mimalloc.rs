@@ -4,7 +4,7 @@
 //! begin. Version 2 has the records at the front of its segments of 32 MiB; version 3 at the front of its
 //! arenas. They are recognised by numbers that fit together.
 
-use crate::data::read;
+use crate::data::{mentions, read};
 use crate::jemalloc::{joined, part};
 use crate::window::{overlap, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Split};
@@ -65,7 +65,9 @@ fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
     let mut paths = mappings.iter().filter_map(|mapping| mapping.file());
     let named = paths.find(|path| path.rsplit('/').next().is_some_and(|name| name.contains("mimalloc")));
     let program = mappings.iter().find(|mapping| mapping.file().is_some());
-    let has_symbol = |mapping: &&Mapping| files.symbol(mapping, "mi_malloc").is_some();
+    // Its symbols have their names in it, and reading them all is slow.
+    let has_symbol =
+        |mapping: &&Mapping| mentions(files, mapping, b"mi_malloc") && files.symbol(mapping, "mi_malloc").is_some();
     named.map(str::to_string).or_else(|| program.filter(has_symbol)?.name.clone())
 }
 

@@ -1,6 +1,6 @@
 //! Heaps of a process: neap's own by its records, others by their structures.
 
-use crate::files::Files;
+use crate::known::Known;
 use crate::memory::Process;
 use neap_account::model::HeapFigures;
 use neap_account::parse;
@@ -40,7 +40,7 @@ pub fn read(seen: &mut Seen, memory: &Process) {
 /// The heaps of other allocators. A heap that grows while it is looked for is not where the list of mappings has it: then
 /// it is looked for again, with a new list.
 fn find(seen: &Seen, memory: &Process) -> Vec<Heap> {
-    let files = Files::new(seen.pid);
+    let files = Known::new(seen.pid);
     let (mut found, began) = (Vec::new(), Instant::now());
     for _ in 0..TRIES {
         let text = fs::read(format!("/proc/{}/maps", seen.pid)).unwrap_or_default();

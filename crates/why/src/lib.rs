@@ -8,7 +8,8 @@
 //! |---|---|
 //! | `args.rs` | the arguments |
 //! | `read.rs`, `failed.rs` | from `/proc` to what was seen; why that failed |
-//! | `memory.rs`, `files.rs`, `sys.rs` | memory and files of a process; system calls |
+//! | `memory.rs`, `sys.rs` | memory of a process; system calls |
+//! | `files.rs`, `known.rs` | its files; what is remembered of them |
 //! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `python.rs` | what its memory says |
 //! | `cgroup.rs` | a container |
 //! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; where reports go |
@@ -23,6 +24,7 @@ mod cgroup;
 mod failed;
 mod files;
 mod heaps;
+mod known;
 mod memory;
 mod output;
 mod over_time;

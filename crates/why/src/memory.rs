@@ -115,12 +115,19 @@ mod tests {
     fn this_process_is_read() {
         let mut process = Process::open(std::process::id()).expect("this process");
         let page = process.page as usize;
-        let mut block = vec![0u8; 64 * page];
-        let start = (block.as_ptr() as usize).next_multiple_of(page) - block.as_ptr() as usize;
+        // A mapping: malloc may hand out memory that was used before.
+        let length = 64 * page;
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        // SAFETY: a new mapping, which nothing else knows; it stays until this process ends.
+        let block = unsafe {
+            let at = libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            std::slice::from_raw_parts_mut(at.cast::<u8>(), length)
+        };
         for at in [3, 4, 9] {
-            block[start + at * page] = at as u8;
+            block[at * page] = at as u8;
         }
-        let base = block.as_ptr() as u64 + start as u64;
+        let base = block.as_ptr() as u64;
         let range = base..base + 16 * page as u64;
         let scanned = process.resident_bytes(range.clone());
         let mut byte = [0];

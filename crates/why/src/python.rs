@@ -25,13 +25,10 @@ pub fn read(seen: &mut Seen, memory: &Process) {
     };
     let taken: Vec<Range<u64>> =
         seen.heaps.iter().flat_map(|heap| heap.pieces.iter().map(|piece| piece.range.clone())).collect();
-    let found = POOLS.map(|size| {
-        let mut found = Found { size, pieces: Vec::new(), live: 0, free: 0 };
-        for mapping in seen.mappings.iter().filter(may_be) {
-            found.mapping(memory, mapping, &taken);
-        }
-        found
-    });
+    let mut found = POOLS.map(|size| Found { size, pieces: Vec::new(), live: 0, free: 0 });
+    for mapping in seen.mappings.iter().filter(may_be) {
+        search(memory, mapping, &taken, &mut found);
+    }
     let Some(best) = found.into_iter().max_by_key(|found| found.live + found.free).filter(|found| found.live > 0)
     else {
         return;
@@ -54,28 +51,38 @@ struct Found {
     free: u64,
 }
 
+/// Looks for pools of each size in a mapping.
+fn search(memory: &Process, mapping: &Mapping, taken: &[Range<u64>], found: &mut [Found]) {
+    let mut buffer = vec![0; STEP as usize];
+    for region in memory.regions(mapping.range.clone()).into_iter().filter(|region| !region.swapped) {
+        // A pool of each size begins where a step does.
+        let mut at = region.range.start & !(STEP - 1);
+        while at < region.range.end {
+            let place = at.max(region.range.start)..region.range.end.min(at + STEP);
+            let part = &mut buffer[..(place.end - place.start) as usize];
+            if memory.copy(place.start, part) {
+                for found in found.iter_mut() {
+                    found.pools(part, place.start, mapping, taken);
+                }
+            }
+            at += STEP;
+        }
+    }
+}
+
 impl Found {
-    fn mapping(&mut self, memory: &Process, mapping: &Mapping, taken: &[Range<u64>]) {
-        let mut buffer = vec![0; STEP as usize];
-        for region in memory.regions(mapping.range.clone()).into_iter().filter(|region| !region.swapped) {
-            let mut at = region.range.start.next_multiple_of(self.size);
-            while at + self.size <= region.range.end {
-                let wanted = (region.range.end - at).min(STEP) / self.size * self.size;
-                let part = &mut buffer[..wanted as usize];
-                if wanted == 0 || !memory.copy(at, part) {
-                    break;
-                }
-                for (number, bytes) in part.chunks(self.size as usize).enumerate() {
-                    let address = at + number as u64 * self.size;
-                    let Some(front) = bytes.first_chunk::<HEADER>() else { continue };
-                    let known = taken.iter().any(|range| range.contains(&address));
-                    if let Some(pool) = pool(address, self.size, front).filter(|_| !known) {
-                        self.add(mapping, address);
-                        self.live += pool.live;
-                        self.free += pool.free;
-                    }
-                }
-                at += wanted;
+    /// Those in `bytes`, which are at `start`.
+    fn pools(&mut self, bytes: &[u8], start: u64, mapping: &Mapping, taken: &[Range<u64>]) {
+        let first = start.next_multiple_of(self.size);
+        let bytes = bytes.get((first - start) as usize..).unwrap_or_default();
+        for (number, bytes) in bytes.chunks_exact(self.size as usize).enumerate() {
+            let address = first + number as u64 * self.size;
+            let Some(front) = bytes.first_chunk::<HEADER>() else { continue };
+            let Some(pool) = pool(address, self.size, front) else { continue };
+            if !taken.iter().any(|range| range.contains(&address)) {
+                self.add(mapping, address);
+                self.live += pool.live;
+                self.free += pool.free;
             }
         }
     }

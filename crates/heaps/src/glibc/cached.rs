@@ -65,33 +65,53 @@ pub fn fastbins(memory: &dyn Memory, heads: &[u64], ranges: &Ranges) -> (Vec<u64
     (chunks, are_all)
 }
 
-/// The OS page that was read last: lists often stay in it.
+/// What was read last: lists often stay near, as blocks are freed in the order of their addresses. A list that jumps costs
+/// an OS page each time, one that goes on next to what was read costs larger and larger pieces.
 struct Near<'m> {
     memory: &'m dyn Memory,
     start: u64,
+    length: u64,
     bytes: Vec<u8>,
 }
 
 impl<'m> Near<'m> {
+    /// Bytes that are read for a jump, and at most.
+    const LEAST: u64 = 4096;
+    const MOST: u64 = 64 << 10;
+
     fn new(memory: &'m dyn Memory) -> Self {
-        Near { memory, start: u64::MAX, bytes: Vec::new() }
+        Near { memory, start: 0, length: Self::LEAST, bytes: Vec::new() }
     }
 
     /// The size field and the first link of a chunk.
     fn chunk(&mut self, at: u64) -> Option<(u64, u64)> {
-        const SIZE: u64 = 4096;
-        if at & !(SIZE - 1) != self.start {
-            self.start = at & !(SIZE - 1);
-            self.bytes.resize(SIZE as usize, 0);
-            if !copy(self.memory, self.start, &mut self.bytes) {
-                self.start = u64::MAX;
-                return None;
-            }
+        if !(self.start..self.start + self.bytes.len() as u64).contains(&at) {
+            self.read(at)?;
         }
         let offset = (at - self.start) as usize;
         let size = word(&self.bytes, offset + 8)?;
         let link = word(&self.bytes, offset + 16).or_else(|| peek(self.memory, at + 16))?;
         Some((size, link))
+    }
+
+    /// Reads what is around `at`.
+    fn read(&mut self, at: u64) -> Option<()> {
+        let page = at & !(Self::LEAST - 1);
+        let end = self.start + self.bytes.len() as u64;
+        let (is_above, is_below) = (page == end, page + Self::LEAST == self.start);
+        self.length = if is_above || is_below { (2 * self.length).min(Self::MOST) } else { Self::LEAST };
+        // Below: the piece ends behind the page.
+        let start = if is_below { (page + Self::LEAST).saturating_sub(self.length) } else { page };
+        for (start, length) in [(start, self.length), (page, Self::LEAST)] {
+            self.start = start;
+            self.bytes.resize(length as usize, 0);
+            if copy(self.memory, start, &mut self.bytes) {
+                return Some(());
+            }
+            self.length = Self::LEAST;
+        }
+        self.bytes.clear();
+        None
     }
 }
 

@@ -9,6 +9,8 @@ use std::ops::Range;
 
 /// OS pages without a header that are read before the search ends.
 const PAGES: u32 = 1 << 20;
+/// Bytes that are read at once, where no block was found for a while.
+const PIECE: u64 = 256 << 10;
 /// Flags of a header: the block has its own mapping.
 const MMAPPED: u64 = 2;
 
@@ -38,15 +40,31 @@ pub fn search(memory: &dyn Memory, spans: &[Range<u64>], number: u64, bytes: u64
 fn part(memory: &dyn Memory, span: &Range<u64>, at: u64, blocks: &mut Blocks, pages: &mut u32) -> u64 {
     let size = page_size(memory);
     let end = at.saturating_add(16 << 20).min(span.end);
-    let (mut runs, mut bytes) = (Vec::new(), vec![0; size as usize]);
+    let (mut runs, mut read, mut piece, mut step) = (Vec::new(), 0..0, Vec::new(), size);
     memory.resident(at..end, &mut runs);
     let mut place = at;
     for run in runs {
-        place = place.max(run.range.start);
-        while place < run.range.end.min(end) && *pages > 0 {
+        let run = run.range.start..run.range.end.min(end);
+        place = place.max(run.start);
+        while place < run.end && *pages > 0 {
             *pages -= 1;
-            let block = memory.read(place, &mut bytes).ok().and_then(|()| block(&bytes, place, span));
+            if !read.contains(&place) {
+                read = place..run.end.min(place + step);
+                step = (2 * step).min(PIECE);
+                piece.resize((read.end - place) as usize, 0);
+                // What cannot be read in one go may be gone in part.
+                if memory.read(place, &mut piece).is_err() {
+                    read = place..run.end.min(place + size);
+                    piece.resize((read.end - place) as usize, 0);
+                    if memory.read(place, &mut piece).is_err() {
+                        piece.fill(0);
+                    }
+                }
+            }
+            let offset = (place - read.start) as usize;
+            let bytes = piece.get(offset..offset + size as usize);
             // A block that begins in memory which is another's is none.
+            let block = bytes.and_then(|bytes| block(bytes, place, span));
             let Some(block) = block.filter(|block| blocks.ranges.last().is_none_or(|last| block.start >= last.end))
             else {
                 place += size;
@@ -58,6 +76,8 @@ fn part(memory: &dyn Memory, span: &Range<u64>, at: u64, blocks: &mut Blocks, pa
             blocks.swapped += swapped;
             blocks.bytes += length;
             place = block.end;
+            // Behind a block another one is likely: its header is all that is wanted.
+            step = size;
             blocks.ranges.push(block);
         }
     }

@@ -19,9 +19,6 @@ use std::collections::HashSet;
 use std::ops::Range;
 use walk::{Area, Found};
 
-/// Bytes of a file that are searched for its version.
-const TEXT: u64 = 64 << 20;
-
 /// The heaps of all copies of glibc in a process.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let mut found: Vec<(Copy, Arena)> = Vec::new();
@@ -244,21 +241,10 @@ fn part<'a>(memory: &dyn Memory, arena: &Arena, found: impl Iterator<Item = (&'a
 
 /// The version that the file says, as `2.36`.
 fn version(files: &dyn Files, mapping: &Mapping) -> Option<String> {
-    const SAYS: &[u8] = b"GNU C Library";
     const BEFORE: &[u8] = b"release version ";
-    let (mut piece, mut offset) = (vec![0; 1 << 20], 0);
-    while offset < TEXT {
-        let length = files.read(mapping, offset, &mut piece);
-        let bytes = piece.get(..length)?;
-        if let Some(at) = bytes.windows(SAYS.len()).position(|window| window == SAYS) {
-            let line = &bytes[at..bytes.len().min(at + 256)];
-            let at = line.windows(BEFORE.len()).position(|window| window == BEFORE)? + BEFORE.len();
-            let is_part = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
-            let text: Vec<u8> = line[at..].iter().take_while(is_part).copied().collect();
-            return Some(String::from_utf8(text).ok()?.trim_end_matches('.').to_string());
-        }
-        // The text may lie across the end of a piece.
-        offset += (length as u64).checked_sub(512).filter(|step| *step > 0)?;
-    }
-    None
+    let line = files.find(mapping, b"GNU C Library", 256).ok()??;
+    let at = line.windows(BEFORE.len()).position(|window| window == BEFORE)? + BEFORE.len();
+    let is_part = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
+    let text: Vec<u8> = line[at..].iter().take_while(is_part).copied().collect();
+    Some(String::from_utf8(text).ok()?.trim_end_matches('.').to_string())
 }
