@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -180,29 +180,6 @@ fn prometheus_scrapes_it() {
     let (_, later) = get(&target, "/metrics", "");
     assert!(later.contains("\nneap_exporter_processes 0\n"), "{page}\n{later}");
     drop(exporter);
-}
-
-/// Catches rules and a dashboard that their programs do not read, and metrics in them that there are not.
-#[test]
-fn what_is_in_contrib_is_valid() {
-    let contrib = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib"));
-    let read = |name: &str| fs::read_to_string(contrib.join(name)).expect("it is there");
-    let docs = fs::read_to_string(contrib.join("../docs/exporter.md")).expect("it is there");
-    let dashboard: Value = serde_json::from_str(&read("neap-dashboard.json")).expect("JSON");
-    let panels = dashboard["panels"].as_array().expect("panels");
-    assert!(panels.len() >= 10 && panels.iter().all(|panel| panel["targets"][0]["expr"].is_string()));
-    for name in ["neap-dashboard.json", "neap-alerts.yml"] {
-        for word in read(name).split(|c: char| !c.is_ascii_alphanumeric() && c != '_') {
-            if word.starts_with("neap_process_") || word.starts_with("neap_exporter_") {
-                assert!(docs.contains(&format!("`{word}`")), "{name}: {word}");
-            }
-        }
-    }
-    let checked = Command::new("promtool").args(["check", "rules"]).arg(contrib.join("neap-alerts.yml")).output();
-    let Ok(checked) = checked else {
-        return skip("what_is_in_contrib_is_valid", "needs promtool: prometheus (Debian)");
-    };
-    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
 /// Catches a file that node_exporter reads half-written or does not understand, and one look that has no accounts.

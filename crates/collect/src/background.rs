@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 const IDLE: Duration = Duration::from_millis(250);
 /// The budget saves up for this time.
 const SAVED: Duration = Duration::from_secs(15);
+/// At the start, when nothing is known, it is given for this time in advance, up to a limit.
+const ADVANCE: Duration = Duration::from_secs(300);
+const LIMIT: f64 = 2.0;
 
 /// The collector, for several threads.
 #[derive(Clone, Debug)]
@@ -87,11 +90,11 @@ impl Drop for Background {
 fn run(shared: &Shared, stopped: &mpsc::Receiver<()>) {
     let share = shared.lock().pace().share;
     let most = SAVED.as_secs_f64() * share;
-    let (mut credit, mut at) = (most, Instant::now());
+    let (mut credit, mut at) = ((ADVANCE.as_secs_f64() * share).min(LIMIT).max(most), Instant::now());
     let mut nap = Duration::ZERO;
     while stopped.recv_timeout(nap) == Err(RecvTimeoutError::Timeout) {
         let now = Instant::now();
-        credit = (credit + now.duration_since(at).as_secs_f64() * share).min(most);
+        credit = (credit + now.duration_since(at).as_secs_f64() * share).min(most.max(credit));
         at = now;
         let next = shared.lock().next_job(now);
         nap = match next {

@@ -155,10 +155,10 @@ impl Collector {
     pub fn done(&mut self, job: Job, made: Result<Made, Why>, cost: Duration) {
         let known = self.known.get_mut(&job.pid).map(|known| &mut known.process);
         let Some(process) = known.filter(|process| process.light.started == job.started) else { return };
-        let at = Instant::now();
+        let (at, mark) = (Instant::now(), job.mark);
         match made {
-            Ok(Made::Rollup(value)) => process.rollup = Some(Aged { value, at, cost }),
-            Ok(Made::Account(value)) => process.account = Some(Aged { value, at, cost }),
+            Ok(Made::Rollup(value)) => process.rollup = Some(Aged { value, at, cost, mark }),
+            Ok(Made::Account(value)) => process.account = Some(Aged { value, at, cost, mark }),
             Err(why) => {
                 process.denied |= why == Why::Denied;
                 process.failed = Some(at);

@@ -1,6 +1,6 @@
 //! What is worth its cost next: a rollup or an account of a process.
 
-use crate::model::{Aged, Process};
+use crate::model::{Aged, Mark, Process};
 use std::time::{Duration, Instant};
 
 /// How much is spent on rollups and accounts, and how old they may become where that suffices.
@@ -18,6 +18,9 @@ pub struct Pace {
 const PART: f64 = 0.25;
 /// What an account costs where none was made yet, by what is resident: 1 ms, and 1 ms for each 10 MiB.
 const UNKNOWN: (u64, u64) = (1, 10 << 20);
+
+/// A process that has not run since is looked at so many times more rarely: only others can have changed its Pss.
+const STILL: u32 = 12;
 
 /// What is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,12 +40,15 @@ pub struct Job {
     pub started: u64,
     /// What.
     pub what: What,
+    /// That of the last look.
+    pub mark: Mark,
 }
 
 /// How urgent it is to make something again: from 1 on it is due. What was never made comes first, the larger the
 /// process the earlier, and within that the rollups.
-fn urgency<T>(made: Option<&Aged<T>>, wanted: Duration, first: f64, share: f64, now: Instant) -> f64 {
+fn urgency<T>(made: Option<&Aged<T>>, mark: Mark, wanted: Duration, first: f64, share: f64, now: Instant) -> f64 {
     let Some(made) = made else { return first };
+    let wanted = if made.mark == mark { wanted * STILL } else { wanted };
     let least = made.cost.as_secs_f64() / (share * PART).max(1e-9);
     let age = now.saturating_duration_since(made.at).as_secs_f64();
     age / wanted.as_secs_f64().max(least).max(1e-3)
@@ -57,11 +63,12 @@ pub fn next<'p>(
 ) -> Option<Job> {
     let mut best: Option<(f64, Job)> = None;
     for process in processes.filter(|process| process.is_readable(now)) {
-        let job = |what| Job { pid: process.pid, started: process.light.started, what };
+        let mark = process.light.mark();
+        let job = |what| Job { pid: process.pid, started: process.light.started, what, mark };
         let size = process.light.rss as f64;
-        let rollup = urgency(process.rollup.as_ref(), pace.rollup, 1e15 + size, pace.share, now);
+        let rollup = urgency(process.rollup.as_ref(), mark, pace.rollup, 1e15 + size, pace.share, now);
         let account = match focus.is_none_or(|focus| focus.contains(&process.pid)) {
-            true => urgency(process.account.as_ref(), pace.account, 1e3 + size, pace.share, now),
+            true => urgency(process.account.as_ref(), mark, pace.account, 1e3 + size, pace.share, now),
             false => 0.0,
         };
         for (urgency, job) in [(rollup, job(What::Rollup)), (account, job(What::Account))] {
@@ -88,7 +95,8 @@ mod tests {
     use crate::model::{Light, Rollup};
 
     fn process(pid: u32, rss: u64, rolled: Option<(Instant, u64)>) -> Process {
-        let aged = |(at, millis)| Aged { value: Rollup::default(), at, cost: Duration::from_millis(millis) };
+        let cost = Duration::from_millis;
+        let aged = |(at, millis)| Aged { value: Rollup::default(), at, cost: cost(millis), mark: Mark::default() };
         Process {
             pid,
             command: String::new(),
@@ -104,7 +112,8 @@ mod tests {
     }
 
     /// Catches small processes before large ones, a costly process that takes all of the budget, jobs before they are
-    /// due, and a process that failed once and is never tried again.
+    /// due, processes that rest and are looked at as often as others, and a process that failed once and is never tried
+    /// again.
     #[test]
     fn the_most_urgent_first() {
         let pace = Pace { share: 0.01, rollup: Duration::from_secs(10), account: Duration::from_secs(100) };
@@ -119,6 +128,13 @@ mod tests {
         // 100 ms in 20 s would be half of the budget.
         assert_eq!(choose(&[process(4, 9, Some((start, 100)))], Some(&[])), None);
         assert_eq!(choose(&[process(4, 9, Some((now, 1)))], Some(&[])), None);
+        let mut rests = process(3, 9, Some((start, 1)));
+        if let Some(rollup) = &mut rests.rollup {
+            rollup.mark = rests.light.mark();
+        }
+        let later = start + Duration::from_secs(121);
+        assert_eq!(choose(&[rests.clone()], Some(&[])), None);
+        assert!(next([rests].iter(), &pace, Some(&[]), later).is_some());
         let denied = Process { denied: true, ..process(5, 9, None) };
         assert_eq!(choose(&[denied], None), None);
         let failed = |ago| Process { failed: now.checked_sub(Duration::from_secs(ago)), ..process(6, 9, None) };

@@ -34,5 +34,5 @@ pub use background::{Background, Clock, Shared, make_up_to, processor_time};
 pub use collector::{Collector, Made};
 pub use filter::Filter;
 pub use jobs::{Job, Pace, What};
-pub use model::{Aged, Brief, Errors, Light, Neap, Process, Rollup};
+pub use model::{Aged, Brief, Errors, Light, Mark, Neap, Process, Rollup};
 pub use read::Why;

@@ -20,6 +20,24 @@ pub struct Light {
     pub hugetlb: u64,
     /// Page faults without and with reading from a disk.
     pub faults: (u64, u64),
+    /// Processor time so far, in clock ticks.
+    pub ran: u64,
+}
+
+impl Light {
+    /// What changes where the process runs, or its memory does.
+    pub fn mark(&self) -> Mark {
+        Mark { ran: self.ran, faults: self.faults.0 + self.faults.1, rss: self.rss, swap: self.swap }
+    }
+}
+
+/// Equal marks: the process has hardly run, and its memory is as it was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Mark {
+    ran: u64,
+    faults: u64,
+    rss: u64,
+    swap: u64,
 }
 
 /// What neap's counters page says.
@@ -103,6 +121,8 @@ pub struct Aged<T> {
     pub at: Instant,
     /// What it cost.
     pub cost: Duration,
+    /// That of the look before.
+    pub mark: Mark,
 }
 
 /// A process.

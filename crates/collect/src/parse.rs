@@ -14,7 +14,8 @@ pub fn stat(text: &str) -> Option<(String, Light)> {
     let fields: Vec<&str> = tail.split_ascii_whitespace().take(20).collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     // Field 3 of proc_pid_stat(5) is the first one here.
-    let light = Light { started: number(19)?, faults: (number(7)?, number(9)?), ..Light::default() };
+    let (faults, ran) = ((number(7)?, number(9)?), number(11)? + number(12)?);
+    let light = Light { started: number(19)?, faults, ran, ..Light::default() };
     Some((name.to_owned(), light))
 }
 
@@ -110,7 +111,7 @@ mod tests {
     fn figures_are_found() {
         let text = "4711 (a) b) S 1 4711 4711 0 -1 4194560 1204 9 3 8 5 2 0 0 20 0 1 0 8825 1 2";
         let (name, mut light) = stat(text).expect("a process");
-        assert_eq!((name.as_str(), light.started, light.faults), ("a) b", 8825, (1204, 3)));
+        assert_eq!((name.as_str(), light.started, light.faults, light.ran), ("a) b", 8825, (1204, 3), 7));
         let text = "Name:\tx\nVmPeak:\t 9 kB\nVmHWM:\t 4 kB\nVmRSS:\t 3 kB\nVmPTE:\t 2 kB\nVmSwap:\t 1 kB\n";
         assert!(status(text, &mut light));
         assert_eq!((light.rss, light.peak, light.page_tables, light.swap), (3072, 4096, 2048, 1024));
