@@ -67,20 +67,25 @@ impl<'m> Window<'m> {
         let end = self.start.saturating_add(self.piece.max(2 * self.page)).min(self.limit).max(self.start);
         self.cursor = 0;
         self.runs.clear();
-        self.bytes.clear();
         self.bytes.resize((end - self.start) as usize, 0);
         let whole = end.checked_next_multiple_of(self.page).unwrap_or(end);
         self.memory.resident(self.start..whole, &mut self.runs);
+        // Up to where the piece is filled; what no run has is zeros.
+        let mut filled = self.start;
         for run in &self.runs {
-            let (from, to) = (run.range.start.max(self.start), run.range.end.min(end));
+            let (from, to) = (run.range.start.max(filled), run.range.end.min(end));
             if from >= to {
                 continue;
             }
-            let part = (from - self.start) as usize..(to - self.start) as usize;
+            let at = |address: u64| (address - self.start) as usize;
+            self.bytes[at(filled)..at(from)].fill(0);
+            let part = at(from)..at(to);
             if self.memory.read(from, &mut self.bytes[part.clone()]).is_err() {
                 self.bytes[part].fill(0);
             }
+            filled = to;
         }
+        self.bytes[(filled - self.start) as usize..].fill(0);
     }
 
     /// Resident bytes of `range`. Questions whose starts ascend are answered fast.
