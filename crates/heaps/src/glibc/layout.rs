@@ -1,8 +1,9 @@
 //! Where things are in glibc's structures, and how they are found without symbols.
 //!
 //! `struct malloc_state` (an arena) has its `bins` two words behind `top`, and an empty bin points to the word two before
-//! it, so an arena is recognised by 127 pairs of which most point to themselves. What differs between versions stands in
-//! [`LAYOUTS`]; which row fits is seen in memory.
+//! it. The last bin is for no size and always empty; the others may all have chunks. So an arena is recognised by 127 pairs
+//! of addresses, of which the last points to itself. What differs between versions stands in [`LAYOUTS`]; which row fits is
+//! seen in memory.
 
 use crate::window::word;
 
@@ -50,23 +51,20 @@ impl Layout {
     /// Reads an arena at `address` from its bytes; none if they cannot be one.
     pub fn read(&self, bytes: &[u8], address: u64) -> Option<State> {
         let bins = bytes.get(self.bins..self.bins + BINS * PAIR)?;
-        let (mut chunks, mut empty) = (Vec::new(), 0);
+        let mut chunks = Vec::new();
         for bin in 0..BINS {
             let itself = address.checked_add((self.bins + bin * PAIR) as u64)?.checked_sub(PAIR as u64)?;
-            let (first, last) = (word(bins, bin * PAIR)?, word(bins, bin * PAIR + 8)?);
-            if first == itself && last == itself {
-                empty += 1;
-            } else if is_chunk(first) && is_chunk(last) {
-                chunks.extend([first, last].into_iter().filter(|chunk| *chunk != itself));
-            } else {
+            let links = [word(bins, bin * PAIR)?, word(bins, bin * PAIR + 8)?];
+            // While a bin gets its first chunk or loses its last, one link may already be the other's.
+            if bin == BINS - 1 && links != [itself; 2] || !links.into_iter().all(is_chunk) {
                 return None;
             }
+            chunks.extend(links.into_iter().filter(|chunk| *chunk != itself));
         }
         let top = word(bytes, self.top)?;
         let fastbins: Vec<u64> = (0..self.fastbins.1).map_while(|bin| word(bytes, self.fastbins.0 + 8 * bin)).collect();
         let are_chunks = fastbins.iter().all(|chunk| *chunk == 0 || is_chunk(*chunk));
-        // 62 bins are for sizes below 1 KiB; a heap has some sizes that were never free at that moment.
-        let is_arena = empty >= 4 && are_chunks && is_chunk(top);
+        let is_arena = are_chunks && is_chunk(top);
         let (next, system) = (word(bytes, self.next)?, word(bytes, self.system)?);
         let flags = word(bytes, self.flags & !7).map(|word| (word >> (8 * (self.flags & 7))) as u32)?;
         (is_arena && next != 0 && next.is_multiple_of(8) && system != 0 && system < 1 << 47 && flags < 16)
@@ -75,29 +73,14 @@ impl Layout {
 
     /// All that may be arenas in `bytes`, which lie at `start`.
     pub fn search(&self, bytes: &[u8], start: u64) -> Vec<State> {
-        let mut found: Vec<State> = Vec::new();
-        // An empty bin: two words, each the address of the word two before the first. The first empty bin decides.
-        let mut at = 0;
-        while at + PAIR <= bytes.len() {
-            let itself = start.wrapping_add(at as u64).wrapping_sub(PAIR as u64);
-            if word(bytes, at) != Some(itself) || word(bytes, at + 8) != Some(itself) {
-                at += 8;
-                continue;
-            }
-            let state = (0..BINS).find_map(|bin| {
-                let base = at.checked_sub(bin * PAIR)?.checked_sub(self.bins)?;
-                self.read(bytes.get(base..)?, start.checked_add(base as u64)?)
-            });
-            at = match state {
-                Some(state) => {
-                    let end = (state.address - start + self.size) as usize;
-                    found.push(state);
-                    end.max(at + 8) & !7
-                }
-                None => at + 8,
-            };
-        }
-        found
+        let last = self.bins + (BINS - 1) * PAIR;
+        let places = (last..bytes.len().saturating_sub(PAIR - 1)).step_by(8);
+        let is_empty = |at: &usize| {
+            let itself = start.wrapping_add(*at as u64).wrapping_sub(PAIR as u64);
+            word(bytes, *at) == Some(itself) && word(bytes, at + 8) == Some(itself)
+        };
+        let state = |at: usize| self.read(bytes.get(at - last..)?, start.checked_add((at - last) as u64)?);
+        places.filter(is_empty).filter_map(state).collect()
     }
 }
 
@@ -142,5 +125,39 @@ impl Settings {
                 fits.then_some(Settings { mmapped: now, mmapped_bytes, base, cache: field(40)? })
             })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches arenas that are not found once nearly all bins have chunks, and bins that change while they are read.
+    #[test]
+    fn full_bins() {
+        const AT: usize = 0x7000;
+        for layout in &LAYOUTS {
+            for full in [0, 60, BINS - 1] {
+                let mut bytes = vec![0; layout.size as usize];
+                let mut set = |at: usize, value: usize| bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+                for bin in 0..BINS {
+                    let (at, chunk) = (layout.bins + bin * PAIR, 0x10_0000 + 64 * bin);
+                    let itself = AT + at - PAIR;
+                    // The last full one loses its only chunk just now.
+                    set(at, if bin + 1 < full { chunk } else { itself });
+                    set(at + 8, if bin < full { chunk } else { itself });
+                }
+                set(layout.top, 0x20_0000);
+                set(layout.next, AT);
+                set(layout.system, 0x20_0000);
+                let mut data = vec![0; 40];
+                data.extend(&bytes);
+                data.extend([0; 40]);
+                let found = layout.search(&data, AT as u64 - 40);
+                let [state] = &found[..] else { panic!("{full} full bins: {found:?}") };
+                let chunks = 2 * full - usize::from(full > 0);
+                assert_eq!((state.address, state.next, state.chunks.len()), (AT as u64, AT as u64, chunks));
+            }
+        }
     }
 }
