@@ -134,7 +134,7 @@ fn changing() -> Outcome {
         most_unsure = most_unsure.max(unsure as f64 / said.1 as f64);
     }
     println!("at most {:.2} % off, {:.2} % unsure", 100.0 * worst, 100.0 * most_unsure);
-    if worst > 0.02 || most_unsure > 0.2 {
+    if worst > 0.02 || most_unsure > 0.02 {
         fail(format!("{:.2} % off, {:.2} % unsure", 100.0 * worst, 100.0 * most_unsure))
     } else {
         Ok(())

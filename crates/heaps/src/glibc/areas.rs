@@ -36,6 +36,8 @@ pub struct Arena {
     pub fastbins: Vec<u64>,
     /// Bytes that it has from the system, as it says.
     pub system: u64,
+    /// Where it has the address of its top.
+    pub top_at: u64,
 }
 
 /// All arenas behind the main one; none if they do not lead back to it, as then it is no main arena.
@@ -59,7 +61,8 @@ pub fn others(memory: &dyn Memory, layout: &Layout, main: &State) -> Option<Vec<
 
 /// The memory of an arena but the main one.
 pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize) -> Arena {
-    let mut arena = Arena { number, fastbins: state.fastbins.clone(), system: state.system, ..Arena::default() };
+    let (fastbins, system, top_at) = (state.fastbins.clone(), state.system, state.top_at);
+    let mut arena = Arena { number, fastbins, system, top_at, ..Arena::default() };
     let front = |info: &u64| peek(memory, state.address.wrapping_sub(*info)) == Some(state.address);
     let Some(info) = INFOS.into_iter().find(front) else { return arena };
     let first = state.address - info;
@@ -83,7 +86,7 @@ pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize)
         let end = heap + size;
         let top = top.take().filter(|top| (start..end).contains(top) && top.is_multiple_of(16));
         arena.metadata.add(&Amount { blocks: 0, bytes: start - heap, resident: resident(memory, heap..start) });
-        arena.areas.push(Area { range: start..end, top, is_main: false, is_start_known: true });
+        arena.areas.push(Area { range: start..end, top, top_at, is_main: false, is_start_known: true });
         arena.ranges.push(heap..end);
         arena.reserved += length - size;
         if heap == first || arena.ranges.iter().any(|range| range.start == previous) {
@@ -96,7 +99,8 @@ pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize)
 
 /// The memory of the main arena.
 pub fn main(memory: &dyn Memory, state: &State, settings: Option<Settings>, mappings: &[Mapping]) -> Arena {
-    let mut arena = Arena { fastbins: state.fastbins.clone(), system: state.system, ..Arena::default() };
+    let (fastbins, system, top_at) = (state.fastbins.clone(), state.system, state.top_at);
+    let mut arena = Arena { fastbins, system, top_at, ..Arena::default() };
     let spans = spans(mappings, |mapping| mapping.name.as_deref() == Some("[heap]"));
     let Some(size) = peek(memory, state.top.wrapping_add(8)).map(|field| field & !7) else { return arena };
     let end = state.top.saturating_add(size);
@@ -144,7 +148,7 @@ impl Arena {
     fn add(&mut self, range: Range<u64>, top: Option<u64>, is_start_known: bool) {
         if range.start < range.end {
             self.ranges.push(range.clone());
-            self.areas.push(Area { range, top, is_main: true, is_start_known });
+            self.areas.push(Area { range, top, top_at: self.top_at, is_main: true, is_start_known });
         }
     }
 

@@ -40,6 +40,8 @@ pub struct State {
     pub flags: u32,
     pub fastbins: Vec<u64>,
     pub top: u64,
+    /// Where that stands.
+    pub top_at: u64,
     /// Free chunks that the bins point to.
     pub chunks: Vec<u64>,
     pub next: u64,
@@ -61,14 +63,14 @@ impl Layout {
             }
             chunks.extend(links.into_iter().filter(|chunk| *chunk != itself));
         }
-        let top = word(bytes, self.top)?;
+        let (top, top_at) = (word(bytes, self.top)?, address.checked_add(self.top as u64)?);
         let fastbins: Vec<u64> = (0..self.fastbins.1).map_while(|bin| word(bytes, self.fastbins.0 + 8 * bin)).collect();
         let are_chunks = fastbins.iter().all(|chunk| *chunk == 0 || is_chunk(*chunk));
         let is_arena = are_chunks && is_chunk(top);
         let (next, system) = (word(bytes, self.next)?, word(bytes, self.system)?);
         let flags = word(bytes, self.flags & !7).map(|word| (word >> (8 * (self.flags & 7))) as u32)?;
         (is_arena && next != 0 && next.is_multiple_of(8) && system != 0 && system < 1 << 47 && flags < 16)
-            .then_some(State { address, flags, fastbins, top, chunks, next, system })
+            .then_some(State { address, flags, fastbins, top, top_at, chunks, next, system })
     }
 
     /// All that may be arenas in `bytes`, which lie at `start`.

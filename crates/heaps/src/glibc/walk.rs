@@ -5,7 +5,7 @@
 //! each is guessed: from a place where many headers in a row fit together. A stretch whose guess the walk from below does
 //! not meet is walked again.
 
-use crate::window::{PIECE, Window, page_size, resident};
+use crate::window::{PIECE, Window, page_size, peek, resident};
 use crate::{Amount, Memory, Split};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -33,8 +33,10 @@ const CANDIDATES: usize = 1 << 16;
 pub struct Area {
     /// From the first chunk on. With a top, the end is the top's.
     pub range: Range<u64>,
-    /// The chunk at the end from which others are cut.
+    /// The chunk at the end from which others are cut, as it was when the arena was read.
     pub top: Option<u64>,
+    /// Where the arena has its address now.
+    pub top_at: u64,
     /// Whether it is the main arena's.
     pub is_main: bool,
     /// Whether `range.start` is a chunk for sure.
@@ -49,6 +51,8 @@ pub struct Found {
     pub caches: Vec<u64>,
     /// A chunk some way below the end, from which the last chunks can be walked again.
     pub near_end: u64,
+    /// The top, if free blocks joined it or its end was given back since the arena was read.
+    top: Option<Range<u64>>,
 }
 
 impl Area {
@@ -62,6 +66,12 @@ impl Area {
     fn size(&self, at: u64, field: u64) -> Option<u64> {
         let (size, wrong) = (field & !7, if self.is_main { 8 | 2 | 4 } else { 8 | 2 });
         (field & wrong == 0 && size >= LEAST && size <= self.chunks_end().saturating_sub(at)).then_some(size)
+    }
+
+    /// The range of the chunk with that header if it is the top by now.
+    fn top_now(&self, memory: &dyn Memory, at: u64, field: u64) -> Option<Range<u64>> {
+        let is_top = self.top.is_some() && peek(memory, self.top_at) == Some(at);
+        is_top.then(|| at..at.saturating_add(field & !7).min(self.range.end))
     }
 }
 
@@ -167,26 +177,31 @@ impl Found {
         if stretch.start < stretch.end {
             self.near_end = stretch.found.near_end;
         }
+        if stretch.found.top.is_some() {
+            self.top = stretch.found.top;
+        }
     }
 
     /// Adds the top, which is no stretch's.
     fn top(&mut self, memory: &dyn Memory, area: &Area) {
-        let Some(top) = area.top.filter(|top| *top < area.range.end) else { return };
-        let (size, page) = (area.range.end - top, page_size(memory));
-        self.split.top = Amount { blocks: 1, bytes: size, resident: resident(memory, top..area.range.end) };
-        let first = (top + 16).next_multiple_of(page);
-        if first < area.range.end {
-            self.split.kept_bytes += resident(memory, first..area.range.end);
+        let before = || area.top.map(|top| top..area.range.end);
+        let Some(top) = self.top.clone().or_else(before).filter(|top| top.start < top.end) else { return };
+        let (size, page) = (top.end - top.start, page_size(memory));
+        self.split.top = Amount { blocks: 1, bytes: size, resident: resident(memory, top.clone()) };
+        let first = (top.start + 16).next_multiple_of(page);
+        if first < top.end {
+            self.split.kept_bytes += resident(memory, first..top.end);
         }
         // malloc_trim shrinks the main arena by whole OS pages and leaves a smallest chunk and a byte.
         let extra = size.saturating_sub(LEAST + 1) & !(page - 1);
         if area.is_main && extra != 0 {
-            self.split.trimmable_bytes += resident(memory, area.range.end - extra..area.range.end);
+            self.split.trimmable_bytes += resident(memory, top.end - extra..top.end);
         }
     }
 }
 
 struct Walk<'a> {
+    memory: &'a dyn Memory,
     window: Window<'a>,
     area: &'a Area,
     fast: &'a [u64],
@@ -201,6 +216,7 @@ struct Walk<'a> {
 impl<'a> Walk<'a> {
     fn new(memory: &'a dyn Memory, area: &'a Area, fast: &'a [u64]) -> Self {
         Walk {
+            memory,
             window: Window::new(memory, area.range.end),
             area,
             fast,
@@ -241,6 +257,11 @@ impl<'a> Walk<'a> {
             let Some(next) = self.next(at, field) else {
                 if let Some(next) = self.fence(at, field) {
                     at = next;
+                } else if let Some(top) = self.area.top_now(self.memory, at, field) {
+                    self.close(at);
+                    self.found.top = Some(top);
+                    // What a walk from a guess found behind it is no chunk now.
+                    at = self.area.chunks_end();
                 } else if tries < 3 {
                     // Torn, as a chunk was cut or joined between two reads.
                     tries += 1;
@@ -393,11 +414,71 @@ pub fn last_live(memory: &dyn Memory, area: &Area, near: u64, cached: &[u64]) ->
             walk.window.refill(at);
         }
         let (_, field) = walk.window.pair(at);
-        let (next, is_free) = walk.next(at, field)?;
+        let Some((next, is_free)) = walk.next(at, field) else {
+            return area.top_now(memory, at, field).and(last);
+        };
         if !is_free && cached.binary_search(&at).is_err() {
             last = Some((at, next - at));
         }
         at = next;
     }
     last
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Run, Unreadable};
+
+    /// The words of OS pages from address 0x10000 on.
+    struct Words(Vec<u64>);
+
+    const START: u64 = 0x10000;
+
+    impl Memory for Words {
+        fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+            let bytes: Vec<u8> = self.0.iter().flat_map(|word| word.to_le_bytes()).collect();
+            let from = address.checked_sub(START).ok_or(Unreadable)? as usize;
+            into.copy_from_slice(bytes.get(from..from + into.len()).ok_or(Unreadable)?);
+            Ok(())
+        }
+
+        fn resident(&self, range: Range<u64>, into: &mut Vec<Run>) {
+            let range = range.start.max(START)..range.end.min(START + 8 * self.0.len() as u64);
+            into.extend((range.start < range.end).then_some(Run { range, swapped: false }));
+        }
+    }
+
+    /// Catches a top that blocks joined, or whose end was given back, while the walk went on: its memory is not unsure,
+    /// and what stands in it from before is no chunk.
+    #[test]
+    fn a_top_that_moves() {
+        const PAGES: u64 = 4;
+        let end = START + PAGES * 4096;
+        // The arena is in front: the first word has the address of its top.
+        let chunks = START + 16;
+        for (now, size, is_unsure) in
+            [(0x800, end - chunks - 0x800, false), (0x800, 0x3010, false), (0x840, 0x3010, true)]
+        {
+            let mut memory = Words(vec![0; (PAGES * 512) as usize]);
+            for at in (chunks..end - 0x1000).step_by(64) {
+                memory.0[((at - START) / 8 + 1) as usize] = 65;
+            }
+            memory.0[0] = chunks + now;
+            memory.0[((chunks + 0x800 - START) / 8 + 1) as usize] = size | 1;
+            let area = Area {
+                range: chunks..end,
+                top: Some(end - 0x1000 + 16),
+                top_at: START,
+                is_main: true,
+                is_start_known: true,
+            };
+            let found = walk(&memory, &[area], &[]);
+            let split = &found[0].split;
+            assert_eq!(split.unsure.bytes > 0, is_unsure, "{split:?}");
+            if !is_unsure {
+                assert_eq!((split.live.blocks, split.top.bytes), (0x800 / 64, size));
+            }
+        }
+    }
 }
