@@ -13,6 +13,7 @@ use support::Process;
 use support::info::Info;
 
 const BUSY: Source = Source::new("heaps/busy.c");
+const SHAPES: Source = Source::new("heaps/shapes.c");
 const ODD: Source = Source::new("heaps/odd.c");
 const STATIC: Source = Source::with_flags("heaps/busy.c", &["-static"]);
 const BIG: Source = Source::new("heaps/big.c");
@@ -24,6 +25,14 @@ fn main() -> ExitCode {
         Case::new("glibc::static_program", "a heap that is only found in libraries", || {
             at_rest(STATIC, &["3", "5000"])
         }),
+        Case::new("glibc::after_frees", "figures that differ from malloc_info after most was freed", || shape("frees")),
+        Case::new("glibc::trimmed", "the same after malloc_trim", || shape("trimmed")),
+        Case::new("glibc::full_caches", "caches of threads that are not found", || shape("caches")),
+        Case::new("glibc::fastbins", "blocks in fastbins that count twice as kept", || shape("fastbins")),
+        Case::new("glibc::full_bins", "an arena that is not found as no list of free blocks is empty", || {
+            shape("bins")
+        }),
+        Case::new("glibc::python", "figures of a real program that differ from malloc_info", python),
         Case::new("glibc::trim", "a prediction of malloc_trim that does not come true", trim),
         Case::new("glibc::changing", "a walk that a running program leads astray", changing),
         Case::new("glibc::brk_of_others", "a heap that ends where another user of brk has memory", || odd("brk", 1)),
@@ -44,7 +53,12 @@ impl Running {
     fn start(source: Source, arguments: &[&str]) -> Result<Self, Stop> {
         let program = source.build()?;
         let mut command = Command::new(program);
-        command.args(arguments).env_remove("LD_PRELOAD").stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(arguments);
+        Self::of(command)
+    }
+
+    fn of(mut command: Command) -> Result<Self, Stop> {
+        let command = command.env_remove("LD_PRELOAD").stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let output = child.stdout.take().ok_or_else(|| Stop::Fail("no output".to_string()))?;
         let mut running = Running { child, output: BufReader::new(output), said: String::new() };
@@ -99,6 +113,47 @@ fn at_rest(source: Source, arguments: &[&str]) -> Outcome {
         return fail(format!("{info:?}: {:?}", heap.doubts));
     }
     info.check(heap).map_err(Stop::Fail)
+}
+
+/// Compares a heap of a shape exactly.
+fn shape(kind: &str) -> Outcome {
+    let running = Running::start(SHAPES, &[kind])?;
+    let heaps = running.heaps()?;
+    let [heap] = &heaps[..] else { return fail(format!("one heap, not {heaps:#?}")) };
+    let info = Info::parse(&running.said);
+    let off = info.distance(heap);
+    println!("{kind}: used {:.3} % off, free {:.3} % off", 100.0 * off.0, 100.0 * off.1);
+    if info.live.0 < 1000 || info.mallinfo.is_none() || !heap.doubts.is_empty() {
+        return fail(format!("{info:?}: {:?}", heap.doubts));
+    }
+    let cached: u64 = heap.parts.iter().filter_map(|part| part.split.as_ref()).map(|split| split.cached.blocks).sum();
+    let least = match kind {
+        "caches" => 8 * 7 * 64,
+        "fastbins" => 8 * 18_000,
+        _ => 0,
+    };
+    if cached < least {
+        return fail(format!("{cached} blocks in caches, not {least}: {heap:#?}"));
+    }
+    info.check(heap).map_err(Stop::Fail)
+}
+
+/// Python with all blocks from malloc, asked by ctypes: within 2 %.
+fn python() -> Outcome {
+    let mut command = Command::new(neap_tests::program("/usr/bin/python3")?);
+    command.arg(neap_tests::package_dir().join("heaps/info.py")).env("PYTHONMALLOC", "malloc");
+    let running = Running::of(command)?;
+    let heaps = running.heaps()?;
+    let [heap] = &heaps[..] else { return fail(format!("one heap, not {heaps:#?}")) };
+    // It was called twice.
+    let second = running.said.match_indices("<malloc ").nth(1).map_or(0, |(at, _)| at);
+    let info = Info::parse(&running.said[second..]);
+    let off = info.distance(heap);
+    println!("{} bytes: used {:.3} % off, free {:.3} % off", info.system, 100.0 * off.0, 100.0 * off.1);
+    if info.system < 20 << 20 || off.0 > 0.02 || off.1 > 0.02 {
+        return fail(format!("{off:?}: {info:?}, {heap:#?}"));
+    }
+    Ok(())
 }
 
 /// malloc_trim gives back what was predicted, within 10 %.

@@ -3,7 +3,8 @@
 //! - **Part**: an arena, or the blocks that have a mapping of their own. Parts of all heaps never overlap.
 //! - **Split**: each byte of a part is one thing. For the bytes, and for the resident ones apart:
 //!   `live + cached + free + top + metadata + unsure` = the part's.
-//! - **Kept**: resident OS pages in which no live block and no header lies, so that they could be given back.
+//! - **Kept**: resident OS pages in which no live block and no header lies, so that they could be given back. Cached blocks
+//!   are apart, so kept bytes are never more than those of `free` and `top`.
 //! - **Fragmentation**: other resident free bytes: a live block or a header lies in the same OS page.
 
 use std::ops::Range;
@@ -66,7 +67,7 @@ pub struct Split {
     pub metadata: Amount,
     /// What could not be read, or changed faster than it could be read.
     pub unsure: Amount,
-    /// Kept bytes: resident OS pages that lie whole in free blocks or the top.
+    /// Kept bytes: resident OS pages that lie whole in free blocks or the top; cached blocks in them are not counted.
     pub kept_bytes: u64,
     /// What the allocator's own call for that (`malloc_trim(0)`) would make non-resident.
     pub trimmable_bytes: u64,

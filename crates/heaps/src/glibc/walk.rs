@@ -209,6 +209,8 @@ struct Walk<'a> {
     found: Found,
     /// Free chunks and those in fastbins that lie together: where they begin.
     together: Option<u64>,
+    /// Those of them that are in fastbins.
+    fast_together: Vec<Range<u64>>,
     /// OS pages that were searched.
     searched: u32,
 }
@@ -223,6 +225,7 @@ impl<'a> Walk<'a> {
             page: page_size(memory),
             found: Found::default(),
             together: None,
+            fast_together: Vec::new(),
             searched: 0,
         }
     }
@@ -286,6 +289,10 @@ impl<'a> Walk<'a> {
             } else if self.fast.get(fast) == Some(&at) {
                 self.found.split.cached.add(&amount);
                 self.together.get_or_insert(at);
+                match self.fast_together.last_mut().filter(|last| last.end == at) {
+                    Some(last) => last.end = next,
+                    None => self.fast_together.push(at..next),
+                }
             } else {
                 self.close(at);
                 self.found.split.live.add(&amount);
@@ -393,11 +400,15 @@ impl<'a> Walk<'a> {
     #[inline]
     fn close(&mut self, end: u64) {
         let Some(start) = self.together.take() else { return };
+        let fast = std::mem::take(&mut self.fast_together);
         let (first, last) = ((start + LINKS).next_multiple_of(self.page), end & !(self.page - 1));
         if first < last {
             let kept = self.window.resident_apart(first..last);
-            self.found.split.kept_bytes += kept;
             self.found.split.trimmable_bytes += kept;
+            let parts = fast.iter().map(|range| range.start.max(first)..range.end.min(last));
+            let cached: u64 =
+                parts.filter(|part| part.start < part.end).map(|part| self.window.resident_apart(part)).sum();
+            self.found.split.kept_bytes += kept - cached.min(kept);
         }
     }
 }

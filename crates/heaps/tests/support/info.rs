@@ -13,6 +13,8 @@ pub struct Info {
     pub mmapped: (u64, u64),
     /// Bytes that arenas have from the system.
     pub system: u64,
+    /// What `mallinfo2` says, where it was asked: bytes in use and free, and those of the free ones in fastbins.
+    pub mallinfo: Option<[u64; 3]>,
 }
 
 impl Info {
@@ -34,11 +36,26 @@ impl Info {
                 info.mmapped = pair;
             } else if line.starts_with("<system type=\"current\"") {
                 info.system = pair.1;
+            } else if let Some(numbers) = line.strip_prefix("mallinfo2 ") {
+                let mut numbers = numbers.split(' ').map(|number| number.parse().unwrap_or(0));
+                info.mallinfo = Some([(); 3].map(|()| numbers.next().unwrap_or(0)));
             } else if let Some((blocks, bytes)) = line.strip_prefix("live ").and_then(|rest| rest.split_once(' ')) {
                 info.live = (blocks.parse().unwrap_or(0), bytes.parse().unwrap_or(0));
             }
         }
         info
+    }
+
+    /// How far a walk is from what it says: used and free bytes of all arenas, each as a share of all.
+    pub fn distance(&self, heap: &neap_heaps::Heap) -> (f64, f64) {
+        let parts = heap.parts.iter().filter(|part| part.name != "mmapped blocks");
+        let sums = parts.filter_map(|part| part.split.as_ref()).fold((0, 0), |sums, split| {
+            let free = split.free.bytes + split.top.bytes;
+            (sums.0 + split.total().bytes - free, sums.1 + free)
+        });
+        let used = self.system.saturating_sub(self.rest.1);
+        let share = |walked: u64, said: u64| walked.abs_diff(said) as f64 / self.system as f64;
+        (share(sums.0, used), share(sums.1, self.rest.1))
     }
 
     /// Compares with a walk, where the process was at rest: all but the program's own count is exact.
@@ -54,6 +71,9 @@ impl Info {
             if part.name == "mmapped blocks" {
                 mmapped = (split.live.blocks, split.live.bytes);
                 continue;
+            }
+            if split.kept_bytes > split.free.resident + split.top.resident {
+                return Err(format!("{} keeps more than is free: {part:?}", part.name));
             }
             bytes += part.bytes;
             sum.live.add(&split.live);
@@ -78,6 +98,11 @@ impl Info {
         // Flags are in the three lowest bits.
         if free > self.rest.1 || free + 7 * self.rest.0 < self.rest.1 {
             return Err(format!("free: {free}, malloc_info {:?}", self.rest));
+        }
+        if let Some([used, unused, fast]) = self.mallinfo
+            && (free != unused - fast || bytes - free != used + fast)
+        {
+            return Err(format!("free: {free} of {bytes}, mallinfo2 {used} used, {unused} free, {fast} in fastbins"));
         }
         if sum.cached.bytes < self.fast.1 || sum.cached.blocks < self.fast.0 {
             return Err(format!("cached: {:?}, fastbins alone {:?}", sum.cached, self.fast));
