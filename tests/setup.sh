@@ -55,12 +55,24 @@ want_long nodejs node
 want_long default-jdk-headless javac
 want_long golang-go go /usr/local/go/bin/go
 want_long chromium chromium
+want_long mariadb-server /usr/sbin/mariadbd
+want_long ruby ruby
+want_long php-cli php
+want_long lua5.4 lua5.4
+want_long gawk gawk
+want_long vim vim
+want_long memcached memcached
+want_long haproxy /usr/sbin/haproxy
+want_long apache2 /usr/sbin/apache2
+want_long musl-tools musl-gcc
+want_long qemu-system-x86 qemu-system-x86_64
 want_long openssh-server /usr/sbin/sshd
 want_long openssh-client ssh
 want_long stress-ng stress-ng
 want_long libfaketime /usr/lib/*/faketime/libfaketime.so.1
-# The lab: another two allocators, a virtual environment.
+# The lab: other allocators, a virtual environment.
 want_long libjemalloc2 /usr/lib/*/libjemalloc.so.2
+want_long libgoogle-perftools4 /usr/lib/*/libtcmalloc.so.4
 want_long libmimalloc2.0 /usr/lib/*/libmimalloc.so.2
 want_long python3-venv /usr/share/doc/python3-venv
 

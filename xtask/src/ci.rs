@@ -114,6 +114,8 @@ const LONG: &[(&str, Option<&str>, &str)] = &[
     ("tests/programs", None, "databases, browsers and compilers: minutes, and a GiB of packages"),
     ("crates/ranges/pool", Some("one_gibibyte"), "the kernel may take ten seconds to find 1 GiB that hangs together"),
     ("tests/exact", Some("totals"), "ten programs twice, of which some take ten seconds"),
+    ("crates/cli/why", Some("all_add_up"), "starts databases, browsers and virtual machines: minutes"),
+    ("tests/heaps", Some("10_gib"), "takes 10 GiB of memory"),
     ("xtask/install", None, "installs the product, with the command's release build"),
     (
         "xtask/package",
@@ -259,7 +261,10 @@ impl Ci {
                     selected.push(Binary { args, ..binary });
                 }
                 true if whole => selected.push(binary),
-                true => selected.extend(filters.map(|name| Binary { args: vec![name.to_owned()], ..binary.clone() })),
+                true => selected.extend(filters.map(|name| {
+                    let args = vec![name.to_owned(), "--include-ignored".to_owned()];
+                    Binary { args, ..binary.clone() }
+                })),
             }
         }
         // Those that are popped first come last.

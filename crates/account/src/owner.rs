@@ -132,7 +132,8 @@ fn nameless(
     if mapping.execute {
         return class(Kind::Jit, runtime);
     }
-    if is_arena(mapping, next) {
+    // Go's heap may begin at a multiple of 64 MiB too.
+    if is_arena(mapping, next) && !runtime::is_go_heap(seen, mapping) {
         return class(Kind::Heap, "glibc, arenas of threads");
     }
     // What follows the data of a program or a library in memory, and is no part of the file: .bss.
@@ -223,6 +224,15 @@ mod tests {
             (Kind::Stack, "threads named w-"),
         ];
         assert_eq!(found, expected.map(|(kind, owner)| (kind, owner.to_owned())));
+    }
+
+    /// Catches a heap of Go at a random place that is taken for an arena of glibc.
+    #[test]
+    fn goes_heap_is_no_arena() {
+        let start = 0x5a0_0000 * ARENA / MIB;
+        let mappings = vec![mapping(start, 4 * MIB, ""), closed(start + 4 * MIB, 60 * MIB)];
+        let seen = Seen { mappings, is_go: true, ..Seen::default() };
+        assert_eq!(classes(&seen)[0], class(Kind::RuntimeHeap, "Go"));
     }
 
     /// Catches names of the kernel, of programs and of file systems in memory that go to the wrong kind.

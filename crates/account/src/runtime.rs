@@ -148,8 +148,10 @@ fn ruby(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     mapping.write && whole && !is_arena(mapping, next)
 }
 
+/// Chunks of 2 MiB, aligned to that. The kernel puts the next mapping below, and joins both: then only the end is aligned.
 fn aligned_2m(mapping: &Mapping, next: Option<&Mapping>) -> bool {
-    mapping.write && mapping.range.start.is_multiple_of(2 * MIB) && !is_arena(mapping, next)
+    let ends = mapping.range.end.is_multiple_of(2 * MIB) && mapping.bytes() >= 2 * MIB;
+    mapping.write && (mapping.range.start.is_multiple_of(2 * MIB) || ends) && !is_arena(mapping, next)
 }
 
 /// The collector reserves 256 GiB, and opens regions of it.
@@ -178,6 +180,13 @@ mod tests {
         let arena = Mapping { range: 0xc0_0000_0000..0xc0_0040_0000, write: true, ..Mapping::default() };
         let go = Seen { mappings: vec![arena], is_go: true, ..Seen::default() };
         assert!(of(&go)[0].name == "Go" && is_go_heap(&go, &go.mappings[0]));
+    }
+
+    /// Catches a chunk of PHP's that is not known since the kernel joined it with the mapping below.
+    #[test]
+    fn joined_chunks_are_phps() {
+        let joined = |bytes| aligned_2m(&mapping(64 * MIB * 1000 + 6 * MIB - bytes, bytes, ""), None);
+        assert!(joined(2 * MIB + 4096) && joined(2 * MIB) && !joined(MIB + 4096));
     }
 
     /// Catches arenas of glibc that are taken for heaps of a runtime.

@@ -1,6 +1,8 @@
 //! `neap why` and `neap stats` on real processes: planted causes and their remedies, sums, a command, time, errors.
 
 mod common;
+#[path = "why/programs.rs"]
+mod programs;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -205,45 +207,6 @@ fn what_is_no_heap_is_named() {
         assert_near("MLOCK_ONFAULT", remedy(&report, "MLOCK_ONFAULT"), rss(locked.pid) - rss(late.pid));
     } else {
         skip("what_is_no_heap: locked", "needs root");
-    }
-}
-
-/// Catches programs of which the accounts do not add up, or whose runtime is not named.
-#[test]
-fn real_programs_add_up() {
-    let neap = Neap::new();
-    let programs: &[(&str, &[&str], &str)] = &[
-        ("python3", &["-c", "import time; x = [str(i) for i in range(300000)]; time.sleep(60)"], "CPython"),
-        ("perl", &["-e", "my @a = map {{x => $_}} 1..100000; sleep 60"], "glibc"),
-        ("ruby", &["-e", "a = (1..200000).map{|i| \"s#{i}\"}; sleep 60"], "Ruby"),
-        ("node", &["-e", "const a = Array.from({length: 200000}, (_, i) => ({i})); setTimeout(() => a, 60000)"], "V8"),
-        ("php", &["-r", "$a = []; for ($i = 0; $i < 200000; $i++) $a[] = \"x$i\"; sleep(60);"], "PHP"),
-        ("redis-server", &["--port", "7396", "--save", ""], "jemalloc"),
-        ("bash", &["-c", "x=$(seq 1 100000); sleep 60; echo $x"], "glibc"),
-        ("sleep", &["60"], ""),
-    ];
-    for (program, arguments, allocator) in programs {
-        let child = Command::new(program)
-            .args(*arguments)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn();
-        let Ok(mut child) = child else {
-            skip("real_programs_add_up", &format!("{program} is not installed"));
-            continue;
-        };
-        std::thread::sleep(Duration::from_millis(2500));
-        if let Ok(Some(status)) = child.try_wait() {
-            skip("real_programs_add_up", &format!("{program} does not stay: {status}"));
-            continue;
-        }
-        let report = why(&neap, child.id());
-        let names = report["allocators"].as_array().expect("names").iter();
-        let known = names.filter_map(Value::as_str).any(|name| name.starts_with(allocator));
-        let _ = child.kill();
-        let _ = child.wait();
-        assert!(known || allocator.is_empty(), "{program}: {report:#}");
     }
 }
 
