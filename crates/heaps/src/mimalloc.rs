@@ -1,8 +1,9 @@
-//! mimalloc 2.1.7 and later, and 3: its memory lies at addresses that no other allocator asks for, between 2 and 32 TiB.
+//! mimalloc 2 and 3: its memory lies at addresses that no other allocator asks for, between 2 and 32 TiB.
 //!
 //! Blocks of one size lie in *pages* (64 KiB and more) with a record each: numbers of blocks, their size, and where they
 //! begin. Version 2 has the records at the front of its segments of 32 MiB; version 3 at the front of its
-//! arenas. They are recognised by numbers that fit together.
+//! arenas. They are recognised by numbers that fit together. Up to 2.1.6 a record does not say where its blocks begin, but
+//! stands for one of 512 places of its segment; the end of the segment's own header shows where the records begin.
 
 use crate::data::{mentions, read};
 use crate::jemalloc::{joined, part};
@@ -41,7 +42,11 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
             let (front, length) = arena.unwrap_or((SLICE, unit));
             if arena.is_some() || !is_three {
                 let front = at..range.end.min(at + front);
+                let before = pages.len();
                 records(memory, front.clone(), range, is_three, &mut pages);
+                if !is_three && pages.len() == before {
+                    numbered(memory, front.clone(), range, &mut pages);
+                }
                 fronts.push(front);
             }
             at = at.saturating_add(length);
@@ -118,6 +123,43 @@ fn records(memory: &dyn Memory, front: Range<u64>, range: &Range<u64>, is_three:
                 pages.push(Page { start, block, used, reserved });
             }
         }
+    }
+}
+
+/// Bytes of a record up to 2.1.6.
+const RECORD: usize = 80;
+/// Places of a segment.
+const PLACES: u64 = 512;
+
+/// Appends the pages of a segment of version 2.0 to 2.1.6.
+///
+/// ```c
+/// size_t segment_slices, segment_info_slices; int kind; size_t slice_entries, thread_id;  /* the end of the header */
+/// struct { uint32_t slice_count, slice_offset; uint8_t flags; uint16_t capacity, reserved; uint8_t more[2];
+///          block* free; uint32_t used, block_size; uintptr_t more[6]; } slices[513];      /* mimalloc/types.h */
+/// ```
+fn numbered(memory: &dyn Memory, front: Range<u64>, range: &Range<u64>, pages: &mut Vec<Page>) {
+    let bytes = read(memory, front.clone());
+    let half = |at: usize| word(&bytes, at & !7).map(|word| word >> (8 * (at & 7)) & 0xffff);
+    let begins = |at: &usize| {
+        let [slices, own, entries, first] = [0, 8, 24, 40].map(|field| word(&bytes, at + field).unwrap_or(0));
+        (1..1 << 24).contains(&slices) && (1..16).contains(&own) && entries == slices.min(PLACES) && first == own
+    };
+    let Some(header) = (128..1024).step_by(8).find(begins) else { return };
+    let entries = word(&bytes, header + 24).unwrap_or(0);
+    let mut place = word(&bytes, header + 8).unwrap_or(0);
+    while place < entries && pages.len() < MOST {
+        let at = header + 40 + RECORD * place as usize;
+        let (Some(first), Some(sizes)) = (word(&bytes, at), word(&bytes, at + 24)) else { break };
+        let (slices, offset, used, block) = (first & 0xffff_ffff, first >> 32, sizes & 0xffff_ffff, sizes >> 32);
+        let (capacity, reserved) = (half(at + 10).unwrap_or(0), half(at + 12).unwrap_or(0));
+        let end = front.start + (place + slices) * SLICE;
+        let fits = offset == 0 && used <= capacity && capacity <= reserved && capacity > 0 && block >= 8;
+        if fits && slices > 0 && reserved * block <= slices * SLICE && end <= range.end {
+            // Blocks begin a little behind the front, and end with the last place.
+            pages.push(Page { start: end - reserved * block, block, used, reserved });
+        }
+        place += slices.max(1);
     }
 }
 

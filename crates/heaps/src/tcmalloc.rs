@@ -1,7 +1,7 @@
 //! tcmalloc of gperftools: found by its radix tree in the data of a library or a program, then read span by span.
 //!
-//! A span is a run of pages of 8 KiB: in use, free, or free and given back. Spans in use for small blocks are taken as
-//! live whole.
+//! A span is a run of pages of 8 KiB: in use, free, or free and given back. A span for small blocks says how many of them are
+//! in use, those in caches of threads too; of which size they are stands in a table in the data of the library.
 
 use crate::data::{data, mentions};
 use crate::jemalloc::{joined, part};
@@ -17,11 +17,17 @@ const PAGE: u32 = 13;
 const RECORD: usize = 48;
 /// Spans that are read.
 const MOST: u32 = 1 << 24;
+/// The largest size of small blocks, and how many sizes there are at least and at most.
+const LARGEST: u32 = 256 << 10;
+const SIZES: std::ops::Range<usize> = 32..128;
 
 /// A span's record.
 struct Span {
     first: u64,
     pages: u64,
+    /// Blocks that are in use, or in a cache of a thread.
+    used: u64,
+    /// Their size, as a place in a table; 0 for one block of whole pages.
     class: u64,
     /// 0 in use, 1 free, 2 given back.
     place: u64,
@@ -34,7 +40,7 @@ impl Span {
             return None;
         }
         let (first, pages, bits) = (word(&bytes, 0)?, word(&bytes, 8)?, word(&bytes, 40)?);
-        let span = Span { first, pages, class: bits >> 16 & 0xff, place: bits >> 24 & 3 };
+        let span = Span { first, pages, used: bits & 0xffff, class: bits >> 16 & 0xff, place: bits >> 24 & 3 };
         let fits = first != 0 && pages != 0 && first.checked_add(pages)? < 1 << 34 && span.place < 3;
         (fits && is_anonymous(mappings, first << PAGE)).then_some(span)
     }
@@ -49,6 +55,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
         }
         let page = |word: u64| Span::read(memory, mappings, word).map(|span| span.first);
         let Some(root) = TREE.find(memory, mappings, &range, &page) else { continue };
+        let sizes = sizes(&crate::data::read(memory, range.clone())).unwrap_or_default();
         let (mut split, mut ranges, mut own, mut spans) = (Split::default(), Vec::new(), Vec::new(), 0);
         let mut end = 0;
         TREE.each(memory, mappings, root, &mut |seen| match seen {
@@ -58,7 +65,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
                 {
                     spans += 1;
                     end = span.first + span.pages;
-                    ranges.push(count(memory, &span, &mut split));
+                    ranges.push(count(memory, &span, &sizes, &mut split));
                 }
             }
             Seen::Word { .. } => {}
@@ -70,25 +77,65 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
             allocator: "tcmalloc".to_string(),
             library: mapping.file().map(str::to_string),
             parts: vec![part(memory, "spans".to_string(), joined(ranges), Some(split)), own],
-            doubts: vec!["free blocks in spans that are in use count as live, and those in caches too".to_string()],
+            doubts: vec![if sizes.is_empty() {
+                "free blocks in spans that are in use count as live, and those in caches too".to_string()
+            } else {
+                "blocks in caches of threads count as live".to_string()
+            }],
         });
     }
     heaps
 }
 
-fn count(memory: &dyn Memory, span: &Span, split: &mut Split) -> std::ops::Range<u64> {
+/// The sizes of small blocks, by class: 0, 8, 16, ... up to [`LARGEST`], of 4 bytes each.
+fn sizes(data: &[u8]) -> Option<Vec<u64>> {
+    let numbers: Vec<u32> = data.as_chunks::<4>().0.iter().map(|bytes| u32::from_le_bytes(*bytes)).collect();
+    (0..numbers.len()).find_map(|at| {
+        let table = numbers.get(at..)?;
+        if !table.starts_with(&[0, 8, 16]) {
+            return None;
+        }
+        let last = table.windows(2).take(SIZES.end).position(|two| two[1] <= two[0] || !two[1].is_multiple_of(8))?;
+        let fits = SIZES.contains(&last) && table[last] == LARGEST;
+        fits.then(|| table[..=last].iter().map(|size| u64::from(*size)).collect())
+    })
+}
+
+fn count(memory: &dyn Memory, span: &Span, sizes: &[u64], split: &mut Split) -> std::ops::Range<u64> {
     let range = span.first << PAGE..(span.first + span.pages) << PAGE;
     let resident = resident(memory, range.clone());
     let amount = Amount { blocks: 1, bytes: range.end - range.start, resident };
-    if span.place == 0 {
-        split.live.add(&amount);
-        // Of a span for small blocks it is not known how many there are.
-        split.live.blocks -= u64::from(span.class != 0);
-    } else {
+    if span.place != 0 {
         split.free.add(&amount);
         split.kept_bytes += resident & !(page_size(memory) - 1);
         split.trimmable_bytes += resident;
         split.largest_free_bytes = split.largest_free_bytes.max(amount.bytes);
+    } else if span.class == 0 {
+        split.live.add(&amount);
+    } else if let Some(size) = sizes.get(span.class as usize) {
+        let bytes = (span.used * size).min(amount.bytes);
+        let live = Amount { blocks: span.used, bytes, resident: bytes.min(resident) };
+        split.live.add(&live);
+        let blocks = (amount.bytes / size).saturating_sub(span.used);
+        split.free.add(&Amount { blocks, bytes: amount.bytes - bytes, resident: resident - live.resident });
+    } else {
+        // Of blocks whose size is not known, it is not known how many bytes are in use.
+        split.live.add(&Amount { blocks: 0, ..amount });
     }
     range
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches a table that is not found, or one that is none.
+    #[test]
+    fn sizes_are_found() {
+        let table: Vec<u32> = [0, 8].into_iter().chain((1..=50).map(|n| n * 16)).chain([LARGEST, 0, 1]).collect();
+        let bytes = |table: &[u32]| table.iter().flat_map(|size| size.to_le_bytes()).collect::<Vec<u8>>();
+        let found = sizes(&bytes(&[&[1, 0, 8, 16, 3], &table[..]].concat())).expect("a table");
+        assert_eq!((found.len(), found[3], found.last()), (53, 32, Some(&u64::from(LARGEST))));
+        assert!(sizes(&bytes(&table[..20])).is_none() && sizes(&[]).is_none());
+    }
 }
