@@ -16,7 +16,7 @@ pub struct Facts {
     pub in_arenas: u64,
     /// Arenas with memory, the main one too.
     pub arenas: usize,
-    /// The allocator that keeps most.
+    /// The allocator that keeps most, in words.
     pub keeper: String,
     /// Fragmentation.
     pub fragmentation: u64,
@@ -26,6 +26,8 @@ pub struct Facts {
     pub below: u64,
     /// Memory without a file that it shares since a fork.
     pub forked: u64,
+    /// Its own memory in mappings that it shares in part since a fork: copied when it was written, or new.
+    pub copied: u64,
     /// Zeros in locked memory.
     pub locked_zeros: u64,
     /// What `malloc_trim` would give back.
@@ -39,10 +41,12 @@ impl Facts {
         let arenas: Vec<&HeapPart> = seen.heaps.iter().filter(|part| !part.mapped).collect();
         let glibc = |part: &&&HeapPart| part.figures.allocator.starts_with("glibc");
         let is_own = |mapping: &&Mapping| !mapping.shared && (mapping.inode == 0 || mapping.figures.anonymous > 0);
-        let forked = seen.mappings.iter().filter(is_own).map(|mapping| {
+        let forked = |mapping: &Mapping| {
             let f = &mapping.figures;
             (f.shared_clean + f.shared_dirty).min(f.anonymous)
-        });
+        };
+        let own: Vec<&Mapping> = seen.mappings.iter().filter(is_own).collect();
+        let in_part = own.iter().filter(|mapping| forked(mapping) > 0);
         Facts {
             rss: report.rss_bytes,
             kept: report.of(Kind::HeapFree),
@@ -53,14 +57,20 @@ impl Facts {
             fragmentation: report.of(Kind::HeapFragmentation),
             zeros: report.of(Kind::HugeZero),
             below: seen.stacks.iter().map(|stack| stack.below).sum(),
-            forked: forked.sum(),
+            forked: own.iter().map(|mapping| forked(mapping)).sum(),
+            copied: in_part.map(|mapping| mapping.figures.anonymous - forked(mapping)).sum(),
             locked_zeros: seen.locked_zeros,
-            trimmable: sum(|figures| figures.trimmable_bytes),
+            trimmable: seen
+                .heaps
+                .iter()
+                .filter(|part| part.figures.allocator.starts_with("glibc"))
+                .map(|part| part.figures.trimmable_bytes)
+                .sum(),
         }
     }
 }
 
-/// The allocator that keeps most.
+/// The allocator that keeps most; it is said if others keep more than a tenth.
 fn keeper(heaps: &[HeapFigures]) -> String {
     let mut all: Vec<(&str, u64)> = Vec::new();
     for figures in heaps {
@@ -69,6 +79,37 @@ fn keeper(heaps: &[HeapFigures]) -> String {
             None => all.push((&figures.allocator, figures.kept_bytes)),
         }
     }
-    let most = all.into_iter().max_by_key(|(_, sum)| *sum);
-    most.map_or_else(|| "its allocator".to_owned(), |(name, _)| name.to_owned())
+    let kept: u64 = all.iter().map(|(_, sum)| sum).sum();
+    match all.into_iter().max_by_key(|(_, sum)| *sum) {
+        Some((name, most)) if most >= kept - kept / 10 => name.to_owned(),
+        Some((name, _)) => format!("{name}, with other allocators,"),
+        None => "its allocator".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(allocator: &str, kept: u64) -> HeapPart {
+        let figures = HeapFigures {
+            allocator: allocator.into(),
+            resident_bytes: kept,
+            kept_bytes: kept,
+            trimmable_bytes: kept,
+            ..HeapFigures::default()
+        };
+        HeapPart { figures, ..HeapPart::default() }
+    }
+
+    /// Catches memory of others that glibc's trim would give back, and what others keep that goes to one allocator.
+    #[test]
+    fn allocators_are_told_apart() {
+        let of = |others: u64| {
+            let seen = Seen { heaps: vec![part("glibc 2.36", 1000), part("jemalloc 5.3", others)], ..Seen::default() };
+            Facts::of(&crate::report(&seen), &seen)
+        };
+        assert_eq!((of(500).trimmable, of(500).keeper.as_str()), (1000, "glibc 2.36, with other allocators,"));
+        assert_eq!(of(50).keeper, "glibc 2.36");
+    }
 }

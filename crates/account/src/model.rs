@@ -121,6 +121,8 @@ pub struct Apart {
 pub enum Cause {
     /// Most is live: what the program needs, or a leak; one look cannot tell.
     Live,
+    /// The same, in a program whose runtime has a heap of its own beside it: native memory of a JVM, buffers of node.
+    OffHeap,
     /// Live memory grows: seen over time.
     Leak,
     /// The allocator keeps free memory.

@@ -173,7 +173,21 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
             now: true,
         });
     }
-    if report.cause == Cause::Live {
+    if report.cause == Cause::OffHeap {
+        for native in runtime::of(seen).iter().filter_map(|of| of.native) {
+            let rule = "not known from outside: the runtime's own command divides it";
+            let all_of =
+                [(native.command, "See what holds the native memory", true), (native.bound.0, native.bound.1, false)];
+            all.extend(all_of.map(|(command, text, now)| Remedy {
+                text: format!("{text}."),
+                command: command.replace("PID", &seen.pid.to_string()),
+                bytes: 0,
+                rule: rule.into(),
+                now,
+            }));
+        }
+    }
+    if matches!(report.cause, Cause::Live | Cause::OffHeap) {
         let on_neap = report.allocators.iter().any(|name| name.starts_with("neap"));
         let program = seen.command.first().map_or("CMD", String::as_str);
         let command = match on_neap {

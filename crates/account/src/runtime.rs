@@ -16,6 +16,19 @@ pub struct Runtime {
     pub command: &'static str,
     /// What that command, or a setting, does.
     pub advice: &'static str,
+    /// What it has from malloc all the same, where that is not its usual place for objects.
+    pub native: Option<Native>,
+}
+
+/// Blocks of malloc that belong to a runtime with another heap.
+#[derive(Clone, Copy, Debug)]
+pub struct Native {
+    /// What they are.
+    pub holds: &'static str,
+    /// The command that says more.
+    pub command: &'static str,
+    /// A setting that bounds them; what it does.
+    pub bound: (&'static str, &'static str),
 }
 
 const KIB: u64 = 1 << 10;
@@ -30,6 +43,14 @@ const TABLE: &[Runtime] = &[
         heap: jvm,
         command: "jcmd PID GC.heap_info; jcmd PID VM.native_memory summary",
         advice: "-Xmx bounds the heap, and a collection gives back what is free (jcmd PID GC.run, G1 and newer)",
+        native: Some(Native {
+            holds: "direct buffers, classes, compiled code, libraries of its own",
+            command: "jcmd PID VM.native_memory summary",
+            bound: (
+                "-XX:MaxDirectMemorySize=SIZE",
+                "Start it with a bound for direct buffers, and with -XX:NativeMemoryTracking=summary to see the rest",
+            ),
+        }),
     },
     Runtime {
         name: "V8",
@@ -37,6 +58,7 @@ const TABLE: &[Runtime] = &[
         heap: aligned_256k,
         command: "kill -USR1 PID, then a heap snapshot in chrome://inspect",
         advice: "--max-old-space-size=MIB bounds the heap of node",
+        native: None,
     },
     Runtime {
         name: "Go",
@@ -44,6 +66,7 @@ const TABLE: &[Runtime] = &[
         heap: go,
         command: "curl HOST:PORT/debug/pprof/heap (net/http/pprof)",
         advice: "GOMEMLIMIT and GOGC bound the heap; debug.FreeOSMemory gives back what is free",
+        native: None,
     },
     Runtime {
         name: "CPython",
@@ -51,6 +74,7 @@ const TABLE: &[Runtime] = &[
         heap: never,
         command: "python3 -c 'import sys; sys._debugmallocstats()' (inside the program)",
         advice: "tracemalloc, or PYTHONMALLOC=malloc to have all of it in one allocator",
+        native: None,
     },
     Runtime {
         name: "Ruby",
@@ -58,6 +82,7 @@ const TABLE: &[Runtime] = &[
         heap: ruby,
         command: "ruby -e 'p GC.stat' (inside the program)",
         advice: "GC.compact, and fewer retained objects; MALLOC_ARENA_MAX=2 for what its extensions allocate",
+        native: None,
     },
     Runtime {
         name: "PHP",
@@ -65,6 +90,7 @@ const TABLE: &[Runtime] = &[
         heap: aligned_2m,
         command: "memory_get_usage(true), gc_mem_caches() (inside the program)",
         advice: "pm.max_requests ends workers that have grown",
+        native: None,
     },
     Runtime {
         name: ".NET",
@@ -72,6 +98,7 @@ const TABLE: &[Runtime] = &[
         heap: dotnet,
         command: "dotnet-counters monitor -p PID; dotnet-gcdump collect -p PID",
         advice: "DOTNET_GCHeapHardLimit bounds the heap, DOTNET_GCConserveMemory makes it give back more",
+        native: None,
     },
 ];
 

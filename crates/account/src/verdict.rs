@@ -18,13 +18,13 @@ const LEAST_BYTES: u64 = 1 << 20;
 /// Sets the cause, the verdict and the remedies.
 pub fn judge(report: &mut Report, seen: &Seen) {
     let facts = Facts::of(report, seen);
-    report.cause = cause(report, &facts);
+    report.cause = cause(report, &facts, seen);
     report.remedies = remedy::all(report, seen, &facts);
     report.verdict = sentence(report, &facts, seen);
 }
 
 /// The cause that explains most.
-fn cause(report: &Report, facts: &Facts) -> Cause {
+fn cause(report: &Report, facts: &Facts, seen: &Seen) -> Cause {
     if facts.forked.saturating_mul(2) >= facts.rss && facts.forked >= LEAST_BYTES {
         return Cause::CopyOnWrite;
     }
@@ -38,8 +38,16 @@ fn cause(report: &Report, facts: &Facts) -> Cause {
     let most = waste.into_iter().max_by_key(|(bytes, _)| *bytes);
     match most.filter(|(bytes, _)| percent(*bytes, facts.rss) >= LEAST && *bytes >= LEAST_BYTES) {
         Some((_, cause)) => cause,
-        None => holder(report).1,
+        None => match holder(report).1 {
+            Cause::Live if native(seen).is_some() => Cause::OffHeap,
+            cause => cause,
+        },
     }
+}
+
+/// The runtime with a heap of its own beside malloc.
+fn native(seen: &Seen) -> Option<(&'static str, runtime::Native)> {
+    runtime::of(seen).into_iter().find_map(|of| Some((of.name, of.native?)))
 }
 
 /// Where memory that is kept stays.
@@ -95,9 +103,10 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
         }
         Cause::ThreadCaches => {
             format!(
-                "{} of {rss} are free blocks in the caches of {} threads ({keeper})",
+                "{} of {rss} are free blocks in the caches of {} threads ({})",
                 bytes(facts.cached),
-                report.threads
+                report.threads,
+                keeper.trim_end_matches(',')
             )
         }
         Cause::Retention => format!("{kept} of {rss} are free blocks that {keeper} keeps"),
@@ -120,13 +129,29 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
             bytes(facts.locked_zeros)
         ),
         Cause::CopyOnWrite => format!(
-            "{} of {rss} are shared with its parent or children since a fork: {} are its own",
+            "{} of {rss} are shared with its parent or children since a fork: {} are its own, {} of it copied since, as it was \
+             written, or new",
             bytes(facts.forked),
-            bytes(report.private_bytes)
+            bytes(report.private_bytes),
+            bytes(facts.copied)
         ),
+        Cause::OffHeap => off_heap(report, facts, seen),
         _ => holding(report, facts, seen),
     };
     format!("{first}{}.", remedies(report))
+}
+
+/// The sentence for blocks of malloc beside the heap of a runtime.
+fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
+    let Some((name, native)) = native(seen) else { return holding(report, facts, seen) };
+    format!(
+        "{} of {} are native memory of the {name}: blocks of malloc that it holds outside its heap of {} ({}); `{}` divides it",
+        bytes(holder(report).0),
+        bytes(facts.rss),
+        bytes(report.of(Kind::RuntimeHeap)),
+        native.holds,
+        native.command.replace("PID", &seen.pid.to_string())
+    )
 }
 
 /// The sentence where nothing is wasted.
@@ -136,7 +161,7 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
     match cause {
         Cause::Live => format!(
             "{first}{}: what it needs, or a leak, which `neap why --watch {}` tells apart",
-            runtime::of(seen).first().map_or(String::new(), |of| format!(", outside the heap of {}", of.name)),
+            runtime::of(seen).first().map_or(String::new(), |of| format!(", beside what {} has", of.name)),
             seen.pid
         ),
         Cause::RuntimeHeap => {

@@ -198,6 +198,15 @@ fn what_is_no_heap_is_named() {
     assert_cause(&report, "copy-on-write", "heap-live", 62 * MIB);
     let own = report["private_bytes"].as_u64().expect("bytes");
     assert!(own < 2 * MIB, "{own}");
+    drop(forked);
+    let forked = Planted::start(&program, &["fork", "write"], &[]);
+    let report = why(&neap, forked.pid);
+    assert_cause(&report, "copy-on-write", "heap-live", 62 * MIB);
+    let verdict = report["verdict"].as_str().expect("a sentence");
+    let copied = verdict.split(" MiB of it copied").next().and_then(|text| text.rsplit(' ').next());
+    let copied: f64 = copied.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{verdict}"));
+    // A quarter of 64,000 blocks of 1,008 bytes.
+    assert!((15.0..17.0).contains(&copied), "{verdict}");
 
     if is_root() {
         let locked = Planted::start(&program, &["locked"], &[]);
@@ -208,6 +217,106 @@ fn what_is_no_heap_is_named() {
     } else {
         skip("what_is_no_heap: locked", "needs root");
     }
+}
+
+/// Buffers of Java outside its heap.
+const DIRECT: &str = "public class Direct {
+    static java.util.List<java.nio.ByteBuffer> kept = new java.util.ArrayList<>();
+    public static void main(String[] arguments) throws Exception {
+        for (int i = 0; i < 1600; i++) kept.add(java.nio.ByteBuffer.allocateDirect(100_000));
+        System.out.println(ProcessHandle.current().pid());
+        while (System.in.read() >= 0) System.out.println(\"done\");
+    }
+}";
+
+/// Catches native memory of a JVM that is taken for its heap, or for any program's blocks.
+#[test]
+fn memory_outside_the_heap_of_java_is_named() {
+    let neap = Neap::new();
+    let file = neap.file("Direct.java", DIRECT, 0o644);
+    let compiled = Command::new("javac").arg("-d").arg(neap.dir.path()).arg(&file).status();
+    if !compiled.is_ok_and(|status| status.success()) {
+        return skip("memory_outside_the_heap_of_java", "needs javac: tests/setup.sh installs it");
+    }
+    let mut command = Command::new("java");
+    command.args(["-Xmx64m", "-XX:MaxDirectMemorySize=1g", "-XX:NativeMemoryTracking=summary", "-cp"]);
+    command.arg(neap.dir.path()).arg("Direct");
+    let java = Planted::of(command);
+    let report = why(&neap, java.pid);
+    assert_cause(&report, "off-heap", "heap-live", 152 * MIB);
+    let verdict = report["verdict"].as_str().expect("a sentence");
+    let says = format!("`jcmd {} VM.native_memory summary`", java.pid);
+    assert!(verdict.contains("native memory of the JVM") && verdict.contains(&says), "{verdict}");
+    assert_eq!((remedy(&report, "-XX:MaxDirectMemorySize"), remedy(&report, &says[1..10])), (0, 0));
+    // The command that it names knows what they are.
+    let jcmd = Command::new("jcmd").args([&java.pid.to_string(), "VM.native_memory", "summary"]).output();
+    let text = jcmd.map(|output| stdout(&output)).unwrap_or_default();
+    let line = text.lines().find(|line| line.contains("Other (") && line.contains("committed="));
+    let kib = line.and_then(|line| line.rsplit_once("committed=")?.1.trim_end_matches("KB)").parse::<u64>().ok());
+    assert!(kib.is_some_and(|kib| kib.abs_diff(160_000_000 / 1024) < 2000), "{text}");
+}
+
+/// A shared library of Debian's; none if it is not installed.
+fn library(name: &str) -> Option<String> {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    folders.iter().map(|folder| format!("{folder}/{name}")).find(|path| Path::new(path).exists())
+}
+
+/// Live bytes of an allocator.
+fn live_of(report: &Value, allocator: &str) -> u64 {
+    let heaps = report["heaps"].as_array().expect("heaps").iter();
+    let is_its = |of: &&Value| of["allocator"].as_str().is_some_and(|name| name.starts_with(allocator));
+    heaps.filter(is_its).map(|of| of["live_bytes"].as_u64().unwrap_or(0)).sum()
+}
+
+/// Starts several allocators in one process, and compares what each has with what the program took from it, within 2 %.
+fn check_several(neap: &Neap, mut command: Command, first: &str, libraries: &[(&str, &str)]) {
+    let paths: Vec<String> = libraries.iter().filter_map(|(name, _)| library(name)).collect();
+    if paths.len() < libraries.len() {
+        return skip("several_allocators", &format!("needs {libraries:?}: tests/setup.sh installs them"));
+    }
+    let command_name = command.get_program().to_string_lossy().into_owned();
+    // Libraries that were not there at the start need room for their thread-local data.
+    command.args(&paths).env("GLIBC_TUNABLES", "glibc.rtld.optional_static_tls=65536");
+    let mut several = Planted::of(command);
+    let mut taken: Vec<(String, u64)> = Vec::new();
+    loop {
+        let mut line = String::new();
+        several.lines.read_line(&mut line).expect("it says what it has");
+        let Some((name, bytes)) = line.trim().split_once(' ') else { break };
+        let known = paths.iter().position(|path| path == name).map_or(first, |at| libraries[at].1);
+        taken.push((known.to_owned(), bytes.parse().expect("a number")));
+    }
+    assert_eq!(taken.len(), libraries.len() + 1);
+    let report = why(neap, several.pid);
+    let is_on_neap = report["allocators"][0] == "neap";
+    assert_eq!(is_on_neap, command_name.ends_with("neap"), "{report:#}");
+    for (allocator, bytes) in taken {
+        let live = live_of(&report, &allocator);
+        eprintln!("{allocator}: {bytes} taken, {live} live");
+        assert!(live.abs_diff(bytes) * 50 <= bytes, "{allocator}: {live}, not {bytes}: {report:#}");
+        let names = report["allocators"].as_array().expect("names").iter().filter_map(Value::as_str);
+        assert!(names.into_iter().any(|name| name.starts_with(&allocator)), "{allocator}: {report:#}");
+    }
+}
+
+/// Catches allocators that are not told apart in one process, and live memory of one that is another's.
+#[test]
+fn several_allocators_are_told_apart() {
+    let neap = Neap::new();
+    let source = include_str!("why/several.c");
+    let Some(program) = compile(neap.dir.path(), "several", source, &["-O0", "-w", "-pthread"]) else {
+        return skip("several_allocators", "needs a C compiler");
+    };
+    let (jemalloc, others) = (
+        ("libjemalloc.so.2", "jemalloc"),
+        [("libtcmalloc_minimal.so.4", "tcmalloc"), ("libmimalloc.so.2", "mimalloc")],
+    );
+    check_several(&neap, Command::new(&program), "glibc", &[jemalloc, others[0], others[1]]);
+    // libc.so.6 has its own malloc still; what the program opens is looked at beside it.
+    let mut on_neap = neap.command(["run", "--"]);
+    on_neap.arg(&program);
+    check_several(&neap, on_neap, "glibc", &[jemalloc]);
 }
 
 /// Catches figures of neap's own heap that are not its records', and counters that are not shown.

@@ -104,6 +104,8 @@ int main(int argc, char **argv) {
     } else if (!strcmp(what, "fork")) {
         fill(blocks, MANY, 1000);
         if (fork()) { wait(0); return 0; }
+        /* Writes to a quarter of it. */
+        for (int i = 0; argc > 2 && i < MANY / 4; i++) memset(blocks[i], 2, 1000);
     } else if (!strcmp(what, "locked")) {
         char *p = mmap(0, 64 * MIB, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (argc > 2) mlock2(p, 64 * MIB, MLOCK_ONFAULT); else mlock(p, 64 * MIB);

@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::panic::AssertUnwindSafe;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ const LONGEST: Duration = Duration::from_secs(90);
 /// A program at rest, with what it has started.
 struct AtRest {
     child: Child,
+    folder: PathBuf,
     /// Kept open: many programs end with their input.
     _input: ChildStdin,
 }
@@ -51,7 +52,7 @@ impl AtRest {
         let text = program.input.repeat(program.times);
         // One that does not read it all has ended: that is seen next.
         let _ = input.write_all(text.as_bytes()).and_then(|()| input.flush());
-        let mut started = AtRest { child, _input: input };
+        let mut started = AtRest { child, folder: folder.clone(), _input: input };
         match started.wait(program, &folder) {
             Ok(()) => Ok(started),
             Err(why) => Err(format!("{why}: {}", fs::read_to_string(folder.join("log")).unwrap_or_default())),
@@ -176,6 +177,17 @@ fn account(neap: &Neap, name: &str, pid: u32) -> Option<Value> {
     Some(report)
 }
 
+/// What Redis says that jemalloc has handed out: live bytes must be that within 2 %.
+fn check_redis(socket: &Path, report: &Value) {
+    let (mut stream, mut text) = (UnixStream::connect(socket).expect("it listens"), String::new());
+    stream.write_all(b"INFO memory\r\nQUIT\r\n").expect("it reads requests");
+    stream.read_to_string(&mut text).expect("it answers");
+    let line = text.lines().find_map(|line| line.strip_prefix("allocator_allocated:")).expect("a figure");
+    let (said, live) = (line.trim().parse::<u64>().expect("a number"), super::live_of(report, "jemalloc"));
+    eprintln!("jemalloc in redis-server: {said} allocated, {live} live");
+    assert!(live.abs_diff(said) * 50 <= said, "{live}, not {said}");
+}
+
 /// Looks at a program and all that it starts; why it was left out.
 fn look(neap: &Neap, program: &Program) -> Result<(), String> {
     let has = |name: &&&str| {
@@ -194,6 +206,9 @@ fn look(neap: &Neap, program: &Program) -> Result<(), String> {
     let (kind, least) = program.most;
     let found = of(&report, kind) / MIB;
     assert!(found >= least, "{}: {found} MiB of {kind}, not {least}: {report:#}", program.name);
+    if program.name == "redis-server" {
+        check_redis(&started.folder.join(program.socket), &report);
+    }
     for pid in &all[1..] {
         // A child may have ended.
         let _ = account(neap, &format!("{}, child", program.name), *pid);
