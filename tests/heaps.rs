@@ -38,6 +38,10 @@ fn main() -> ExitCode {
         Case::new("glibc::brk_of_others", "a heap that ends where another user of brk has memory", || odd("brk", 1)),
         Case::new("glibc::without_brk", "a main arena in mappings that is not found", || odd("nobrk", 1)),
         Case::new("glibc::two_copies", "a second copy of glibc that is not found", || odd("two", 2)),
+        Case::new("releases::bullseye", "structures of 2.31 that are read wrong", || release("bullseye", "2.31"))
+            .ignored(),
+        Case::new("releases::sid", "structures of the newest glibc that are read wrong", || release("sid", ""))
+            .ignored(),
         Case::new("big::10_gib", "a walk of 50 million chunks that takes 2 s or 100 MiB", big).exclusive().ignored(),
     ])
 }
@@ -136,6 +140,60 @@ fn shape(kind: &str) -> Outcome {
         return fail(format!("{cached} blocks in caches, not {least}: {heap:#?}"));
     }
     info.check(heap).map_err(Stop::Fail)
+}
+
+/// The same programs in another release of Debian, which debootstrap makes once. `version` is that of its glibc, if it is
+/// known.
+fn release(name: &str, version: &str) -> Outcome {
+    let (root, include) = (neap_tests::target_dir().join("debian").join(name), "--include=gcc,libc6-dev");
+    if !neap_tests::is_root() {
+        return Err(Stop::Skip("needs root, for debootstrap and chroot".to_string()));
+    }
+    if !root.join("usr/bin/gcc").exists() {
+        let debootstrap = neap_tests::program("debootstrap")?;
+        let made = Command::new(debootstrap).args(["--variant=minbase", include, name]).arg(&root).output()?;
+        if !made.status.success() {
+            return Err(Stop::Skip(format!("debootstrap: {}", String::from_utf8_lossy(&made.stdout))));
+        }
+    }
+    let runs: &[(&str, &[&str])] = &[
+        ("busy", &["6", "20000"]),
+        ("busy", &["1", "40000"]),
+        ("shapes", &["frees"]),
+        ("shapes", &["trimmed"]),
+        ("shapes", &["caches"]),
+        ("shapes", &["fastbins"]),
+        ("shapes", &["bins"]),
+    ];
+    for (program, arguments) in runs {
+        let source = neap_tests::package_dir().join(format!("heaps/{program}.c"));
+        std::fs::copy(source, root.join(format!("tmp/{program}.c")))?;
+        let chroot = || {
+            let mut command = Command::new("chroot");
+            command.arg(&root);
+            command
+        };
+        let flags = ["-O1", "-fno-builtin", "-pthread", "-o"];
+        let built =
+            chroot().arg("gcc").args(flags).args([format!("/tmp/{program}"), format!("/tmp/{program}.c")]).status();
+        if !built?.success() {
+            return fail(format!("{program}.c does not compile in {name}"));
+        }
+        let mut command = chroot();
+        command.arg(format!("/tmp/{program}")).args(*arguments);
+        let running = Running::of(command)?;
+        let heaps = running.heaps()?;
+        let [heap] = &heaps[..] else { return fail(format!("one heap, not {heaps:#?}")) };
+        let info = Info::parse(&running.said);
+        let off = info.distance(heap);
+        let (used, free) = (100.0 * off.0, 100.0 * off.1);
+        println!("{name}, {}: {program} {}: used {used:.3} % off, free {free:.3} % off", heap.allocator, arguments[0]);
+        if !heap.allocator.starts_with(&format!("glibc {version}")) || !heap.doubts.is_empty() {
+            return fail(format!("{}: {:?}", heap.allocator, heap.doubts));
+        }
+        info.check(heap).map_err(|why| Stop::Fail(format!("{program} {arguments:?}: {why}")))?;
+    }
+    Ok(())
 }
 
 /// Python with all blocks from malloc, asked by ctypes: within 2 %.

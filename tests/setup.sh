@@ -65,6 +65,7 @@ want_long memcached memcached
 want_long haproxy /usr/sbin/haproxy
 want_long apache2 /usr/sbin/apache2
 want_long musl-tools musl-gcc
+want_long debootstrap debootstrap
 want_long qemu-system-x86 qemu-system-x86_64
 want_long openssh-server /usr/sbin/sshd
 want_long openssh-client ssh

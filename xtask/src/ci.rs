@@ -116,6 +116,7 @@ const LONG: &[(&str, Option<&str>, &str)] = &[
     ("tests/exact", Some("totals"), "ten programs twice, of which some take ten seconds"),
     ("crates/cli/why", Some("all_add_up"), "starts databases, browsers and virtual machines: minutes"),
     ("tests/heaps", Some("10_gib"), "takes 10 GiB of memory"),
+    ("tests/heaps", Some("releases"), "makes two releases of Debian with debootstrap: minutes"),
     ("xtask/install", None, "installs the product, with the command's release build"),
     (
         "xtask/package",
