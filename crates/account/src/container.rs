@@ -6,6 +6,7 @@
 //! another. `other` is what is charged and in none of these.
 
 use crate::model::{Account, Cause, Kind, Remedy};
+use crate::shell;
 use crate::units::{bytes, percent};
 use serde::Serialize;
 
@@ -231,10 +232,9 @@ fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, Stri
 
 fn remedies(of: &Charged, cache: u64, files: &[MemoryFile]) -> Vec<Remedy> {
     let clean = cache.saturating_sub(of.dirty);
-    let reclaim = match of.v2 {
-        true => format!("echo {clean} > {}/memory.reclaim", of.folder),
-        false => format!("echo 0 > {}/memory.force_empty", of.folder),
-    };
+    let (amount, file) = if of.v2 { (clean, "memory.reclaim") } else { (0, "memory.force_empty") };
+    let file = shell::word(&format!("{}/{file}", of.folder));
+    let reclaim = file.map_or_else(String::new, |file| format!("echo {amount} > {file}"));
     let mut all = vec![Remedy {
         text: "Have the kernel drop page cache now; it does so by itself before it kills a process.".into(),
         command: reclaim,
@@ -245,7 +245,7 @@ fn remedies(of: &Charged, cache: u64, files: &[MemoryFile]) -> Vec<Remedy> {
     for file in files.iter().take(5) {
         all.push(Remedy {
             text: "Remove a file in memory.".into(),
-            command: format!("rm {}", file.path),
+            command: shell::word(&file.path).map_or_else(String::new, |path| format!("rm {path}")),
             bytes: file.bytes,
             rule: "the bytes that the file takes; they stay while a process has it open".into(),
             now: true,
@@ -292,8 +292,12 @@ mod tests {
             v2: true,
             ..Charged::default()
         };
-        let files = [MemoryFile { path: "/dev/shm/x".into(), bytes: 390 << 20 }];
-        let made = container(&of, Vec::new(), &files, Vec::new());
+        let files = |path: &str| [MemoryFile { path: path.into(), bytes: 390 << 20 }];
+        let made = container(&of, Vec::new(), &files("/dev/shm/x; id"), Vec::new());
+        assert_eq!(made.remedies[0].command, "rm '/dev/shm/x; id'");
+        let made = container(&of, Vec::new(), &files("/dev/shm/x\u{202e}y"), Vec::new());
+        assert_eq!(made.remedies[0].command, "");
+        let made = container(&of, Vec::new(), &files("/dev/shm/x"), Vec::new());
         let remedies: Vec<(&str, u64)> = made.remedies.iter().map(|r| (r.command.as_str(), r.bytes >> 20)).collect();
         assert_eq!(remedies, [("rm /dev/shm/x", 390), ("echo 31457280 > /memory.reclaim", 30)]);
         assert!(made.verdict.contains("/dev/shm/x"), "{}", made.verdict);

@@ -56,7 +56,8 @@ impl Facts {
             keeper: keeper(&report.heaps),
             fragmentation: report.of(Kind::HeapFragmentation),
             zeros: report.of(Kind::HugeZero),
-            below: seen.stacks.iter().map(|stack| stack.below).sum(),
+            // Stacks of coroutines lie in other memory.
+            below: seen.stacks.iter().map(|stack| stack.below).sum::<u64>().min(report.of(Kind::Stack)),
             forked: own.iter().map(|mapping| forked(mapping)).sum(),
             copied: in_part.map(|mapping| mapping.figures.anonymous - forked(mapping)).sum(),
             locked_zeros: seen.locked_zeros,

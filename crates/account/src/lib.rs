@@ -39,6 +39,7 @@ pub mod python;
 mod remedy;
 mod runtime;
 pub mod seen;
+mod shell;
 pub mod sum;
 pub mod text;
 mod units;

@@ -121,7 +121,9 @@ pub struct Apart {
 pub enum Cause {
     /// Most is live: what the program needs, or a leak; one look cannot tell.
     Live,
-    /// The same, in a program whose runtime has a heap of its own beside it: native memory of a JVM, buffers of node.
+    /// Most is malloc's, by its place; what of it is live could not be read.
+    Undivided,
+    /// The same as `live`, in a program whose runtime has a heap of its own beside it: native memory of a JVM, buffers of node.
     OffHeap,
     /// Live memory grows: seen over time.
     Leak,

@@ -111,9 +111,11 @@ fn of_given_name(name: &str, mapping: &Mapping) -> Class {
 /// Memory files: code, where it may be executed.
 fn memory_file(name: &str, mapping: &Mapping) -> Class {
     let name = name.trim_end_matches(" (deleted)").trim_start_matches('/');
-    match mapping.execute || name.starts_with("memfd:doublemapper") {
-        true => class(Kind::Jit, name),
-        false => class(Kind::Shared, name),
+    match name {
+        // ZGC maps its heap several times.
+        "memfd:java_heap" => class(Kind::RuntimeHeap, "JVM"),
+        _ if mapping.execute || name.starts_with("memfd:doublemapper") => class(Kind::Jit, name),
+        _ => class(Kind::Shared, name),
     }
 }
 

@@ -4,6 +4,7 @@ use crate::facts::Facts;
 use crate::model::{Cause, Kind, Remedy, Report};
 use crate::runtime;
 use crate::seen::Seen;
+use crate::shell;
 use crate::units::bytes;
 
 /// Remedies of less than so much are left out.
@@ -88,15 +89,19 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
     }
     let kept: u64 = report.heaps.iter().filter(|f| is_glibc(&f.allocator)).map(|f| f.kept_bytes).sum();
     if kept > 0 {
-        let program = seen.command.first().map_or("CMD", String::as_str);
         all.push(Remedy {
             text: "Start it on neap, which gives free OS pages back by itself, from the middle of heaps too.".into(),
-            command: format!("neap run -- {program}"),
+            command: format!("neap run -- {}", program(seen)),
             bytes: kept,
             rule: "free memory that glibc keeps in whole OS pages and in caches of threads".into(),
             now: false,
         });
     }
+}
+
+/// The program, as one word of a command.
+fn program(seen: &Seen) -> String {
+    seen.command.first().and_then(|name| shell::word(name)).unwrap_or_else(|| "CMD".into())
 }
 
 fn is_glibc(allocator: &str) -> bool {
@@ -160,7 +165,7 @@ fn pages(report: &Report, facts: &Facts, all: &mut Vec<Remedy>) {
 fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
     for account in report.accounts.iter().filter(|account| account.kind == Kind::RuntimeHeap) {
         let name = account.owner.split([',', ':']).next().unwrap_or("");
-        let Some(runtime) = runtime::named(name) else { continue };
+        let Some(runtime) = runtime::named(seen, name) else { continue };
         let command = runtime.command.replace("PID", &seen.pid.to_string());
         if all.iter().any(|remedy| remedy.command == command) {
             continue;
@@ -187,12 +192,11 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
             }));
         }
     }
-    if matches!(report.cause, Cause::Live | Cause::OffHeap) {
+    if matches!(report.cause, Cause::Live | Cause::Undivided | Cause::OffHeap) {
         let on_neap = report.allocators.iter().any(|name| name.starts_with("neap"));
-        let program = seen.command.first().map_or("CMD", String::as_str);
         let command = match on_neap {
             true => format!("neap profile --heap --pid {}", seen.pid),
-            false => format!("neap profile --heap -- {program}"),
+            false => format!("neap profile --heap -- {}", program(seen)),
         };
         all.push(Remedy {
             text: "See which code holds the live blocks.".into(),

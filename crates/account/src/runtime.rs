@@ -54,10 +54,19 @@ const TABLE: &[Runtime] = &[
     },
     Runtime {
         name: "V8",
-        files: &["node", "libnode.so", "chrome", "chromium", "electron", "deno", "libv8.so"],
+        files: &["node", "libnode.so"],
         heap: aligned_256k,
         command: "kill -USR1 PID, then a heap snapshot in chrome://inspect",
         advice: "--max-old-space-size=MIB bounds the heap of node",
+        native: None,
+    },
+    // SIGUSR1 ends all of these.
+    Runtime {
+        name: "V8",
+        files: &["chrome", "chromium", "electron", "deno", "libv8.so"],
+        heap: aligned_256k,
+        command: "a heap snapshot in the developer tools (--remote-debugging-port, --inspect)",
+        advice: "--js-flags=--max-old-space-size=MIB bounds a heap",
         native: None,
     },
     Runtime {
@@ -112,9 +121,9 @@ pub fn of(seen: &Seen) -> Vec<&'static Runtime> {
     TABLE.iter().filter(|runtime| has(runtime)).collect()
 }
 
-/// The runtime of that name.
-pub fn named(name: &str) -> Option<&'static Runtime> {
-    TABLE.iter().find(|runtime| runtime.name == name)
+/// The runtime of that name; of several the one that the process has.
+pub fn named(seen: &Seen, name: &str) -> Option<&'static Runtime> {
+    of(seen).into_iter().chain(TABLE).find(|runtime| runtime.name == name)
 }
 
 impl Runtime {
@@ -144,7 +153,10 @@ fn never(_: &Mapping, _: Option<&Mapping>) -> bool {
 fn jvm(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     let reserved = next.is_some_and(|next| next.range.start == mapping.range.end && next.is_closed());
     let low = mapping.range.end <= 32 * GIB + GIB;
-    mapping.write && (low || (reserved && mapping.range.start.is_multiple_of(64 * KIB) && !is_arena(mapping, next)))
+    let own = reserved && mapping.range.start.is_multiple_of(64 * KIB);
+    // A heap that is as large as it may be from the start has nothing closed behind it.
+    let whole = mapping.bytes() >= 32 * MIB && mapping.range.start.is_multiple_of(2 * MIB);
+    mapping.write && (low || ((own || whole) && !is_arena(mapping, next)))
 }
 
 /// Arenas of glibc end, with what is reserved behind them, at a multiple of 64 MiB.
@@ -223,9 +235,27 @@ mod tests {
         let mut rest = mapping(arena.range.end, 63 * MIB, "");
         (rest.read, rest.write) = (false, false);
         for name in ["JVM", "V8", "Ruby", "PHP", ".NET"] {
-            let runtime = named(name).expect("it is in the table");
+            let runtime = named(&Seen::default(), name).expect("it is in the table");
             assert!(!runtime.owns(&arena, Some(&rest)), "{name}");
         }
-        assert!(named("V8").expect("it is in the table").owns(&arena, None));
+        assert!(named(&Seen::default(), "V8").expect("it is in the table").owns(&arena, None));
+    }
+
+    /// Catches a signal that is advised to programs which it ends.
+    #[test]
+    fn only_node_is_sent_a_signal() {
+        let advised = |path: &str| {
+            let seen = Seen { mappings: vec![mapping(0x1000, 4096, path)], ..Seen::default() };
+            named(&seen, "V8").expect("it is in the table").command
+        };
+        assert!(advised("/usr/bin/node").contains("kill -USR1"));
+        assert!(!advised("/usr/lib/chromium/chromium").contains("kill"));
+    }
+
+    /// Catches a heap of the JVM that is open as a whole, above 32 GiB, and called memory of the program.
+    #[test]
+    fn a_whole_heap_is_the_jvms() {
+        assert!(jvm(&mapping(0x7000_0000_0000, 1 << 30, ""), None));
+        assert!(!jvm(&mapping(0x7000_0000_1000, MIB, ""), None));
     }
 }

@@ -266,7 +266,7 @@ fn note(accounts: &mut [Account], seen: &Seen, claims: &[Claim]) {
         account.note = match account.kind {
             Kind::RuntimeHeap => {
                 let name = account.owner.split([',', ':']).next().unwrap_or("");
-                let more = runtime::named(name)
+                let more = runtime::named(seen, name)
                     .map(|runtime| format!("more: {}", runtime.command.replace("PID", &seen.pid.to_string())));
                 claim.and_then(|claim| claim.note.clone()).into_iter().chain(more).reduce(|a, b| format!("{a}; {b}"))
             }

@@ -66,21 +66,36 @@ fn kept_cause(report: &Report, facts: &Facts) -> Cause {
     }
 }
 
-/// What holds most: bytes, cause, words for it.
-fn holder(report: &Report) -> (u64, Cause, &'static str) {
-    let of = |kinds: &[Kind]| kinds.iter().map(|kind| report.of(*kind)).sum::<u64>();
+/// What holds most: bytes, cause, words for it, and the kind whose largest account is named.
+fn holder(report: &Report) -> (u64, Cause, &'static str, Option<Kind>) {
+    let of = |kind: Kind| report.of(kind);
     let all = [
-        (of(&[Kind::HeapLive, Kind::Heap]), Cause::Live, "blocks of malloc that the program holds"),
-        (of(&[Kind::RuntimeHeap, Kind::Jit]), Cause::RuntimeHeap, "memory of a runtime with its own heap"),
-        (of(&[Kind::File]), Cause::Files, "programs, libraries and other files"),
-        (of(&[Kind::Shared]), Cause::Shared, "shared memory"),
-        (of(&[Kind::Anonymous]), Cause::Anonymous, "mappings that the program made without malloc"),
-        (of(&[Kind::Stack, Kind::ThreadLocal]), Cause::Stacks, "stacks of threads"),
+        (of(Kind::HeapLive), Cause::Live, "blocks of malloc that the program holds", None),
+        (of(Kind::Heap), Cause::Undivided, "memory of malloc; how much of it is free is not known", Some(Kind::Heap)),
+        (of(Kind::RuntimeHeap), Cause::RuntimeHeap, "memory of a runtime with its own heap", Some(Kind::RuntimeHeap)),
+        (
+            of(Kind::Jit),
+            Cause::Anonymous,
+            "memory that may be executed: generated code, or data beside it",
+            Some(Kind::Jit),
+        ),
+        (of(Kind::Guard), Cause::Anonymous, "memory that was touched and has no access now (PROT_NONE)", None),
+        (
+            of(Kind::Other),
+            Cause::Anonymous,
+            "mappings of other kinds, such as memory that the program takes by brk",
+            Some(Kind::Other),
+        ),
+        (of(Kind::File), Cause::Files, "programs, libraries and other files", Some(Kind::File)),
+        (of(Kind::Shared), Cause::Shared, "shared memory", Some(Kind::Shared)),
+        (of(Kind::Anonymous), Cause::Anonymous, "mappings that the program made without malloc", Some(Kind::Anonymous)),
+        (of(Kind::Stack) + of(Kind::ThreadLocal), Cause::Stacks, "stacks of threads", None),
     ];
-    all.into_iter().max_by_key(|(bytes, _, _)| *bytes).filter(|(bytes, _, _)| *bytes > 0).unwrap_or((
+    all.into_iter().max_by_key(|of| of.0).filter(|of| of.0 > 0).unwrap_or((
         0,
         Cause::Nothing,
         "nothing that stands out",
+        None,
     ))
 }
 
@@ -156,7 +171,7 @@ fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
 
 /// The sentence where nothing is wasted.
 fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
-    let (held, cause, words) = holder(report);
+    let (held, cause, words, kind) = holder(report);
     let first = format!("{} of {} are {words}", bytes(held), bytes(facts.rss));
     match cause {
         Cause::Live => format!(
@@ -166,21 +181,12 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
         ),
         Cause::RuntimeHeap => {
             let owner = report.accounts.iter().find(|account| account.kind == Kind::RuntimeHeap);
-            format!("{first} ({})", owner.map_or("generated code", |account| account.owner.as_str()))
+            format!("{first} ({})", owner.map_or("", |account| account.owner.as_str()))
         }
-        Cause::Files | Cause::Shared | Cause::Anonymous => {
-            let kind = match cause {
-                Cause::Files => Kind::File,
-                Cause::Shared => Kind::Shared,
-                _ => Kind::Anonymous,
-            };
-            let most = report.accounts.iter().find(|account| account.kind == kind);
-            match most {
-                Some(account) => format!("{first}, most of it {} ({})", fit(&account.owner, 48), bytes(account.bytes)),
-                None => first,
-            }
-        }
-        _ => first,
+        _ => match report.accounts.iter().find(|account| Some(account.kind) == kind) {
+            Some(account) => format!("{first}, most of it {} ({})", fit(&account.owner, 48), bytes(account.bytes)),
+            None => first,
+        },
     }
 }
 
@@ -193,4 +199,34 @@ fn remedies(report: &Report) -> String {
     let worth = |remedy: &&crate::Remedy| percent(remedy.bytes, report.rss_bytes) >= 5 && !remedy.command.is_empty();
     let best: Vec<String> = report.remedies.iter().filter(worth).take(2).map(of).collect();
     if best.is_empty() { String::new() } else { format!("; {}", best.join(", ")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::mapping;
+
+    fn verdict(mappings: Vec<crate::seen::Mapping>) -> (Cause, String) {
+        let rss = mappings.iter().map(|mapping| mapping.figures.rss).sum();
+        let mut seen = Seen { mappings, pid: 7, ..Seen::default() };
+        (seen.total.rss, seen.total.anonymous) = (rss, rss);
+        let report = crate::report(&seen);
+        (report.cause, report.verdict)
+    }
+
+    /// Catches heaps that could not be read and are called live, code that is called a collector's heap, and a largest
+    /// account that the sentence passes over.
+    #[test]
+    fn the_largest_account_is_named_for_what_it_is() {
+        let (cause, text) = verdict(vec![mapping(0x10_0000, 64 << 20, "[heap]")]);
+        assert!(cause == Cause::Undivided && text.contains("how much of it is free is not known"), "{text}");
+        let mut code = mapping(0x10_0000, 64 << 20, "");
+        code.execute = true;
+        let (cause, text) = verdict(vec![code]);
+        assert!(cause == Cause::Anonymous && text.contains("may be executed"), "{text}");
+        let mut closed = mapping(0x10_0000, 64 << 20, "");
+        (closed.read, closed.write) = (false, false);
+        let (_, text) = verdict(vec![closed, mapping(0x1000_0000, 1 << 20, "/bin/x")]);
+        assert!(text.contains("64.0 MiB") && text.contains("PROT_NONE"), "{text}");
+    }
 }

@@ -1,0 +1,34 @@
+//! Names of others in commands that people paste.
+
+/// The text as one word of a shell; none if it has characters that are not seen for what they are.
+pub fn word(text: &str) -> Option<String> {
+    let hidden = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{fffd}' | '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
+    };
+    if text.is_empty() || text.chars().any(hidden) {
+        return None;
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:=@%".contains(c);
+    // What begins with a dash is taken for an option.
+    let text = if text.starts_with('-') { format!("./{text}") } else { text.to_owned() };
+    Some(if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches names that run commands of their own when they are pasted, and names that look like others.
+    #[test]
+    fn names_are_one_word() {
+        assert_eq!(word("/usr/bin/python3.11").as_deref(), Some("/usr/bin/python3.11"));
+        assert_eq!(word("a b;rm -rf $(x)").as_deref(), Some("'a b;rm -rf $(x)'"));
+        assert_eq!(word("it's").as_deref(), Some("'it'\\''s'"));
+        assert_eq!(word("-rf").as_deref(), Some("./-rf"));
+        for hidden in ["", "a\nb", "a\u{202e}b", "a\u{fffd}b", "a\u{1b}[1m"] {
+            assert_eq!(word(hidden), None, "{hidden:?}");
+        }
+    }
+}
