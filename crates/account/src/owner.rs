@@ -93,11 +93,46 @@ fn of_name(mapping: &Mapping, seen: &Seen) -> Option<Class> {
     })
 }
 
+/// Names that allocators give to their memory: their beginnings, and whose they are. Google's tcmalloc is the one that
+/// names regions; that of gperftools does not.
+const GIVEN: &[(&str, &str)] = &[
+    ("tcmalloc", "tcmalloc"),
+    ("jemalloc", "jemalloc"),
+    ("scudo", "scudo"),
+    ("partition_alloc", "PartitionAlloc"),
+    ("mimalloc", "mimalloc"),
+];
+
+/// Allocators that are there by the names of mappings or libraries, and of which no heap was walked. Whether their memory is
+/// known: else it counts as private memory without a name. None if the memory of the process was not read.
+pub fn not_walked(seen: &Seen) -> Vec<(&'static str, bool)> {
+    if seen.heaps.is_empty() && seen.stacks.is_empty() {
+        return Vec::new();
+    }
+    let is_walked = |name: &str| seen.allocators.iter().any(|walked| walked.starts_with(name));
+    let given = |mapping: &Mapping| mapping.name.strip_prefix("[anon:").map(|name| name.trim_start().to_owned());
+    let mut all: Vec<(&'static str, bool)> = Vec::new();
+    for (start, name) in GIVEN.iter().filter(|(_, name)| !is_walked(name)) {
+        let is_named = seen.mappings.iter().any(|of| given(of).is_some_and(|name| name.starts_with(start)));
+        let library = format!("/lib{start}");
+        if is_named || seen.mappings.iter().any(|mapping| mapping.name.contains(&library)) {
+            all.push((name, is_named));
+        }
+    }
+    all
+}
+
 /// A name that the program gave (prctl PR_SET_VMA), some of which are known.
 fn of_given_name(name: &str, mapping: &Mapping) -> Class {
     let heap = ["glibc: malloc arena", "glibc: malloc", "glibc: loader malloc"];
     if let Some(heap) = heap.iter().find(|heap| name.starts_with(**heap)) {
         return class(Kind::Heap, *heap);
+    }
+    if name.starts_with("tcmalloc_region_METADATA") {
+        return class(Kind::HeapMetadata, "tcmalloc");
+    }
+    if let Some((_, allocator)) = GIVEN.iter().find(|(start, _)| name.starts_with(start)) {
+        return class(Kind::Heap, *allocator);
     }
     match name {
         _ if name.starts_with("glibc: pthread") => class(Kind::Stack, "threads"),
@@ -226,6 +261,25 @@ mod tests {
             (Kind::Stack, "threads named w-"),
         ];
         assert_eq!(found, expected.map(|(kind, owner)| (kind, owner.to_owned())));
+    }
+
+    /// Catches memory that Google's tcmalloc names and that is not its, and libraries whose heap was not walked and that are
+    /// not said.
+    #[test]
+    fn allocators_name_their_memory() {
+        let mappings = vec![
+            mapping(0x1000, 0x1000, "[anon:tcmalloc_region_NORMAL]"),
+            mapping(0x3000, 0x1000, "[anon:tcmalloc_region_METADATA]"),
+            mapping(0x5000, 0x1000, "/usr/lib/libjemalloc.so.1"),
+        ];
+        let mut seen = Seen { mappings, ..Seen::default() };
+        let found = classes(&seen);
+        assert_eq!(found[..2], [class(Kind::Heap, "tcmalloc"), class(Kind::HeapMetadata, "tcmalloc")]);
+        assert_eq!(not_walked(&seen), []);
+        seen.stacks = vec![Default::default()];
+        assert_eq!(not_walked(&seen), [("tcmalloc", true), ("jemalloc", false)]);
+        seen.allocators = vec!["jemalloc 5.3".into()];
+        assert_eq!(not_walked(&seen), [("tcmalloc", true)]);
     }
 
     /// Catches a heap of Go at a random place that is taken for an arena of glibc.

@@ -51,7 +51,7 @@ pub fn report(seen: &Seen) -> Report {
         cause: Cause::Nothing,
         verdict: String::new(),
         remedies: Vec::new(),
-        notes: seen.notes.clone(),
+        notes: notes(seen),
     };
     verdict::judge(&mut report, seen);
     report
@@ -60,9 +60,19 @@ pub fn report(seen: &Seen) -> Report {
 /// Allocators and runtimes.
 fn allocators(seen: &Seen) -> Vec<String> {
     let mut all = seen.allocators.clone();
+    all.extend(owner::not_walked(seen).iter().map(|(name, _)| (*name).to_owned()));
     all.extend(runtime::of(seen).iter().map(|runtime| runtime.name.to_owned()));
     all.dedup();
     all
+}
+
+/// What the reader said, and which allocators were not walked.
+fn notes(seen: &Seen) -> Vec<String> {
+    let not_walked = owner::not_walked(seen).into_iter().map(|(name, is_named)| {
+        let counts = if is_named { "live and free are not told apart" } else { "its memory counts as without a name" };
+        format!("{name}: the structures of this version are not known, so {counts}")
+    });
+    seen.notes.iter().cloned().chain(not_walked).collect()
 }
 
 /// Claims of heaps, of readers of runtimes, and of stacks.

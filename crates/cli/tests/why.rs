@@ -219,6 +219,22 @@ fn what_is_no_heap_is_named() {
     }
 }
 
+/// Catches memory that an allocator has named, as Google's tcmalloc does, and that is no allocator's.
+#[test]
+fn memory_that_an_allocator_names_is_its() {
+    let neap = Neap::new();
+    let Some(program) = plant(&neap) else { return skip("memory_that_an_allocator_names", "needs a C compiler") };
+    let region = Planted::start(&program, &["region"], &[]);
+    let maps = fs::read_to_string(format!("/proc/{}/maps", region.pid)).expect("it runs");
+    if !maps.contains("[anon:tcmalloc_region") {
+        return skip("memory_that_an_allocator_names", "the kernel keeps no names (CONFIG_ANON_VMA_NAME)");
+    }
+    let report = why(&neap, region.pid);
+    assert!(of(&report, "heap") >= 32 * MIB, "{report:#}");
+    assert!(report["allocators"].as_array().is_some_and(|names| names.contains(&"tcmalloc".into())), "{report:#}");
+    assert!(report["notes"].to_string().contains("not told apart"), "{report:#}");
+}
+
 /// Buffers of Java outside its heap.
 const DIRECT: &str = "public class Direct {
     static java.util.List<java.nio.ByteBuffer> kept = new java.util.ArrayList<>();

@@ -106,6 +106,9 @@ int main(int argc, char **argv) {
         if (fork()) { wait(0); return 0; }
         /* Writes to a quarter of it. */
         for (int i = 0; argc > 2 && i < MANY / 4; i++) memset(blocks[i], 2, 1000);
+    } else if (!strcmp(what, "region")) {
+        char *p = memset(mmap(0, 32 * MIB, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 32 * MIB);
+        prctl(0x53564d41 /* PR_SET_VMA */, 0, p, 32 * MIB, "tcmalloc_region_NORMAL");
     } else if (!strcmp(what, "locked")) {
         char *p = mmap(0, 64 * MIB, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         if (argc > 2) mlock2(p, 64 * MIB, MLOCK_ONFAULT); else mlock(p, 64 * MIB);
