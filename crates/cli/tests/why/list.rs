@@ -364,8 +364,7 @@ pub const PROGRAMS: &[Program] = &[
         script: python!("export LD_PRELOAD=$(ls /usr/lib/*/libmimalloc.so.2); exec"),
         comm: "python3",
         allocator: "mimalloc",
-        // Debian 12 has 2.0.9, whose pages cannot be told from outside.
-        most: ("heap", 20),
+        most: ("heap-live", 20),
         ..NONE
     },
     Program {
