@@ -5,9 +5,10 @@ mod support;
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use neap_heaps::{Heap, find};
+use neap_tests::command::neap;
 use neap_tests::{Case, Outcome, Source, Stop};
 use support::Process;
 use support::info::Info;
@@ -17,6 +18,7 @@ const SHAPES: Source = Source::new("heaps/shapes.c");
 const ODD: Source = Source::new("heaps/odd.c");
 const STATIC: Source = Source::with_flags("heaps/busy.c", &["-static"]);
 const BIG: Source = Source::new("heaps/big.c");
+const PAUSE: Source = Source::with_flags("heaps/pause.c", &["-O2"]);
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
@@ -42,6 +44,8 @@ fn main() -> ExitCode {
             .ignored(),
         Case::new("releases::sid", "structures of the newest glibc that are read wrong", || release("sid", ""))
             .ignored(),
+        Case::new("pause::1_gib", "a process that stops while `neap why` reads it", || pause("1024")).exclusive(),
+        Case::new("pause::10_gib", "the same, where reading takes longer", || pause("10240")).exclusive().ignored(),
         Case::new("big::10_gib", "a walk of 50 million chunks that takes 2 s or 100 MiB", big).exclusive().ignored(),
     ])
 }
@@ -86,6 +90,15 @@ impl Running {
     fn heaps(&self) -> Result<Vec<Heap>, Stop> {
         let process = Process::open(self.child.id())?;
         Ok(find(&process, &process.mappings, &process))
+    }
+
+    /// What `pause.c` says of its longest pause since it was asked last.
+    fn longest(&mut self) -> Result<Duration, Stop> {
+        self.child.stdin.as_mut().ok_or_else(|| Stop::Fail("no input".to_string()))?.write_all(b"?")?;
+        let mut line = String::new();
+        self.output.read_line(&mut line)?;
+        let number = line.trim().parse().map_err(|_| Stop::Fail(format!("no number: {line}")))?;
+        Ok(Duration::from_micros(number))
     }
 
     fn resident(&self) -> Result<u64, Stop> {
@@ -297,4 +310,31 @@ fn big() -> Outcome {
         return fail(format!("{live} live blocks in {took:?}, peak {peak} kB"));
     }
     Ok(())
+}
+
+/// A thread that computes and has page faults never waits for a millisecond while `neap why` reads its process. What the
+/// machine does to the thread is seen beside: in the same time without `neap why`.
+fn pause(mebibytes: &str) -> Outcome {
+    const LIMIT: Duration = Duration::from_millis(1);
+    let neap = neap()?;
+    let mut running = Running::start(PAUSE, &[mebibytes, "touch"])?;
+    let mut tries = Vec::new();
+    for _ in 0..4 {
+        running.longest()?;
+        let start = Instant::now();
+        let account = Command::new(neap).args(["why", "--json", &running.child.id().to_string()]).output()?;
+        let (took, beside) = (start.elapsed(), running.longest()?);
+        let text = String::from_utf8_lossy(&account.stdout);
+        if !account.status.success() || !text.contains("heap-live") {
+            return fail(format!("{}: {text}{}", account.status, String::from_utf8_lossy(&account.stderr)));
+        }
+        std::thread::sleep(took);
+        let alone = running.longest()?;
+        println!("{mebibytes} MiB read in {took:?}: at most {beside:?}, alone {alone:?}");
+        if beside < LIMIT || beside < alone {
+            return Ok(());
+        }
+        tries.push((beside, alone));
+    }
+    fail(format!("the longest pauses, with and without `neap why`: {tries:?}"))
 }
