@@ -179,7 +179,7 @@ impl<O: Os> Allocator<O> {
         }
         let class = class::of(size);
         if class >= class::FIRST_PAGED && heap.caches_class(class) {
-            heap.flush(self, class, 0);
+            heap.flush_all(self, class);
             self.notes.forget_room(heap.shrink_cap(class));
             heap.uncache_class(class);
         }

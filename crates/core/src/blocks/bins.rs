@@ -19,6 +19,11 @@ use crate::{CHUNK, Heap, Os};
 
 /// Maximum number of orphans that a refill checks.
 const ORPHAN_PROBES: usize = 8;
+/// What a cache that is full gives back at once of the heap's own slabs, in steps: one for each block, and [`TURN`] for
+/// each slab. So the call of free in which that happens is short: 8 blocks of 8 slabs, or 64 of one.
+const STEPS: u32 = 64;
+/// What a slab costs beyond its blocks, in steps: its record and its bits are in no cache of the processor.
+const TURN: u32 = 7;
 
 impl Mine<'_> {
     /// Right after a [`Mine::pop`] that failed: fills the cache from the slabs and returns a block, or null if there is
@@ -142,13 +147,15 @@ impl Mine<'_> {
         usize::from(more) * class::SIZE[class] as usize
     }
 
-    /// Puts a block, which must not be free, into a cache that was found full: the cache grows, or gives all but its
-    /// newest quarter back. The heap must have a cache for its class.
+    /// Puts a block, which must not be free, into a cache that was found full: the cache grows, or gives its newest
+    /// blocks back: a few of this heap's slabs, and up to three quarters of the cache of other heaps' slabs, as each
+    /// time that another thread sees a slab change costs both of them. The heap must have a cache for its class.
     pub(crate) fn free_full<O: Os>(self, a: &Blocks<O>, small: Small) {
         let (block, class) = (small.block(), small.class());
         self.grow_cap(a, class);
         if self.room(class) < 1 {
-            self.flush(a, class, usize::from(self.cap(class) / 4));
+            let cap = u32::from(self.cap(class));
+            self.flush(a, class, cap - cap / 4, STEPS);
         }
         block.set_tag(Block::TAG);
         block.set_link(self.first(class));
@@ -156,62 +163,81 @@ impl Mine<'_> {
         self.add_room(class, -1);
     }
 
-    /// Gives all blocks of a cache but the newest `keep` back to their slabs. The heap must have caches.
-    pub(crate) fn flush<O: Os>(self, a: &Blocks<O>, class: usize, keep: usize) {
-        let (mut link, mut kept) = (self.first(class), None::<Free>);
-        for _ in 0..keep {
-            let Some(block) = link.block(self.end()) else { return };
-            if block.tag() != Block::TAG {
-                misuse::corrupted(a, block.start(), class);
-            }
-            kept = Some(block);
-            link = block.link();
-        }
-        match kept {
-            None => self.set_first(class, self.end()),
-            Some(kept) => kept.set_link(self.end()),
-        }
-        let (mut count, now) = (0, a.epoch());
-        while let Some(first) = link.block(self.end()) {
+    /// Gives all blocks of a cache back to their slabs. The heap must have caches.
+    pub(crate) fn flush_all<O: Os>(self, a: &Blocks<O>, class: usize) {
+        self.flush(a, class, u32::MAX, u32::MAX);
+    }
+
+    /// Gives the newest blocks of a cache back to their slabs, until those were `most`, or those of this heap's slabs
+    /// took `steps` (see [`STEPS`]). Blocks of other heaps' slabs may be a few more. The heap must have caches.
+    fn flush<O: Os>(self, a: &Blocks<O>, class: usize, most: u32, steps: u32) {
+        let (mut link, mut left, mut count, now) = (self.first(class), steps, 0, a.epoch());
+        while left > 0
+            && count < most
+            && let Some(first) = link.block(self.end())
+        {
             debug_assert!(a.arenas.contains(first.start()));
             let n;
-            (link, n) = match self.slab_of(first) {
-                (c, _) if slab_record::is_hardened(c) => self.flush_hardened(a, class, first),
-                (_, Some(slab)) => self.flush_own(a, class, first, slab, now),
-                (c, None) => Self::flush_remote(a, class, first, c),
+            match self.slab_of(first) {
+                (c, _) if slab_record::is_hardened(c) => (link, n) = self.flush_hardened(a, class, first),
+                (_, Some(slab)) => {
+                    (link, n) = self.flush_own(a, class, first, left.min(most - count), slab, now);
+                    left = left.saturating_sub(n + TURN);
+                }
+                (c, None) => (link, n) = Self::flush_remote(a, class, first, most - count, c),
             };
             count += n;
         }
-        self.add_room(class, count);
-        self.flow.give(class, count.cast_unsigned());
+        self.set_first(class, link);
+        self.add_room(class, count as i32);
+        self.flow.give(class, count);
     }
 
-    /// Gives the blocks from `first` on, which were in the heap's cache of `class`, back as long as they lie in `slab`.
-    /// Returns the link to the next block, and the number of blocks that were given back. `now` is the epoch.
+    /// Gives the blocks from `first` on, which were in the heap's cache of `class`, back as long as they lie in `slab`,
+    /// at most `most`. Returns the link to the next block, and the number of blocks that were given back. `now` is the
+    /// epoch.
     #[inline(always)]
-    fn flush_own<O: Os>(self, a: &Blocks<O>, class: usize, first: Free, slab: OwnSlab, now: u8) -> (Link, i32) {
-        let mut returning = slab.give();
+    fn flush_own<O: Os>(
+        self,
+        a: &Blocks<O>,
+        class: usize,
+        first: Free,
+        most: u32,
+        slab: OwnSlab,
+        now: u8,
+    ) -> (Link, u32) {
+        let (mut returning, mut left) = (slab.give(), most);
         let link = for_each_beside(a, class, first, |i| {
+            if left == 0 {
+                return false;
+            }
             if returning.add(i).is_err() {
                 misuse::double_free_seen_late(a, slab.chunk());
             }
+            left -= 1;
+            true
         });
         let count = returning.finish();
         self.after_give(a, slab, now);
-        (link, count as i32)
+        (link, count)
     }
 
-    /// [`Mine::flush_own`] where another heap owns the slab of `c`.
+    /// [`Mine::flush_own`] where another heap owns the slab of `c`. Blocks that share a word of its bits go back
+    /// together, also beyond `most`.
     #[inline(never)]
-    fn flush_remote<O: Os>(a: &Blocks<O>, class: usize, first: Free, c: Record) -> (Link, i32) {
+    fn flush_remote<O: Os>(a: &Blocks<O>, class: usize, first: Free, most: u32, c: Record) -> (Link, u32) {
         let (mut batch, mut count) = (slab::Batch::new(), 0);
         let link = for_each_beside(a, class, first, |i| {
             if !batch.fits(i) {
+                if count >= most {
+                    return false;
+                }
                 a.give_remote(c, class, batch);
                 batch = slab::Batch::new();
             }
             batch.add(i);
             count += 1;
+            true
         });
         a.give_remote(c, class, batch);
         (link, count)
@@ -220,7 +246,7 @@ impl Mine<'_> {
     /// [`Mine::flush_own`] of one block of a hardened slab, which must come back as zeroes. Such blocks are in caches
     /// only until the heap follows `harden=on`.
     #[cold]
-    fn flush_hardened<O: Os>(self, a: &Blocks<O>, class: usize, block: Free) -> (Link, i32) {
+    fn flush_hardened<O: Os>(self, a: &Blocks<O>, class: usize, block: Free) -> (Link, u32) {
         if block.tag() != Block::TAG {
             misuse::corrupted(a, block.start(), class);
         }
@@ -350,18 +376,19 @@ impl Mine<'_> {
     }
 }
 
-/// Calls `f` with the index of each block of a cache of `class` from `first` on, as long as they lie in one slab.
-/// Returns the link to the next block.
+/// Calls `f` with the index of each block of a cache of `class` from `first` on, as long as they lie in one slab and `f`
+/// returns true. Returns the link to the first block that `f` did not take.
 #[inline(always)]
-fn for_each_beside<O: Os>(a: &Blocks<O>, class: usize, first: Free, mut f: impl FnMut(u32)) -> Link {
+fn for_each_beside<O: Os>(a: &Blocks<O>, class: usize, first: Free, mut f: impl FnMut(u32) -> bool) -> Link {
     let mut link = first.as_link();
     while let Some(block) = link.block_beside(first) {
-        let tag = block.tag();
-        link = block.link();
-        if tag != Block::TAG {
+        if block.tag() != Block::TAG {
             misuse::corrupted(a, block.start(), class);
         }
-        f(block.index(class));
+        if !f(block.index(class)) {
+            break;
+        }
+        link = block.link();
     }
     link
 }

@@ -124,7 +124,7 @@ impl<O: Os> Blocks<O> {
 
     /// Empties the caches of a heap, which has some.
     fn empty_caches_of(&self, heap: Mine<'_>) {
-        (1..class::CLASSES).for_each(|class| heap.flush(self, class, 0));
+        (1..class::CLASSES).for_each(|class| heap.flush_all(self, class));
         self.clear_cached_large(heap, 0);
         heap.shrink_caps(self);
     }
