@@ -71,7 +71,8 @@ pub fn write_to(kind: Kind, file: RawFd) -> Result<(), Unwritten> {
     written::write_to(&space.profile, kind, file)
 }
 
-/// The value of option `profile_signal`.
+/// The value of option `profile_signal`. In the section of `space::SPACE`, for the same reason.
+#[unsafe(link_section = ".neap.last")]
 static SIGNAL: AtStart<&str> = AtStart::new("off");
 
 /// The value of option `profile_signal` that is in force.
