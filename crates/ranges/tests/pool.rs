@@ -117,6 +117,42 @@ fn fork_with_an_empty_pool() {
     assert_eq!(unsafe { shared.as_ptr().read_volatile() }, 2);
 }
 
+/// A pool of one page of `size`: the page is given, written, taken, and given again.
+fn one_page(machine: &Machine, size: usize) {
+    let Some(_one) = machine.pool(size, 1) else { return };
+    let step = size / 1024;
+    let request = Request::new(Pages::Hugetlb(size)).strict();
+    let mut range = request.allocate(1).expect("a page");
+    assert_eq!((range.pages(), range.bytes(), range.why_smaller()), (Pages::Hugetlb(size), size, None));
+    let (resident, all) = (range.resident().expect("an answer"), size as u64);
+    assert_eq!((resident.hugetlb, resident.huge, resident.in_pages_of(size)), (all, all, all));
+    // A part of the page.
+    let part = neap_ranges::resident::of(range.as_ptr().wrapping_add(4096), 8192).expect("an answer");
+    assert_eq!((part.bytes, part.hugetlb), (8192, 8192));
+    // It is zero, can be written from end to end, and is the only one.
+    for (i, at) in (0..size).step_by(step).chain([size - 1]).enumerate() {
+        assert_eq!(core::mem::replace(&mut range[at], i as u8), 0);
+    }
+    assert!((0..size).step_by(step).chain([size - 1]).enumerate().all(|(i, at)| range[at] == i as u8));
+    assert_eq!((pool_number(size, "free_hugepages"), request.allocate(1).err()), (0, Some(Error::PoolShort)));
+    let other = Request::new(Pages::Hugetlb(size)).allocate(MIB).expect("smaller pages");
+    assert_eq!(other.why_smaller(), Some(Error::PoolShort));
+    assert!(other.bytes() < 8 * MIB, "{other:?}");
+    // Freed, it is the pool's, and the next block has it, zero again.
+    drop(range);
+    assert_eq!((pool_number(size, "free_hugepages"), pool_number(size, "resv_hugepages")), (1, 0));
+    let range = request.lazy().allocate(size).expect("the page again");
+    assert_eq!((pool_number(size, "free_hugepages"), pool_number(size, "resv_hugepages")), (1, 1));
+    assert_eq!((range[step], range[size - 1], pool_number(size, "free_hugepages")), (0, 0, 0));
+}
+
+/// Catches the only page of a pool that is not zero, that a second block gets as well, or that does not come back.
+#[test]
+fn the_only_page() {
+    let Some(machine) = Machine::lock() else { return };
+    one_page(&machine, pmd_size());
+}
+
 /// Catches a size of 1 GiB that is mapped, counted or replaced wrongly.
 #[test]
 fn one_gibibyte() {
@@ -137,13 +173,7 @@ fn one_gibibyte() {
         let range = request.allocate(5 * MIB).expect("smaller pages");
         assert_eq!((range.pages(), range.bytes()), (Pages::Hugetlb(pmd_size()), 6 * MIB));
     }
-    let Some(_one) = machine.pool(size, 1) else { return };
-    let range = Request::new(Pages::Hugetlb(size)).strict().allocate(1).expect("a page");
-    let resident = range.resident().expect("an answer");
-    assert_eq!((resident.hugetlb, resident.huge, resident.in_pages_of(size)), (1 << 30, 1 << 30, 1 << 30));
-    // A part of the page.
-    let part = neap_ranges::resident::of(range.as_ptr().wrapping_add(4096), 8192).expect("an answer");
-    assert_eq!((part.bytes, part.hugetlb), (8192, 8192));
+    one_page(&machine, size);
 }
 
 /// Catches settings that are not looked at, and a strict range that is not what it says.
