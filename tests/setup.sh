@@ -39,6 +39,7 @@ want gdb gdb
 want strace strace
 want prometheus prometheus
 want valgrind valgrind
+want_long debootstrap debootstrap
 want_long libpython3.11-testsuite /usr/lib/python3.*/test/test_list.py
 want_long lintian lintian
 want_long rpm rpmbuild

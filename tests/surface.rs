@@ -100,6 +100,11 @@ fn main() -> ExitCode {
         imports,
     ));
     cases.push(Case::new(
+        "object::versions",
+        "a library that C libraries from glibc 2.17 on refuse to load, or a command that they refuse to run",
+        versions,
+    ));
+    cases.push(Case::new(
         "object::tls",
         "thread storage that is large or needs __tls_get_addr, which itself allocates",
         tls,
@@ -163,20 +168,13 @@ const IMPORTS: &[(&str, &str)] = &[
     ("_ZSt17__throw_bad_allocv", "bad_alloc; weak"),
     ("abort", "operator new without memory and without a C++ library"),
     ("bcmp", "plain memory"),
-    ("dl_iterate_phdr", "operator new without memory: the C++ library of a plug-in"),
-    ("dlclose", "as dl_iterate_phdr"),
-    ("dlvsym", "the C library's dlsym"),
+    ("dl_iterate_phdr", "functions that older C libraries have elsewhere; once for each, outside of calls"),
     ("fwrite", "malloc_info, which writes to a stream of the program's"),
     ("getauxval", "the OS page size, secure execution"),
     ("memcpy", "plain memory"),
     ("memmove", "plain memory"),
     ("memset", "plain memory"),
-    ("pthread_create", "the threads of neap_prefault, outside of calls"),
-    ("pthread_join", "as pthread_create"),
-    ("pthread_key_create", "the end of a thread; once, outside of calls"),
-    ("pthread_key_delete", "two threads created the key at once"),
-    ("pthread_setcancelstate", "as pthread_create: the calling thread waits for them"),
-    ("pthread_setspecific", "the end of a thread; outside of calls, as it may allocate"),
+    ("pthread_setcancelstate", "neap_prefault, which waits for its threads"),
     ("sbrk", "free of a foreign block: where the C library's heap lies"),
     (
         "sigaction",
@@ -211,6 +209,31 @@ fn imports() -> Outcome {
         return Ok(());
     }
     Err(Stop::Fail(format!("imports without a reason in surface.rs: {more:?}\n  no longer imported: {gone:?}")))
+}
+
+/// The newest version of the C library's interfaces that may be asked for.
+const NEWEST: [u32; 2] = [2, 17];
+
+/// No version of an interface that the library or the command asks for is newer than [`NEWEST`].
+fn versions() -> Outcome {
+    let (library, command) = (library::require_neap()?, neap_tests::command::neap()?);
+    for object in [library, command] {
+        let needs = Run::new(program("readelf")?).args(["-VW"]).arg(object).plain().run()?.success()?.stdout;
+        let names = || needs.lines().filter_map(|line| line.split_once("Name: ")?.1.split_whitespace().next());
+        let newer = |name: &&str| {
+            let numbers = name.strip_prefix("GLIBC_").map(|text| text.split('.').map(str::parse).collect());
+            // What is not a number is a version that no program may ask for.
+            !numbers.is_some_and(|numbers: Result<Vec<u32>, _>| numbers.is_ok_and(|numbers| numbers[..] <= NEWEST[..]))
+        };
+        if let Some(name) = names().find(newer) {
+            return Err(Stop::Fail(format!("{} asks for {name}", object.display())));
+        }
+        // The command asks for none where it is linked statically.
+        if names().count() == 0 && object == library {
+            return Err(Stop::Fail(format!("no versions in what readelf says: {needs}")));
+        }
+    }
+    Ok(())
 }
 
 /// Largest TLS block that a preload library may ask for: the static surplus is shared by all of them.

@@ -1,5 +1,16 @@
 //! Link options of libneap.so.
 
+/// Functions of the C library in whose place those of `src/older.rs` are called.
+const OLDER: [&str; 7] = [
+    "dlclose",
+    "dlvsym",
+    "pthread_create",
+    "pthread_join",
+    "pthread_key_create",
+    "pthread_key_delete",
+    "pthread_setspecific",
+];
+
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
     // The name that programs linked with -lneap ask for: it changes with the binary interface.
@@ -13,6 +24,10 @@ fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,defs");
     // A program or a library in front of this one may define some of these names itself: what neap calls is neap's.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-Bsymbolic-functions");
+    // One library for all versions of the C library.
+    for name in OLDER {
+        println!("cargo:rustc-cdylib-link-arg=-Wl,--defsym={name}=neap_{name}");
+    }
     // Cold functions apart from the others: the kernel maps the pages around each that a start touches.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,keep-text-section-prefix");
     // Segments begin at OS pages, so that what the dynamic linker writes lies on as few as can be. GNU ld does so for

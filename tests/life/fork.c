@@ -127,7 +127,10 @@ static void fork_often(void) {
             alarm(30);
             free(some(100000, 1));
             FILE *f = fopen("/dev/null", "w");
-            CHECK(f && fprintf(f, "%d", round) > 0 && fflush(NULL) == 0 && fclose(f) == 0);
+            CHECK(f && fprintf(f, "%d", round) > 0);
+            /* glibc 2.43 may complain about another stream. */
+            fflush(NULL);
+            CHECK(fclose(f) == 0);
             _exit(0);
         }
         wait_ok(pid);

@@ -9,6 +9,7 @@ use crate::{Outcome, Stop};
 /// The command, built afresh once for each test process.
 pub fn neap() -> Result<&'static Path, Stop> {
     static NEAP: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    crate::system::need_native()?;
     NEAP.get_or_init(|| build("debug", &[])).as_deref().map_err(|why| Stop::Fail(why.clone()))
 }
 

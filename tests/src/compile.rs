@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-use crate::Stop;
+use crate::{Stop, system};
 
 /// Flags of every test program. Without `-fno-builtin` the compiler may drop malloc and free in pairs.
 const FLAGS: &[&str] =
@@ -51,7 +51,7 @@ impl Source {
         let include = crate::package_dir().join("include");
         let compiler = self.compiler();
         let mut hash = DefaultHasher::new();
-        (self.file, self.flags, FLAGS, &compiler).hash(&mut hash);
+        (self.file, self.flags, FLAGS, &compiler, system::root()).hash(&mut hash);
         flags.hash(&mut hash);
         read(&source)?.hash(&mut hash);
         for input in inputs {
@@ -70,7 +70,11 @@ impl Source {
         }
         std::fs::create_dir_all(&dir)?;
         let partial = dir.join(format!("{stem}.{}.partial", std::process::id()));
-        let output = Command::new(&compiler)
+        let mut command = Command::new(&compiler);
+        if std::env::var_os("CC").is_none() {
+            system::enter(&mut command);
+        }
+        let output = command
             .args(FLAGS)
             .arg("-I")
             .arg(&include)

@@ -12,6 +12,7 @@
 //! | `NEAP_TEST_LIB` | path of another library to test, or `none` for the C library's own malloc |
 //! | `NEAP_SOAK` | seconds that each soak test runs; soak tests are left out without it or `-- --ignored` |
 //! | `NEAP_TEST_BUILT` | set by `cargo xtask ci`, which has just built library and command: they are not built again |
+//! | `NEAP_TEST_ROOT` | folder with another system, in which the test programs are built and run ([`system`]) |
 //! | `CC`, `CXX` | compilers for the test programs, default `cc` and `c++` |
 
 pub mod browser;
@@ -24,6 +25,7 @@ pub mod process;
 pub mod profiler;
 pub mod suite;
 pub mod sys;
+pub mod system;
 pub mod terminal;
 
 use std::path::{Path, PathBuf};

@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use crate::sys::{self, Signal};
-use crate::{Stop, library};
+use crate::{Stop, library, system};
 
 /// Time limit unless a test sets another: for what hangs, not for what is slow. A first run on a fresh machine reads all
 /// from its disk, beside other tests.
@@ -134,6 +134,9 @@ impl Run {
         }
         if library.is_neap() {
             self.command.env("NEAP_TEST_STRICT", "1");
+        }
+        if system::has(Path::new(self.command.get_program())) {
+            system::enter(&mut self.command);
         }
         let mut input = sys::unnamed_file()?;
         input.write_all(self.input.as_bytes())?;

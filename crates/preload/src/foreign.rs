@@ -125,7 +125,9 @@ fn is_glibc_block(p: *mut u8) -> bool {
     }
     let page = NEAP.page_size().max(4096);
     if word & IS_MMAPPED != 0 {
-        return (header - before.min(header)).is_multiple_of(page) && (size + before).is_multiple_of(page);
+        // The block lies in whole pages. From glibc 2.43 on its size does not count a header's length at their end.
+        let ends = [size + before, size + before + 16];
+        return (header - before.min(header)).is_multiple_of(page) && ends.iter().any(|end| end.is_multiple_of(page));
     }
     if word & NON_MAIN_ARENA != 0 {
         let heap = header & !(HEAP_BYTES - 1);

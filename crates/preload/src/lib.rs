@@ -16,6 +16,7 @@
 //! | `prefault.rs` | what is made resident when the program starts |
 //! | `signal.rs` | at which signal a profile is written |
 //! | `lookup.rs` | how functions of other objects are found |
+//! | `older.rs` | which functions older C libraries have elsewhere, or lack |
 //!
 //! Exported symbols are in the first eight files. A call from C or C++ goes to `neap_sys::global`, `neap_control` or
 //! `neap_ranges`. May depend on `neap-core`, `neap-sys`, `neap-control`, `neap-ranges`, `neap-options`, `neap-counters`
@@ -32,6 +33,7 @@ mod dlsym;
 mod foreign;
 mod glibc;
 mod lookup;
+mod older;
 mod prefault;
 mod ranges;
 mod signal;

@@ -1,6 +1,7 @@
 //! Looks up symbols of other objects, by the C library's dlsym and dlopen: neap exports its own, and a library in
 //! front of neap may have others.
 
+use crate::older;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 
@@ -29,9 +30,17 @@ pub unsafe fn function<F: Copy>(address: *mut c_void) -> Option<F> {
 
 /// The address that the C library's dlsym finds; null if it finds none.
 pub fn symbol(scope: Scope, name: &CStr) -> *mut c_void {
+    let dlsym = dlsym();
+    if dlsym == nothing as *mut c_void {
+        return match scope.0 {
+            libc::RTLD_DEFAULT => older::function_in_order(name, true),
+            libc::RTLD_NEXT => older::function_in_order(name, false),
+            _ => core::ptr::null_mut(),
+        };
+    }
     // SAFETY: `dlsym` returns a function of this type. It takes a handle that is open or stands for a scope, and a
     // string.
-    unsafe { function::<Dlsym>(dlsym()).map_or(core::ptr::null_mut(), |dlsym| dlsym(scope.0, name.as_ptr())) }
+    unsafe { function::<Dlsym>(dlsym).map_or(core::ptr::null_mut(), |dlsym| dlsym(scope.0, name.as_ptr())) }
 }
 
 /// [`symbol`] for a name with the version of one of the C library's first interfaces.
@@ -54,7 +63,12 @@ fn behind(name: &CStr, cell: &AtomicPtr<c_void>, none: *mut c_void) -> *mut c_vo
     if function.is_null() {
         function = symbol_of_libc(Scope::BEHIND, name);
         if function.is_null() {
-            function = none;
+            // In a library of the C library's that came with a plug-in (up to glibc 2.33).
+            function = older::function_of_libc(name);
+        }
+        if function.is_null() {
+            // It may come later.
+            return none;
         }
         cell.store(function, Ordering::Relaxed);
     }

@@ -18,8 +18,8 @@
 #![cfg_attr(not(test), no_std)]
 
 mod allocator;
-#[cfg(target_arch = "x86_64")]
-#[path = "arch/x86_64.rs"]
+#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
+#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
 pub mod arch;
 pub mod global;
 pub mod guards;
@@ -35,5 +35,5 @@ mod system;
 pub mod thread;
 pub mod watch;
 
-pub use observe::{files, may_read, page, prefault, sites};
+pub use observe::{files, may_read, page, prefault, sites, symbol_in};
 pub use system::{call, clock, errno, filter, huge, lines, scan};

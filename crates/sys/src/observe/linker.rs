@@ -133,7 +133,10 @@ pub fn symbol_of_libc(name: &CStr) -> *const c_void {
     let functions = [libc::getauxval as *const u8, libc::abort as *const u8];
     let found = functions.into_iter().find_map(|function| {
         // SAFETY: the front of an object that has the function, which stays loaded.
-        unsafe { symbol_in(front_before(function)?, name.to_bytes()) }
+        unsafe {
+            let front = front_before(function)?;
+            symbol_in(headers(front, FRONT)?, front.expose_provenance(), name.to_bytes())
+        }
     });
     found.unwrap_or(core::ptr::null())
 }
@@ -166,24 +169,25 @@ fn front_before(code: *const u8) -> Option<*const u8> {
     None
 }
 
-/// The address of a symbol that the object at `base` defines.
+/// The address of a symbol that an object defines.
 ///
 /// # Safety
-/// An object must be mapped there and stay so, its first segment with address 0.
-unsafe fn symbol_in(base: *const u8, name: &[u8]) -> Option<*const c_void> {
+/// As [`tables_in`].
+#[inline]
+pub unsafe fn symbol_in(headers: &[libc::Elf64_Phdr], bias: usize, name: &[u8]) -> Option<*const c_void> {
     const GNU_HASH: u64 = 0x6fff_fef5;
     const STRINGS: u64 = 5;
     const SYMBOLS: u64 = 6;
     // SAFETY: the object's own tables say where they are and how long.
     unsafe {
-        let headers = headers(base, FRONT)?;
+        let at = |address: usize| core::ptr::with_exposed_provenance::<u8>(address);
         let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let entries = base.add(dynamic.p_vaddr as usize).cast::<[u64; 2]>();
+        let entries = at(bias.wrapping_add(dynamic.p_vaddr as usize)).cast::<[u64; 2]>();
         let entry = |tag: u64| {
             let all = (0..dynamic.p_memsz as usize / 16).map(|i| entries.add(i).read());
             let value = all.take_while(|entry| entry[0] != 0).find(|entry| entry[0] == tag)?[1] as usize;
-            // The dynamic linker has added the base already, unless the section cannot be written.
-            Some(base.with_addr(if value < base.addr() { base.addr() + value } else { value }))
+            // The dynamic linker has added the bias already, unless the section cannot be written.
+            Some(at(if value < bias { bias + value } else { value }))
         };
         let (hash, strings) = (entry(GNU_HASH)?.cast::<u32>(), entry(STRINGS)?);
         let symbols = entry(SYMBOLS)?.cast::<libc::Elf64_Sym>();
@@ -200,7 +204,7 @@ unsafe fn symbol_in(base: *const u8, name: &[u8]) -> Option<*const c_void> {
             let symbol = symbols.add(number).read();
             let text = CStr::from_ptr(strings.add(symbol.st_name as usize).cast());
             if of_symbol | 1 == wanted | 1 && symbol.st_shndx != 0 && text.to_bytes() == name {
-                return Some(base.add(symbol.st_value as usize).cast());
+                return Some(at(bias.wrapping_add(symbol.st_value as usize)).cast());
             }
             if of_symbol & 1 != 0 {
                 break;

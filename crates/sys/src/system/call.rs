@@ -1,16 +1,17 @@
 //! System calls that any module may make. None of them touches errno.
 
 use crate::arch;
+use crate::system::errno;
 use core::ffi::{c_ulong, c_void};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use rustix::fd::{AsFd, BorrowedFd, RawFd};
 use rustix::io::retry_on_intr;
 use rustix::mm::{self, MapFlags, ProtFlags};
 
-/// An entry of the auxiliary vector; 0 where there is none.
+/// An entry of the auxiliary vector; 0 where there is none. Keeps errno, which the C library sets for that.
 pub fn auxiliary(kind: c_ulong) -> usize {
     // SAFETY: getauxval only reads.
-    unsafe { libc::getauxval(kind) as usize }
+    errno::kept(|| unsafe { libc::getauxval(kind) as usize })
 }
 
 /// Bytes of an OS page. Kept, as a library in front of the C library may replace getauxval by one that the helper

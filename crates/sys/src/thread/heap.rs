@@ -21,6 +21,7 @@
 use crate::allocator::NEAP;
 use crate::arch::{self, Entered};
 use crate::slot::{self, is_heap};
+use crate::system::call;
 use crate::thread::fork::watch_fork;
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -214,8 +215,10 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     watch_fork();
     // SAFETY: the key exists; the value is only not null.
     let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(1)) };
-    if seen == 0 {
-        // The destructor will run at the thread's end, and the slot lasts until then.
+    // ENOSYS: an old C library without threads (`older.rs` of the preload library).
+    if seen == 0 || (seen == libc::ENOSYS && call::thread() == call::process()) {
+        // The destructor will run at the thread's end, and the slot lasts until then; or the thread is the first one of
+        // the process, whose storage stays.
         // SAFETY: the heap is this thread's.
         unsafe { NEAP.set_slot(heap, arch::slot()) };
     }

@@ -1,0 +1,134 @@
+//! The functions of the C library that lie in libpthread.so.0 and libdl.so.2 up to glibc 2.33, and in libc.so.6 since.
+//!
+//! A reference to one of them would bind to the version of the C library that neap is linked with, GLIBC_2.34 or newer,
+//! and an older one would refuse to load the library. So in `libneap.so` the linker puts the functions below in their
+//! place (`build.rs`). They find the C library's in the tables of the objects that are loaded, at the first call. Up to
+//! glibc 2.33 there may be none: a program without threads has no libpthread.so.0. `libneap.a` is linked with the C
+//! library that it will run on, and uses that one's functions directly.
+
+use core::ffi::{CStr, c_char, c_int, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
+use libc::{pthread_attr_t, pthread_key_t, pthread_t};
+use neap_sys::symbol_in;
+
+/// The C library's function of this name; null where it is not loaded (yet).
+fn find(name: &CStr, cell: &AtomicPtr<c_void>) -> *mut c_void {
+    // Relaxed: the function was there before.
+    let mut found = cell.load(Ordering::Relaxed);
+    if found.is_null() {
+        found = function_of_libc(name);
+        cell.store(found, Ordering::Relaxed);
+    }
+    found
+}
+
+/// The objects that are the C library. Up to glibc 2.33 the last two have functions of their own.
+const OF_LIBC: [&[u8]; 3] = [b"libc.so.6", b"libpthread.so.0", b"libdl.so.2"];
+
+/// The function of this name in the C library, wherever in it; null where no loaded object of it has that.
+pub fn function_of_libc(name: &CStr) -> *mut c_void {
+    first(name, &mut |path, _| OF_LIBC.contains(&path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)))
+}
+
+/// The function of this name in the first object that has it, in the order of loading; null where none has it. Objects up
+/// to this library are left out unless `all` are searched. For processes without a dlsym.
+pub fn function_in_order(name: &CStr, all: bool) -> *mut c_void {
+    let mut from_here = all;
+    first(name, &mut |_, is_own| {
+        let is_searched = from_here;
+        from_here |= is_own;
+        is_searched
+    })
+}
+
+/// Whether an object is searched: gets its path, and whether it is this library.
+type Choice<'a> = &'a mut dyn FnMut(&[u8], bool) -> bool;
+
+/// What [`search_object`] looks for, and what it finds.
+struct Search<'a> {
+    name: &'a [u8],
+    is_searched: Choice<'a>,
+    found: *mut c_void,
+}
+
+/// The function of this name in the first of the searched objects that has it; else null. Walks the list of objects
+/// under a lock of the dynamic linker's, which is held for moments, and allocates nothing.
+fn first(name: &CStr, is_searched: Choice<'_>) -> *mut c_void {
+    let mut search = Search { name: name.to_bytes(), is_searched, found: null_mut() };
+    // SAFETY: the function gets what it expects.
+    unsafe { libc::dl_iterate_phdr(Some(search_object), (&raw mut search).cast()) };
+    search.found
+}
+
+/// Ends the walk of dl_iterate_phdr at the object that has the function.
+unsafe extern "C" fn search_object(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
+    // SAFETY: dl_iterate_phdr's contract: `info`, its path and the program headers are valid; `search` is what it was
+    // given.
+    let (search, headers, bias, path) = unsafe {
+        let info = &*info;
+        let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
+        let path = CStr::from_ptr(info.dlpi_name).to_bytes();
+        (&mut *search.cast::<Search<'_>>(), headers, info.dlpi_addr as usize, path)
+    };
+    let own = search_object as *const () as usize;
+    let has_own = |header: &libc::Elf64_Phdr| {
+        let offset = own.wrapping_sub(bias.wrapping_add(header.p_vaddr as usize));
+        header.p_type == libc::PT_LOAD && offset < header.p_memsz as usize
+    };
+    if !(search.is_searched)(path, headers.iter().any(has_own)) {
+        return 0;
+    }
+    // SAFETY: the object is mapped; the dynamic linker's lock keeps it while it is searched.
+    let found = unsafe { symbol_in(headers, bias, search.name) };
+    search.found = found.map_or(null_mut(), <*const c_void>::cast_mut);
+    c_int::from(!search.found.is_null())
+}
+
+/// Defines a function that calls the C library's of another name, or returns `$none` where that is not loaded. Its
+/// symbol, which `build.rs` names, is not exported.
+macro_rules! in_place_of {
+    ($name:literal, $symbol:literal, $own:ident($($a:ident: $t:ty),*) -> $r:ty, $none:expr) => {
+        unsafe extern "C" fn $own($($a: $t),*) -> $r {
+            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+            type Function = Option<unsafe extern "C" fn($($t),*) -> $r>;
+            // SAFETY: the function of this name has this type, and null stands for none; as the caller promises.
+            unsafe { core::mem::transmute::<*mut c_void, Function>(find($name, &FOUND)).map_or($none, |f| f($($a),*)) }
+        }
+        core::arch::global_asm!(
+            concat!(".hidden ", $symbol),
+            concat!(".globl ", $symbol),
+            concat!(".set ", $symbol, ", {own}"),
+            own = sym $own,
+        );
+    };
+}
+
+type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type AtEnd = Option<unsafe extern "C" fn(*mut c_void)>;
+
+in_place_of!(c"dlclose", "neap_dlclose", dlclose(handle: *mut c_void) -> c_int, -1);
+in_place_of!(
+    c"dlvsym", "neap_dlvsym",
+    dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void, null_mut()
+);
+in_place_of!(
+    c"pthread_create", "neap_pthread_create",
+    pthread_create(thread: *mut pthread_t, how: *const pthread_attr_t, start: Start, with: *mut c_void) -> c_int,
+    libc::ENOSYS
+);
+in_place_of!(
+    c"pthread_join", "neap_pthread_join",
+    pthread_join(thread: pthread_t, result: *mut *mut c_void) -> c_int, libc::ENOSYS
+);
+in_place_of!(
+    c"pthread_key_create", "neap_pthread_key_create",
+    pthread_key_create(key: *mut pthread_key_t, at_end: AtEnd) -> c_int, libc::ENOSYS
+);
+in_place_of!(
+    c"pthread_key_delete", "neap_pthread_key_delete", pthread_key_delete(key: pthread_key_t) -> c_int, libc::ENOSYS
+);
+in_place_of!(
+    c"pthread_setspecific", "neap_pthread_setspecific",
+    pthread_setspecific(key: pthread_key_t, value: *const c_void) -> c_int, libc::ENOSYS
+);

@@ -1,0 +1,108 @@
+//! libneap.so as it was built here, on other systems: with the oldest and the newest C library that debootstrap reaches.
+//! The tests of the surface and of life build and run their programs there (`neap_tests::system`).
+//!
+//! The folders with the systems are kept in `target/systems`. All that is mounted there is seen by one test alone, and
+//! gone with it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Output};
+
+use neap_tests::{Case, Outcome, Stop, is_root, library, program, suite, target_dir};
+
+/// A system: its name, Debian's suite, and what is installed beside the essential packages.
+struct System {
+    name: &'static str,
+    suite: &'static str,
+    packages: &'static str,
+}
+
+/// glibc 2.31, in which threads and dlopen are libraries of their own.
+const OLD: System = System { name: "old", suite: "bullseye", packages: "gcc,g++,libc6-dev" };
+/// glibc 2.43 or newer.
+const NEW: System = System { name: "new", suite: "sid", packages: "gcc,g++,libc6-dev" };
+
+fn main() -> ExitCode {
+    let case = |system: &'static System, test: &'static str, catches| {
+        Case::new(format!("{}::{test}", system.name), catches, move || passes(system, test)).exclusive()
+    };
+    suite::main(vec![
+        case(&OLD, "surface", "a function of the C library that older ones lack, or have in another object"),
+        case(&OLD, "life", "threads that come late, as a part of a library, and ends of them that are not seen"),
+        case(&NEW, "surface", "a promise that newer C libraries have withdrawn"),
+        case(&NEW, "life", "the same for threads, forks and loaded libraries"),
+    ])
+}
+
+/// The folder with the system, made by debootstrap on first use.
+fn folder(system: &System) -> Result<PathBuf, Stop> {
+    if !is_root() {
+        return Err(Stop::Skip("making a system needs root".into()));
+    }
+    let all = target_dir().join("systems");
+    let (folder, partial) = (all.join(system.suite), all.join(format!("{}.partial", system.suite)));
+    if folder.exists() {
+        return Ok(folder);
+    }
+    let debootstrap = program("debootstrap")?;
+    std::fs::create_dir_all(&all)?;
+    if partial.exists() {
+        std::fs::remove_dir_all(&partial)?;
+    }
+    let include = format!("--include={}", system.packages);
+    let done = Command::new(debootstrap).args(["--variant=minbase", &include, system.suite]).arg(&partial).output()?;
+    if !done.status.success() {
+        return Err(Stop::Skip(format!("debootstrap cannot make {}: {}", system.suite, tail(&done))));
+    }
+    std::fs::rename(&partial, &folder)?;
+    Ok(folder)
+}
+
+/// Mounts what the tests need in the folder `$1`, and runs the rest.
+const MOUNT: &str = r#"set -e
+root=$1
+shift
+for folder in /tmp /proc /dev /sys "$WORKSPACE" "$TARGET"; do
+    mkdir -p "$root$folder"
+    mount --rbind "$folder" "$root$folder"
+done
+exec "$@""#;
+
+/// All tests of a test program pass in the system.
+fn passes(system: &System, test: &str) -> Outcome {
+    let library = library::require_neap()?;
+    let folder = folder(system)?;
+    let workspace = neap_tests::package_dir().parent().unwrap_or(Path::new("/"));
+    let done = Command::new(program("unshare")?)
+        .args(["--mount", "sh", "-c", MOUNT, "sh"])
+        .arg(&folder)
+        .arg(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()))
+        .args(["test", "-p", "neap-tests", "--test", test])
+        .current_dir(workspace)
+        .env("WORKSPACE", workspace)
+        .env("TARGET", target_dir())
+        .env("NEAP_TEST_ROOT", &folder)
+        .env("NEAP_TEST_LIB", library)
+        .env_remove("CC")
+        .env_remove("CXX")
+        .output()?;
+    if done.status.success() {
+        suite::note(format!("{} {test}: {}", system.name, result(&done)));
+        Ok(())
+    } else {
+        Err(Stop::Fail(tail(&done)))
+    }
+}
+
+/// The line with the counts of tests.
+fn result(done: &Output) -> String {
+    let text = String::from_utf8_lossy(&done.stdout);
+    text.lines().filter(|line| line.starts_with("test result")).collect::<Vec<_>>().join("; ")
+}
+
+/// The end of what a program printed.
+fn tail(done: &Output) -> String {
+    const LINES: usize = 80;
+    let text = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).concat();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with("... ok")).collect();
+    lines[lines.len().saturating_sub(LINES)..].join("\n")
+}
