@@ -76,7 +76,9 @@ fn build_libraries(root: &Path, target_dir: &Path, target: &str) {
     for (name, _) in env::vars_os() {
         let Some(name) = name.to_str() else { continue };
         let cargo_sets = name.starts_with("CARGO") || name.starts_with("__CARGO");
-        let kept = KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|p| name.starts_with(p));
+        // The linker for another processor.
+        let links = name.starts_with("CARGO_TARGET_") && name.ends_with("_LINKER");
+        let kept = links || KEPT.contains(&name) || KEPT_PREFIXES.iter().any(|p| name.starts_with(p));
         if (cargo_sets && !kept) || REMOVED.contains(&name) {
             command.env_remove(name);
         }

@@ -61,7 +61,8 @@ unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
             if shares_memory(flags as usize) { call() } else { program::around_fork(call) }
         }
         libc::SYS_clone if !shares_memory(a) => program::around_fork(call),
-        libc::SYS_fork => program::around_fork(call),
+        // fork and vfork are calls of their own on x86-64 alone.
+        number if Some(number) == arch::FORK => program::around_fork(call),
         libc::SYS_prlimit64 | libc::SYS_setrlimit => {
             let result = call();
             let (process, resource, new) = if number == libc::SYS_setrlimit { (0, a, b) } else { (a, b, c) };

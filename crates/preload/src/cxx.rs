@@ -67,7 +67,7 @@ unsafe extern "C" fn count_object(info: *mut libc::dl_phdr_info, _: usize, wante
     if path.len() > wanted.path.len() {
         return -1;
     }
-    wanted.path.iter_mut().zip(path).for_each(|(to, byte)| *to = byte.cast_signed());
+    wanted.path.iter_mut().zip(path).for_each(|(to, byte)| *to = c_char::from_ne_bytes([*byte]));
     1
 }
 

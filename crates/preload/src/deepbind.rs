@@ -113,20 +113,22 @@ fn redirect() {
     let start = first & !(page - 1);
     let pages = core::ptr::without_provenance_mut::<c_void>(start);
     let protect = |flags| {
-        // SAFETY: whole OS pages of the C library's symbol table, which nothing executes; they stay readable.
+        // SAFETY: whole OS pages of the C library's symbol table; they stay readable, and executable if they were.
         unsafe { mm::mprotect(pages, (last + 8 - start).next_multiple_of(page), flags) }
     };
-    if protect(MprotectFlags::READ | MprotectFlags::WRITE).is_ok() {
+    if protect(table.access | MprotectFlags::WRITE).is_ok() {
         // Relaxed: a look-up in another thread finds either function, as before.
         changes().for_each(|(value, new)| value.store(*new, Ordering::Relaxed));
         // Where the system refuses that, the pages stay writable.
-        let _ = protect(MprotectFlags::READ);
+        let _ = protect(table.access);
     }
 }
 
 /// The dynamic symbols of an object, with the hash table by which they are found.
 struct Table {
     bias: usize,
+    /// The access that the segment with the symbols gives.
+    access: MprotectFlags,
     symbols: *const libc::Elf64_Sym,
     strings: *const c_char,
     hash: *const u32,
@@ -137,6 +139,8 @@ const DT_STRTAB: usize = 5;
 const DT_SYMTAB: usize = 6;
 const DT_GNU_HASH: usize = 0x6fff_fef5;
 const STT_FUNC: u8 = 2;
+/// The flags of a segment that has code.
+const EXECUTED: u32 = libc::PF_R | libc::PF_X;
 
 /// What [`found`] looks for, and what it finds.
 struct Search {
@@ -170,10 +174,15 @@ unsafe extern "C" fn found(info: *mut libc::dl_phdr_info, _: usize, search: *mut
             entry.map(|[_, address]| address).filter(|address| holder(*address).is_some())
         };
         let symbols = entry(DT_SYMTAB)?;
-        // What is executed there, or written, is left alone.
-        let only_read = holder(symbols).is_some_and(|header| header.p_flags == libc::PF_R);
-        only_read.then_some(Table {
+        // Many C libraries have their tables and their code in one segment. What is written there is left alone.
+        let access = match holder(symbols)?.p_flags {
+            libc::PF_R => MprotectFlags::READ,
+            EXECUTED => MprotectFlags::READ.union(MprotectFlags::EXEC),
+            _ => return None,
+        };
+        Some(Table {
             bias,
+            access,
             symbols: core::ptr::with_exposed_provenance(symbols),
             strings: core::ptr::with_exposed_provenance(entry(DT_STRTAB)?),
             hash: core::ptr::with_exposed_provenance(entry(DT_GNU_HASH)?),

@@ -85,7 +85,7 @@ impl Environment {
 fn after(entry: *const c_char, beginning: &str) -> Option<*const c_char> {
     // SAFETY: a string of the environment. `beginning` has no NUL, so all that is read lies before the string's end or
     // is its end.
-    let same = beginning.bytes().enumerate().all(|(i, byte)| unsafe { *entry.add(i) }.cast_unsigned() == byte);
+    let same = beginning.bytes().enumerate().all(|(i, byte)| unsafe { *entry.cast::<u8>().add(i) } == byte);
     // SAFETY: as above.
     same.then(|| unsafe { entry.add(beginning.len()) })
 }

@@ -1,40 +1,64 @@
-//! From an instruction to its caller, by the tables that each object has for exceptions (`.eh_frame_hdr`, `.eh_frame`;
-//! x86-64). Code that has no frame pointers is followed exactly so.
+//! From an instruction to its caller, by the tables that each object has for exceptions (`.eh_frame_hdr`, `.eh_frame`),
+//! on the processor that this is built for. Code that has no frame pointers is followed exactly so.
 //!
 //! A process follows its own stack with it, in the middle of malloc and of signal handlers: nothing here allocates,
 //! takes a lock or panics, and all that is read comes through slices and a function.
 //!
 //! Of the rules of DWARF only those are known by which nearly all code is described: a frame address that is the stack
-//! pointer or the frame pointer plus a number, the return address below it, and the caller's frame pointer unchanged or
-//! stored. Where a table says something else ([`Tables::row`] is `None`) the way ends.
+//! pointer or the frame pointer plus a number, the return address below it (on Arm also in the link register), and the
+//! caller's frame pointer unchanged or stored. Where a table says something else ([`Tables::row`] is `None`) the way ends.
 
 /// The registers by which a frame is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
     /// The instruction; of callers the return address.
     pub ip: u64,
-    /// rsp.
+    /// The stack pointer.
     pub sp: u64,
-    /// rbp.
+    /// The frame pointer: rbp, x29.
     pub bp: u64,
+    /// The link register x30 where a signal has interrupted the code; else 0, as on processors that have none.
+    pub link: u64,
 }
 
 /// How the caller's frame is found at one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The frame address is rbp plus the offset, instead of rsp.
+    /// The frame address is the frame pointer plus the offset, instead of the stack pointer.
     by_bp: bool,
     offset: i32,
-    /// Where the caller's rbp is, from the frame address; it has not changed where there is none.
+    /// Where the caller's frame pointer is, from the frame address; it has not changed where there is none.
     saved_bp: Option<i32>,
+    back: Back,
 }
+
+/// Where the return address is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Back {
+    /// So many words below the frame address.
+    Below(u8),
+    /// Behind the caller's frame pointer, which is stored.
+    BehindPointer,
+    /// In the link register.
+    InLink,
+}
+
+/// The byte of a packed row that says where the return address is, for the last two.
+const BEHIND_POINTER: u8 = u8::MAX;
+const IN_LINK: u8 = 0;
 
 impl Row {
     /// A row in 64 bits, never 0.
     pub fn pack(self) -> u64 {
         let low = self.offset.cast_unsigned() as u64;
         let saved = self.saved_bp.map_or(0, |offset| (offset as i16).cast_unsigned() as u64);
-        1 | u64::from(self.by_bp) << 1 | u64::from(self.saved_bp.is_some()) << 2 | saved << 8 | low << 32
+        let back = match self.back {
+            Back::Below(words) => words,
+            Back::BehindPointer => BEHIND_POINTER,
+            Back::InLink => IN_LINK,
+        };
+        let bits = 1 | u64::from(self.by_bp) << 1 | u64::from(self.saved_bp.is_some()) << 2;
+        bits | saved << 8 | u64::from(back) << 24 | low << 32
     }
 
     /// The row of [`pack`](Self::pack).
@@ -43,6 +67,11 @@ impl Row {
             by_bp: word & 2 != 0,
             offset: ((word >> 32) as u32).cast_signed(),
             saved_bp: (word & 4 != 0).then_some(i32::from(((word >> 8) as u16).cast_signed())),
+            back: match (word >> 24) as u8 {
+                IN_LINK => Back::InLink,
+                BEHIND_POINTER => Back::BehindPointer,
+                words => Back::Below(words),
+            },
         }
     }
 
@@ -50,21 +79,28 @@ impl Row {
     pub fn caller(self, frame: Frame, read: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Frame> {
         let base = if self.by_bp { frame.bp } else { frame.sp };
         let address = base.wrapping_add_signed(i64::from(self.offset));
-        // Stacks grow down, so that this comes to an end.
-        if address <= frame.sp {
+        // Stacks grow down, so that this comes to an end. Code that has stored nothing yet may have its caller's stack
+        // pointer; behind it there is no link register.
+        if address < frame.sp || (address == frame.sp && self.back != Back::InLink) {
             return None;
         }
+        let stored = |offset: i32| address.wrapping_add_signed(i64::from(offset));
         let bp = match self.saved_bp {
-            Some(offset) => read(address.wrapping_add_signed(i64::from(offset)))?,
+            Some(offset) => read(stored(offset))?,
             None => frame.bp,
         };
-        Some(Frame { ip: read(address.wrapping_sub(8))?, sp: address, bp })
+        let back = match self.back {
+            Back::Below(words) => read(address.wrapping_sub(8 * u64::from(words)))?,
+            Back::BehindPointer => read(stored(self.saved_bp? + 8))?,
+            Back::InLink => frame.link,
+        };
+        Some(Frame { ip: back & ADDRESS, sp: address, bp, link: 0 })
     }
 }
 
 /// The caller's frame where code keeps frame pointers.
 pub fn by_frame_pointer(frame: Frame, read: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Frame> {
-    Row { by_bp: true, offset: 16, saved_bp: Some(-16) }.caller(frame, read)
+    Row { by_bp: true, offset: 16, saved_bp: Some(-16), back: Back::Below(1) }.caller(frame, read)
 }
 
 /// The tables of one object.
@@ -206,10 +242,19 @@ fn pointer_bytes(encoding: u8) -> Option<usize> {
     }
 }
 
-/// DWARF's numbers of registers.
-const RBP: u64 = 6;
-const RSP: u64 = 7;
-const RETURN_ADDRESS: u8 = 16;
+/// DWARF's numbers of the frame pointer, the stack pointer and the return address, and the bits of an address.
+#[cfg(not(target_arch = "aarch64"))]
+const REGISTERS: (u64, u64, u8, u64) = (6, 7, 16, u64::MAX);
+/// Return addresses may be signed in the bits above.
+#[cfg(target_arch = "aarch64")]
+const REGISTERS: (u64, u64, u8, u64) = (29, 31, 30, (1 << 48) - 1);
+
+const POINTER: u64 = REGISTERS.0;
+const STACK: u64 = REGISTERS.1;
+const RETURN_ADDRESS: u8 = REGISTERS.2;
+const ADDRESS: u64 = REGISTERS.3;
+/// Whether a call leaves the return address in a register.
+const HAS_LINK: bool = cfg!(target_arch = "aarch64");
 
 /// The rules in force.
 #[derive(Clone, Copy, Default)]
@@ -240,13 +285,20 @@ impl Rules {
             Saved::At(offset) => Some(i32::from(i16::try_from(offset).ok()?)),
             Saved::Otherwise => return None,
         };
-        let known = matches!(register, RBP | RSP) && self.back == Saved::At(-8);
-        known.then_some(())?;
-        Some(Row { by_bp: register == RBP, offset: i32::try_from(offset).ok()?, saved_bp })
+        let back = match self.back {
+            Saved::Unchanged if HAS_LINK => Back::InLink,
+            Saved::At(offset) if offset % 8 == 0 && (1..i64::from(BEHIND_POINTER)).contains(&(offset / -8)) => {
+                Back::Below((offset / -8) as u8)
+            }
+            Saved::At(offset) if saved_bp.is_some_and(|bp| offset == i64::from(bp) + 8) => Back::BehindPointer,
+            _ => return None,
+        };
+        matches!(register, POINTER | STACK).then_some(())?;
+        Some(Row { by_bp: register == POINTER, offset: i32::try_from(offset).ok()?, saved_bp, back })
     }
 
     fn set(&mut self, register: u64, saved: Saved) {
-        if register == RBP {
+        if register == POINTER {
             self.bp = saved;
         } else if register == u64::from(RETURN_ADDRESS) {
             self.back = saved;
@@ -254,7 +306,7 @@ impl Rules {
     }
 
     fn of(&self, register: u64) -> Saved {
-        if register == RBP { self.bp } else { self.back }
+        if register == POINTER { self.bp } else { self.back }
     }
 }
 
@@ -360,6 +412,8 @@ impl State {
                 self.now.set(program.uleb()?, Saved::Otherwise);
                 program.block()?;
             }
+            // AARCH64_negate_ra_state: signed return addresses
+            0x2d if HAS_LINK => {}
             // GNU_args_size
             0x2e => {
                 program.uleb()?;
@@ -441,7 +495,7 @@ impl Bytes<'_> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
     use super::*;
     use std::vec;
@@ -486,11 +540,17 @@ mod tests {
     #[test]
     fn rows() {
         let bytes = table();
-        let sp = |offset, saved_bp| Some(Row { by_bp: false, offset, saved_bp });
+        let sp = |offset, saved_bp| Some(Row { by_bp: false, offset, saved_bp, back: Back::Below(1) });
         assert_eq!(row(&bytes, 0x1000), sp(8, None));
         assert_eq!(row(&bytes, 0x1001), sp(16, Some(-16)));
-        assert_eq!(row(&bytes, 0x1004), Some(Row { by_bp: true, offset: 16, saved_bp: Some(-16) }));
-        assert_eq!(row(&bytes, 0x101f), Some(Row { by_bp: true, offset: 16, saved_bp: Some(-16) }));
+        assert_eq!(
+            row(&bytes, 0x1004),
+            Some(Row { by_bp: true, offset: 16, saved_bp: Some(-16), back: Back::Below(1) })
+        );
+        assert_eq!(
+            row(&bytes, 0x101f),
+            Some(Row { by_bp: true, offset: 16, saved_bp: Some(-16), back: Back::Below(1) })
+        );
         assert_eq!(row(&bytes, 0x1020), sp(8, None));
         assert_eq!(row(&bytes, 0x107f), sp(8, None));
         for elsewhere in [0, 0xfff, 0x1080, 0x1100, 0x1180, u64::MAX] {
@@ -522,16 +582,26 @@ mod tests {
         for by_bp in [true, false] {
             for offset in [8, 16, i32::MAX, -8] {
                 for saved_bp in [None, Some(-16), Some(0), Some(-32768), Some(32767)] {
-                    let row = Row { by_bp, offset, saved_bp };
-                    assert_eq!(Row::unpack(row.pack()), row);
+                    for back in [Back::Below(1), Back::Below(254), Back::BehindPointer, Back::InLink] {
+                        let row = Row { by_bp, offset, saved_bp, back };
+                        assert_eq!(Row::unpack(row.pack()), row);
+                    }
                 }
             }
         }
         let stack = |address: u64| (0x7000..0x8000).contains(&address).then_some(address + 1);
-        let frame = Frame { ip: 1, sp: 0x7000, bp: 0x7100 };
-        let row = Row { by_bp: false, offset: 32, saved_bp: Some(-16) };
-        assert_eq!(row.caller(frame, &mut { stack }), Some(Frame { ip: 0x7019, sp: 0x7020, bp: 0x7011 }));
-        assert_eq!(by_frame_pointer(frame, &mut { stack }), Some(Frame { ip: 0x7109, sp: 0x7110, bp: 0x7101 }));
+        let frame = Frame { ip: 1, sp: 0x7000, bp: 0x7100, link: 0 };
+        let row = Row { by_bp: false, offset: 32, saved_bp: Some(-16), back: Back::Below(1) };
+        assert_eq!(row.caller(frame, &mut { stack }), Some(Frame { ip: 0x7019, sp: 0x7020, bp: 0x7011, link: 0 }));
+        assert_eq!(
+            by_frame_pointer(frame, &mut { stack }),
+            Some(Frame { ip: 0x7109, sp: 0x7110, bp: 0x7101, link: 0 })
+        );
+        let link = Row { offset: 0, saved_bp: None, back: Back::InLink, ..row };
+        let leaf = Frame { link: 0x1234, ..frame };
+        assert_eq!(link.caller(leaf, &mut { stack }), Some(Frame { ip: 0x1234, link: 0, ..leaf }));
+        let behind = Row { saved_bp: Some(-32), back: Back::BehindPointer, ..row };
+        assert_eq!(behind.caller(frame, &mut { stack }).map(|caller| (caller.bp, caller.ip)), Some((0x7001, 0x7009)));
         for bp in [0, 0x6fe8, 0x6ff0, 0x8000, u64::MAX] {
             assert_eq!(by_frame_pointer(Frame { bp, ..frame }, &mut { stack }), None, "{bp:#x}");
         }

@@ -27,6 +27,7 @@ impl Entered {
     /// The heap of the call, the thread's own or a [`Name`], to be used in this call alone.
     #[inline(always)]
     pub fn lend(self) -> Mine<'static> {
+        self.acquire();
         // SAFETY: the thread's slot says that a call of the thread uses the heap.
         unsafe { Mine::of(self.heap) }
     }

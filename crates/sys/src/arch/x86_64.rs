@@ -92,6 +92,10 @@ fn reentrant(at: usize) -> Option<Entered> {
 }
 
 impl Entered {
+    /// Orders what follows behind the load of the heap, as this processor does by itself.
+    #[inline(always)]
+    pub fn acquire(self) {}
+
     /// Ends the call: the slot is unmarked.
     #[inline(always)]
     pub fn leave(self) {
@@ -334,6 +338,9 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
     result
 }
 
+/// The number of the system call fork, where there is one.
+pub const FORK: Option<core::ffi::c_long> = Some(libc::SYS_fork);
+
 /// Whether this is the result of a system call that failed.
 pub fn is_error(result: isize) -> bool {
     const MAX_ERRNO: isize = 4095;
@@ -416,14 +423,14 @@ pub fn thread_pointer() -> usize {
 /// The name of clock_gettime in the code that the kernel maps (vdso(7)).
 pub const VDSO_CLOCK: &core::ffi::CStr = c"__vdso_clock_gettime";
 
-/// Bytes of the C library's record of a thread, which lies at the thread pointer.
-pub const THREAD_RECORD: usize = 4096;
+/// Bytes of the C library's record of a thread below the thread pointer and from there on. Thread storage lies below.
+pub const THREAD_RECORD: [usize; 2] = [0, 4096];
 
 /// Fills the zeroed record at `pointer` with what compiled code expects of each thread: the pointer itself (words 0 and
 /// 2 of glibc's `tcbhead_t`), and the calling thread's values that guard stacks and saved addresses (words 5 and 6).
 ///
 /// # Safety
-/// [`THREAD_RECORD`] bytes from `pointer` on must be writable, and no other thread's.
+/// [`THREAD_RECORD`] bytes around `pointer` must be writable, and no other thread's.
 pub unsafe fn write_thread_record(pointer: *mut u8) {
     let (canary, guard): (usize, usize);
     // SAFETY: reads the thread's own words; as the caller promises.
@@ -479,7 +486,7 @@ pub unsafe fn fault(context: *const core::ffi::c_void) -> Fault {
         error if error & WRITE != 0 => Access::Write,
         _ => Access::Read,
     };
-    Fault { frame: Frame { ip, sp, bp }, access }
+    Fault { frame: Frame { ip, sp, bp, link: 0 }, access }
 }
 
 /// Defines a handler of a signal. It asks `$decide` with the same arguments and jumps to the handler whose address that
@@ -542,9 +549,9 @@ unsafe extern "C" {
     pub fn signal_return();
 }
 
-/// The address of an instruction in the calling function, and the stack and frame pointers there.
+/// The registers at an instruction in the calling function.
 #[inline(always)]
-pub fn frame() -> (u64, u64, u64) {
+pub fn frame() -> Frame {
     let (ip, sp, bp);
     // SAFETY: reads registers.
     unsafe {
@@ -558,5 +565,5 @@ pub fn frame() -> (u64, u64, u64) {
             options(nomem, nostack, preserves_flags),
         );
     }
-    (ip, sp, bp)
+    Frame { ip, sp, bp, link: 0 }
 }

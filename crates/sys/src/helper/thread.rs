@@ -31,8 +31,8 @@ pub type Entry = extern "C" fn(again: u32) -> Leave;
 
 /// Bytes of the helper's stack. It touches three OS pages of it.
 const STACK: usize = 64 * 1024;
-/// Most bytes of thread storage below the thread pointer: more than any real program has. Only the OS pages of errno
-/// and the slot are touched.
+/// Most bytes of thread storage on a side of the thread pointer: more than any real program has. Only the OS pages of
+/// errno and the slot are touched.
 const MOST_STORAGE: usize = 64 << 20;
 
 /// Number of helpers that may hold a lock: 0 or 1. A child of a fork gets a copy.
@@ -41,8 +41,8 @@ static ALIVE: AtomicU32 = AtomicU32::new(0);
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// The helper's stack and thread storage. One mapping, made once, has from low to high addresses: an OS page without
-/// access, the stack, storage below the thread pointer, the thread record. Only the one thread that starts the helper
-/// writes to it, and no helper uses it then (`neap_core::helper::Leave`).
+/// access, the stack, storage and thread record on both sides of the thread pointer. Only the one thread that starts the
+/// helper writes to it, and no helper uses it then (`neap_core::helper::Leave`).
 #[derive(Clone, Copy)]
 struct Place {
     stack_end: *mut u8,
@@ -66,8 +66,8 @@ impl Place {
         let page = call::page_size();
         let _ = clock::read(libc::CLOCK_MONOTONIC);
         let whole = |bytes: usize| bytes.next_multiple_of(page);
-        let record = whole(arch::THREAD_RECORD);
-        let len = page + STACK + whole(storage_below()?) + record;
+        let [below, above] = storage()?.map(whole);
+        let len = page + STACK + below + above;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
         let p = call::fresh(0, len, READ_WRITE, flags)?;
         // SAFETY: the mapping is new. It goes if its first OS page cannot be made inaccessible.
@@ -78,7 +78,7 @@ impl Place {
             }
         }
         // A little below the end, as tools read memory at the stack pointer.
-        let place = Place { stack_end: p.wrapping_add(page + STACK - 64), pointer: p.wrapping_add(len - record) };
+        let place = Place { stack_end: p.wrapping_add(page + STACK - 64), pointer: p.wrapping_add(len - above) };
         STACK_END.store(place.stack_end, Ordering::Relaxed);
         POINTER.store(place.pointer, Ordering::Relaxed);
         Some(place)
@@ -87,7 +87,7 @@ impl Place {
     /// Makes the thread storage that of a thread which is in a call of neap's.
     fn prepare(self) {
         let slot = arch::slot().addr().wrapping_sub(arch::thread_pointer());
-        // SAFETY: the mapping has room for both (`storage_below`), and no thread uses it now.
+        // SAFETY: the mapping has room for both (`storage`), and no thread uses it now.
         unsafe {
             arch::write_thread_record(self.pointer);
             let slot = self.pointer.wrapping_add(slot).cast::<ThreadSlot>();
@@ -97,13 +97,18 @@ impl Place {
     }
 }
 
-/// Bytes below the thread pointer that hold errno and the slot; `None` where they do not lie there.
-fn storage_below() -> Option<usize> {
+/// Bytes below the thread pointer and from there on that hold errno, the slot and the thread record; `None` where they
+/// lie too far away.
+fn storage() -> Option<[usize; 2]> {
     let pointer = arch::thread_pointer();
     // SAFETY: the address of errno of the calling thread.
     let errno = unsafe { libc::__errno_location() }.addr();
-    let below = |at: usize| pointer.checked_sub(at).filter(|&bytes| bytes >= size_of::<ThreadSlot>());
-    Some(below(errno)?.max(below(arch::slot().addr())?)).filter(|&bytes| bytes <= MOST_STORAGE)
+    let [mut below, mut above] = arch::THREAD_RECORD;
+    for at in [errno, arch::slot().addr()] {
+        below = below.max(pointer.saturating_sub(at));
+        above = above.max((at + size_of::<ThreadSlot>()).saturating_sub(pointer));
+    }
+    (below.max(above) <= MOST_STORAGE).then_some([below, above])
 }
 
 /// See `Os::start_helper`. The kernel writes the thread's number to `tid`. The caller has all signals blocked, and so

@@ -80,8 +80,7 @@ pub fn populate_rows() {
 /// Passes the callers to `push`, from outside of this library on, until it returns false.
 #[inline(never)]
 pub fn callers(push: &mut dyn FnMut(u64) -> bool) {
-    let (ip, sp, bp) = arch::frame();
-    follow(Frame { ip, sp, bp }, push);
+    follow(arch::frame(), push);
 }
 
 /// Passes the instruction of a frame of the calling thread, which a signal has interrupted, to `push`, and its callers
