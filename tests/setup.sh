@@ -39,6 +39,12 @@ want gdb gdb
 want strace strace
 want prometheus prometheus
 want valgrind valgrind
+# For 64-bit Arm. Debian's cross GCC cannot be installed beside gcc-multilib.
+want clang clang
+want binutils-aarch64-linux-gnu aarch64-linux-gnu-ld
+want libc6-dev-arm64-cross /usr/aarch64-linux-gnu/include/stdio.h
+want libstdc++-12-dev-arm64-cross /usr/lib/gcc-cross/aarch64-linux-gnu/*/libstdc++.so
+want qemu-user-static qemu-aarch64-static
 want_long debootstrap debootstrap
 want_long libpython3.11-testsuite /usr/lib/python3.*/test/test_list.py
 want_long lintian lintian

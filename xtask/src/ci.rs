@@ -112,6 +112,7 @@ const CHECKS: &[Step] = &[
 /// Test programs, or tests in them, that only `--long` runs, and why.
 const LONG: &[(&str, Option<&str>, &str)] = &[
     ("tests/systems", None, "makes whole systems by debootstrap, and compiles the test programs there"),
+    ("tests/arm", Some("whole"), "whole test programs and real ones, by qemu's user mode: minutes"),
     ("tests/programs", None, "databases, browsers and compilers: minutes, and a GiB of packages"),
     ("crates/ranges/pool", Some("one_gibibyte"), "the kernel may take ten seconds to find 1 GiB that hangs together"),
     ("tests/exact", Some("totals"), "ten programs twice, of which some take ten seconds"),
