@@ -14,8 +14,9 @@ const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Debian's C library for Arm, for cross compilers.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 
-/// Tests of the surface that are left out: qemu 7 looks for minutes for room under a limit of address space.
-const SURFACE: &[&str] = &["new::handler_frees"];
+/// Tests of the surface that are left out: qemu 7 looks for minutes for room under a limit of address space, and
+/// `libneap.a` is built for this machine.
+const SURFACE: &[&str] = &["new::handler_frees", "archive::"];
 /// Tests of life that are left out. Memory of qemu's own grows with each thread and each library that is loaded. A child
 /// of a process with threads may find a lock of qemu's taken by a thread that it does not have, and waits for ever.
 const LIFE: &[&str] = &[

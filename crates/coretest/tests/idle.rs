@@ -4,7 +4,7 @@ use neap_core::policy::Purge;
 use neap_core::{Allocator, CHUNK};
 use neap_coretest::calls::{self, Shared, fill, free, malloc, settle, thread};
 use neap_coretest::{Call, Config, Fake, Owner};
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 
 /// Bytes of blocks of one class.
 const BYTES: usize = 8 << 20;
@@ -105,6 +105,27 @@ fn survivors() {
         check(a, &kept, size, "survivors");
         own.abandon(a);
     });
+}
+
+/// Catches more than a tenth beside the OS pages that survivors of all small sizes need, tables and heaps included.
+#[test]
+fn survivors_of_many_sizes() {
+    const BLOCKS: usize = 300_000;
+    for page_size in PAGE_SIZES {
+        let a = &*system(page_size);
+        let own = thread(a);
+        let size = |i: usize| 16 + i.wrapping_mul(0x9E37_79B9) % 1009;
+        let blocks: Vec<_> = (0..BLOCKS).map(|i| fill(a, &own, size(i), size(i))[0]).collect();
+        let sizes: HashMap<_, _> = blocks.iter().enumerate().map(|(i, p)| (p.addr(), size(i))).collect();
+        let kept = free_most(a, &own, blocks);
+        settle(a);
+        let ends = |p: &*mut u8| (p.addr() / page_size, (p.addr() + sizes[&p.addr()] - 1) / page_size);
+        let pages: BTreeSet<_> = kept.iter().map(ends).flat_map(|(first, last)| first..=last).collect();
+        let ratio = a.os.usage().present as f64 / (pages.len() * page_size) as f64;
+        println!("survivors on OS pages of {page_size}: {ratio:.3} times what they need");
+        assert!(ratio < 1.1, "on OS pages of {page_size}: {ratio}");
+        own.abandon(a);
+    }
 }
 
 /// The same where another thread frees, and the owner does nothing any more.
