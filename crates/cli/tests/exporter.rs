@@ -5,8 +5,8 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -43,14 +43,37 @@ fn keeper(neap: &Neap) -> Option<(Running, String)> {
     Some((Running(child), name))
 }
 
-/// The exporter at a port of its own, and its address.
-fn serve(neap: &Neap, arguments: &[&str]) -> (Running, String) {
-    let mut command = neap.command(["exporter", "--listen", "127.0.0.1:0"]);
-    let mut child = command.args(arguments).stderr(Stdio::piped()).spawn().expect("neap starts");
+/// The exporter at a port of its own, its address, and what else it says.
+fn serve_with(mut command: Command) -> (Running, String, BufReader<ChildStderr>) {
+    let mut child = command.args(["--listen", "127.0.0.1:0"]).stderr(Stdio::piped()).spawn().expect("neap starts");
+    let mut errors = BufReader::new(child.stderr.take().expect("it is a pipe"));
     let mut line = String::new();
-    BufReader::new(child.stderr.take().expect("it is a pipe")).read_line(&mut line).expect("a line");
+    errors.read_line(&mut line).expect("a line");
     let address = line.trim().strip_prefix("neap: metrics at http://").and_then(|rest| rest.strip_suffix("/metrics"));
-    (Running(child), address.unwrap_or_else(|| panic!("no address: {line}")).to_owned())
+    (Running(child), address.unwrap_or_else(|| panic!("no address: {line}")).to_owned(), errors)
+}
+
+/// The same, with arguments.
+fn serve(neap: &Neap, arguments: &[&str]) -> (Running, String) {
+    let mut command = neap.command(["exporter"]);
+    command.args(arguments);
+    let (exporter, address, _) = serve_with(command);
+    (exporter, address)
+}
+
+/// Ends the exporter, which has two seconds for that.
+fn ends_in_time(exporter: &mut Running) {
+    // SAFETY: kill takes numbers; the child was not waited for.
+    unsafe { libc::kill(exporter.0.id() as libc::pid_t, libc::SIGTERM) };
+    let until = Instant::now() + Duration::from_secs(2);
+    let status = loop {
+        if let Some(status) = exporter.0.try_wait().expect("it can be waited for") {
+            break status;
+        }
+        assert!(Instant::now() < until, "it does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert_eq!(status.code(), Some(0));
 }
 
 /// A request; the head and the body of the answer.
@@ -216,17 +239,105 @@ fn errors_and_the_end() {
     let (mut exporter, address) = serve(&neap, &["--match", "^no such program$"]);
     // A client that never asks must not keep it from ending.
     let _idle = TcpStream::connect(&address).expect("it listens");
-    // SAFETY: kill takes numbers; the child was not waited for.
-    unsafe { libc::kill(exporter.0.id() as libc::pid_t, libc::SIGTERM) };
-    let until = Instant::now() + LONG;
-    let status = loop {
-        if let Some(status) = exporter.0.try_wait().expect("it can be waited for") {
-            break status;
-        }
-        assert!(Instant::now() < until, "it does not end");
-        std::thread::sleep(Duration::from_millis(20));
+    ends_in_time(&mut exporter);
+}
+
+/// Whether the exporter answers a request for its health within two seconds.
+fn is_healthy(address: &str) -> bool {
+    let mut text = String::new();
+    let asked = TcpStream::connect(address).and_then(|mut stream| {
+        stream.set_read_timeout(Some(Duration::from_secs(2)))?;
+        stream.write_all(b"GET /-/healthy HTTP/1.1\r\nHost: x\r\n\r\n")?;
+        stream.read_to_string(&mut text)
+    });
+    asked.is_ok() && text.starts_with("HTTP/1.1 200 ") && text.ends_with("healthy\n")
+}
+
+/// A number in `/proc/PID/status`.
+fn status(exporter: &Running, name: &str) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{}/status", exporter.0.id())).expect("it runs");
+    let line = text.lines().find_map(|line| line.strip_prefix(name)).expect("it is there");
+    line.trim_matches(|c: char| !c.is_ascii_digit()).parse().expect("a number")
+}
+
+/// Catches clients that keep the exporter from others: with a body that never comes, with answers that they do not read,
+/// silent ones, and an endless head; or take its memory. And an answer that is lost as the request had more than was read.
+#[test]
+fn no_client_holds_up_another() {
+    let neap = Neap::new();
+    let (mut exporter, address) = serve(&neap, &["--match", "^no such program$"]);
+    let threads = status(&exporter, "Threads:");
+    let connect = || TcpStream::connect(&address).expect("it listens");
+    let send = |bytes: &[u8]| {
+        let mut stream = connect();
+        // It may have been closed already.
+        let _ = stream.write_all(bytes);
+        stream
     };
-    assert_eq!(status.code(), Some(0));
+    let mut clients: Vec<TcpStream> =
+        (0..8).map(|_| send(b"GET /-/healthy HTTP/1.1\r\nContent-Length: 100000\r\n\r\n")).collect();
+    assert!(is_healthy(&address), "bodies that do not come");
+    let many = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(1000);
+    clients.extend((0..8).map(|_| send(&many)));
+    assert!(is_healthy(&address), "answers that are not read");
+    let mut endless = connect();
+    endless.set_write_timeout(Some(Duration::from_millis(200))).expect("a limit");
+    let head = [b"GET / HTTP/1.1\r\nX: ".to_vec(), vec![b'a'; 1 << 20]].concat();
+    let sent = endless.write_all(&head);
+    assert!(is_healthy(&address), "an endless head: {sent:?}");
+    clients.extend((0..300).map(|_| connect()));
+    assert!(is_healthy(&address), "silent clients");
+    assert_eq!(status(&exporter, "Threads:"), threads);
+    assert!(status(&exporter, "VmHWM:") < 64 << 10, "{} KiB", status(&exporter, "VmHWM:"));
+    let mut first = String::new();
+    send(&many).read_to_string(&mut first).expect("an answer, and the end");
+    assert!(
+        first.matches("HTTP/1.1 200 OK").count() == 1 && first.contains("\nneap_exporter_processes 0\n"),
+        "{first}"
+    );
+    ends_in_time(&mut exporter);
+}
+
+/// Catches an exporter that is deaf for ever after a connection could not be accepted, or says so each time.
+#[test]
+fn accepting_is_tried_again() {
+    let neap = Neap::new();
+    let (mut exporter, address, mut errors) = serve_with(neap.command(["exporter", "--match", "^no such program$"]));
+    let limit = |files| {
+        let limit = libc::rlimit { rlim_cur: files, rlim_max: 1024 };
+        // SAFETY: the structure is valid, and the last result is not asked for.
+        let set =
+            unsafe { libc::prlimit(exporter.0.id() as libc::pid_t, libc::RLIMIT_NOFILE, &limit, std::ptr::null_mut()) };
+        assert_eq!(set, 0);
+    };
+    limit(3);
+    let mut early = TcpStream::connect(&address).expect("the system accepts it");
+    early.set_read_timeout(Some(LONG)).expect("a limit");
+    let mut line = String::new();
+    errors.read_line(&mut line).expect("it says so");
+    assert_eq!(line, "neap: cannot accept a connection: Too many open files; it is tried again\n");
+    std::thread::sleep(Duration::from_millis(300));
+    limit(1024);
+    early.write_all(b"GET /-/healthy HTTP/1.1\r\n\r\n").expect("it is open");
+    let mut text = String::new();
+    early.read_to_string(&mut text).expect("it answers");
+    assert!(text.ends_with("healthy\n") && is_healthy(&address), "{text}");
+    ends_in_time(&mut exporter);
+    line.clear();
+    assert_eq!(errors.read_line(&mut line).ok(), Some(0), "{line}");
+}
+
+/// Catches clients that take the descriptors with which processes are read.
+#[test]
+fn few_descriptors_do() {
+    let neap = Neap::new();
+    let command = neap.command(["exporter", "--match", "^sh$|neap"]);
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "ulimit -n 20; exec \"$@\"", "sh"]).arg(command.get_program()).args(command.get_args());
+    let (_exporter, address, _errors) = serve_with(limited);
+    let _silent: Vec<TcpStream> = (0..30).map(|_| TcpStream::connect(&address).expect("it listens")).collect();
+    let (_, page) = get(&address, "/metrics", "");
+    assert!(page.contains("neap_process_resident_bytes{") && is_healthy(&address), "{page}");
 }
 
 /// Decodes a request of OTLP with OpenTelemetry's own messages.

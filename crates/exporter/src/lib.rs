@@ -7,15 +7,19 @@
 //! | `text.rs` | the text formats of OpenMetrics and of Prometheus |
 //! | `metrics.rs` | which metrics there are, and their values |
 //! | `otlp.rs` | OpenTelemetry's protocol |
-//! | `serve.rs` | HTTP |
+//! | `request.rs` | requests of HTTP, and which answer each gets |
+//! | `http.rs` | the connections of clients |
+//! | `serve.rs` | the server's start and end, and who makes its pages |
 //!
 //! May depend on `neap-collect`, `neap-launch`, well-kept libraries, the C library and std.
 #![forbid(unsafe_code)]
 
 pub mod args;
 mod family;
+mod http;
 mod metrics;
 mod otlp;
+mod request;
 mod serve;
 mod text;
 

@@ -1,60 +1,89 @@
 //! HTTP: `/metrics`, `/-/healthy`, and a page that names them.
 
+use crate::http::{Maker, Server};
 use crate::metrics;
 use crate::text::Format;
 use neap_collect::{Background, Shared};
 use neap_launch::error::{Error, system_message, tell};
-use neap_launch::signals;
-use std::io::{self, ErrorKind};
+use neap_launch::{signals, sys};
+use std::io::{self, ErrorKind, Write};
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::unix::net::UnixStream;
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
-use tiny_http::{Header, Method, Request, Response, Server};
 
-/// Requests that are answered at one time.
-const HANDLERS: usize = 4;
-/// Light figures are not read more often than that, however many ask.
+/// Light figures are not read more often than that, and pages not made more often, however many ask.
 const FRESH: Duration = Duration::from_millis(500);
-
-/// What the handlers share.
-struct State {
-    shared: Shared,
-    scrapes: AtomicU64,
-    /// When light figures were read.
-    looked: Mutex<Option<Instant>>,
-}
 
 /// Serves until a signal comes.
 pub fn run(address: &str, shared: &Shared) -> Result<u8, Error> {
+    let files = sys::raise_open_files();
     let listener = listen(address)?;
     let bound = listener.local_addr().map_or_else(|_| address.to_owned(), |bound| bound.to_string());
     shared.look()?;
     // Before the threads start, which inherit the mask: only this one takes signals.
     let inherited = signals::block();
-    let failed = |what: &str, error: &dyn std::fmt::Display| Error::failed(format!("cannot {what}: {error}"));
-    let server = Server::from_listener(listener, None).map_err(|error| failed("serve", &error))?;
-    let server = Arc::new(server);
-    let state = Arc::new(State { shared: shared.clone(), scrapes: AtomicU64::new(0), looked: Mutex::new(None) });
-    let background = Background::start(shared).map_err(|error| failed("start a thread", &system_message(&error)))?;
-    let mut handlers = Vec::new();
-    for _ in 0..HANDLERS {
-        let (server, state) = (Arc::clone(&server), Arc::clone(&state));
-        let handle = move || {
-            while let Ok(request) = server.recv() {
-                answer(&state, request);
-            }
-        };
-        let thread = thread::Builder::new().name("http".to_owned()).spawn(handle);
-        handlers.push(thread.map_err(|error| failed("start a thread", &system_message(&error)))?);
-    }
+    let failed = |what: &str, error: &io::Error| Error::failed(format!("cannot {what}: {}", system_message(error)));
+    let no_thread = |error| failed("start a thread", &error).remedy("raise the limit of processes: ulimit -u");
+    let background = Background::start(shared).map_err(no_thread)?;
+    let maker = start_maker(shared).map_err(no_thread)?;
+    let mut server = Server::new(listener, maker, files).map_err(|error| failed("serve", &error))?;
     tell(format_args!("neap: metrics at http://{bound}/metrics"));
-    while !signals::asked_to_end(Duration::from_secs(3600)) {}
-    // A client that reads slowly does not keep it from ending: the process ends with its threads.
-    drop((background, handlers));
+    while !signals::asked_to_end(Duration::ZERO) {
+        server.round().map_err(|error| failed("serve", &error))?;
+    }
+    // The process ends with its threads, whatever they wait for.
+    std::mem::forget(background);
     inherited.release();
     Ok(0)
+}
+
+/// The thread that makes pages: reading processes may take long, and no other client waits for that.
+fn start_maker(shared: &Shared) -> io::Result<Maker> {
+    let (asks, asked) = mpsc::channel();
+    let (made, pages) = mpsc::channel();
+    let (bell, mut ring) = UnixStream::pair()?;
+    let mut maker = Pages { shared: shared.clone(), scrapes: 0, looked: None, made: Vec::new() };
+    let work = move || {
+        for (number, format) in asked {
+            if made.send((number, maker.page(format))).is_err() || ring.write_all(&[1]).is_err() {
+                return;
+            }
+        }
+    };
+    thread::Builder::new().name("pages".to_owned()).spawn(work)?;
+    Ok(Maker { asks, pages, bell })
+}
+
+/// Pages of metrics.
+struct Pages {
+    shared: Shared,
+    scrapes: u64,
+    /// When light figures were read.
+    looked: Option<Instant>,
+    /// Made since.
+    made: Vec<(Format, Arc<str>)>,
+}
+
+impl Pages {
+    fn page(&mut self, format: Format) -> Arc<str> {
+        self.scrapes += 1;
+        if self.looked.is_none_or(|at| at.elapsed() >= FRESH) {
+            // Where /proc cannot be listed the last figures are given.
+            if let Err(error) = self.shared.look() {
+                error.report();
+            }
+            self.looked = Some(Instant::now());
+            self.made.clear();
+        }
+        if let Some((_, page)) = self.made.iter().find(|(of, _)| *of == format) {
+            return Arc::clone(page);
+        }
+        let page: Arc<str> = metrics::page(&self.shared.lock(), format, self.scrapes).into();
+        self.made.push((format, Arc::clone(&page)));
+        page
+    }
 }
 
 /// The address to listen at.
@@ -85,42 +114,4 @@ fn refused(address: &str, error: &io::Error) -> Error {
         ErrorKind::AddrNotAvailable => cause.remedy("--listen takes an address of this machine: ip addr lists them"),
         _ => cause.remedy("--listen 127.0.0.1:9842, or --listen :9842 for all addresses"),
     }
-}
-
-fn answer(state: &State, request: Request) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let (status, kind, text) = match (request.method(), path) {
-        (Method::Get | Method::Head, "/metrics") => {
-            let accept = request.headers().iter().find(|header| header.field.equiv("Accept"));
-            let format = Format::accepted(accept.map_or("", |header| header.value.as_str()));
-            (200, format.content_type(), scrape(state, format))
-        }
-        (Method::Get | Method::Head, "/-/healthy") => (200, "text/plain; charset=utf-8", "healthy\n".to_owned()),
-        (Method::Get | Method::Head, "/") => (
-            200,
-            "text/html; charset=utf-8",
-            "<title>neap exporter</title><a href=\"/metrics\">metrics</a>\n".to_owned(),
-        ),
-        (Method::Get | Method::Head, _) => (404, "text/plain; charset=utf-8", "not found: try /metrics\n".to_owned()),
-        _ => (405, "text/plain; charset=utf-8", "only GET\n".to_owned()),
-    };
-    let mut response = Response::from_string(text).with_status_code(status);
-    if let Ok(header) = Header::from_bytes("Content-Type", kind) {
-        response.add_header(header);
-    }
-    // A client that has gone away.
-    let _ = request.respond(response);
-}
-
-fn scrape(state: &State, format: Format) -> String {
-    let mut looked = state.looked.lock().unwrap_or_else(PoisonError::into_inner);
-    if looked.is_none_or(|at| at.elapsed() >= FRESH) {
-        // Where /proc cannot be listed the last figures are given.
-        if let Err(error) = state.shared.look() {
-            error.report();
-        }
-        *looked = Some(Instant::now());
-    }
-    let scrapes = state.scrapes.fetch_add(1, Ordering::Relaxed) + 1;
-    metrics::page(&state.shared.lock(), format, scrapes)
 }

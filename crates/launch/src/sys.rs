@@ -7,6 +7,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::time::Duration;
 
 use libc::{c_int, c_ulong};
 
@@ -160,6 +161,28 @@ pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, length) } {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
+    }
+}
+
+/// Waits until one of the descriptors is ready, or for about that time.
+pub fn poll(descriptors: &mut [libc::pollfd], time: Duration) -> io::Result<()> {
+    // Not less than asked for, or the caller would come back for the rest again and again.
+    let milliseconds = c_int::try_from(time.as_millis() + 1).unwrap_or(c_int::MAX);
+    // SAFETY: the list is valid for its length, and the kernel writes its entries' last fields alone.
+    match check(unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as libc::nfds_t, milliseconds) }) {
+        Err(error) if error.kind() != io::ErrorKind::Interrupted => Err(error),
+        _ => Ok(()),
+    }
+}
+
+/// Raises the limit of open files to the most that this process may have; returns it.
+pub fn raise_open_files() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: both calls are given a valid structure.
+    unsafe {
+        libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit);
+        let most = libc::rlimit { rlim_cur: limit.rlim_max, ..limit };
+        if libc::setrlimit(libc::RLIMIT_NOFILE, &most) == 0 { most.rlim_cur } else { limit.rlim_cur }
     }
 }
 
