@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `args.rs` | the arguments |
 //! | `turn.rs` | one run of the command |
+//! | `family.rs` | the processes of a run: their times, their end |
 //! | `server.rs` | a command that does not end by itself: load, idling, the end |
 //! | `judge.rs` | what the runs mean |
 //!
@@ -11,11 +12,13 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod args;
+mod family;
 mod judge;
 mod server;
 mod turn;
 
 use self::args::AdviseArgs;
+use self::family::Family;
 use self::turn::{Run, Under};
 use neap_launch::error::Error;
 use neap_launch::{library, sys, target};
@@ -29,10 +32,11 @@ pub fn run(args: &AdviseArgs) -> Result<u8, Error> {
     let mut all = vec![Under::system(), Under::preloaded("neap", &library.path)];
     all.extend(args.allocators.iter().map(|(name, path)| Under::preloaded(name, path)));
     let mut runs: Vec<Vec<Run>> = vec![Vec::new(); all.len()];
+    let family = Family::adopt();
     // In turn, so that what the machine does besides meets each of them.
     for _ in 0..args.runs {
         for (under, runs) in all.iter().zip(&mut runs) {
-            runs.push(turn::run(args, &path, under)?);
+            runs.push(turn::run(args, &path, under, &family)?);
         }
     }
     drop(library);

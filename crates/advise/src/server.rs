@@ -1,14 +1,16 @@
 //! A command that does not end by itself: it works, idles, is looked at, and is ended.
 //!
-//! It idles when its processes used less than 2 % of a processor for the time of `--idle`. That is waited for at most ten
+//! It idles when the processes of the run used less than 2 % of a processor for the time of `--idle`. That is waited for at most ten
 //! times as long.
 
 use crate::args::AdviseArgs;
+use crate::family::Family;
 use neap_account::Report;
 use neap_launch::error::{Error, system_message};
 use neap_why::{Effort, look};
 use std::ffi::OsString;
-use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
@@ -22,6 +24,9 @@ const PATIENCE: u32 = 10;
 const GRACE: Duration = Duration::from_secs(10);
 /// How long it has for its start before the load begins.
 const START: Duration = Duration::from_secs(1);
+
+/// How often the load is looked at.
+const NAP: Duration = Duration::from_millis(20);
 
 /// What became of a server.
 #[derive(Debug)]
@@ -51,19 +56,45 @@ impl Attendant {
     }
 }
 
-/// Starts it for process `pid`.
-pub fn start(args: &AdviseArgs, pid: i32) -> Result<Attendant, Error> {
+/// Starts it for process `pid`, which was not waited for.
+pub fn start(args: &AdviseArgs, pid: i32, family: &Family) -> Result<Attendant, Error> {
+    let failed = |what: &str, error: &io::Error| Error::failed(format!("cannot {what}: {}", system_message(error)));
+    let server = Server::open(pid).map_err(|error| failed("open the process", &error))?;
     let (stop, stopped) = mpsc::channel();
-    let (time, load, idle) = (args.time, args.load.clone(), args.idle);
+    let (time, load, idle, family) = (args.time, args.load.clone(), args.idle, family.clone());
     let thread = std::thread::Builder::new().name("server".to_owned()).spawn(move || {
-        let result = attend(pid, time, load, idle, &stopped);
+        let result = attend(pid, time, load, idle, &family, &stopped);
         if !result.as_ref().is_ok_and(|idled| idled.ended_early) {
-            end(pid, &stopped);
+            server.send(libc::SIGTERM);
+            if !ends_within(GRACE, &stopped) {
+                server.send(libc::SIGKILL);
+            }
         }
         result
     });
-    let thread = thread.map_err(|error| Error::failed(format!("cannot start a thread: {}", system_message(&error))))?;
+    let thread = thread.map_err(|error| failed("start a thread", &error))?;
     Ok(Attendant { stop, thread })
+}
+
+/// The server's process. Its number may be another one's when it has ended.
+struct Server(OwnedFd);
+
+impl Server {
+    fn open(pid: i32) -> io::Result<Server> {
+        // SAFETY: pidfd_open takes numbers.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the call succeeded, so the descriptor is open, and has no other owner.
+        Ok(Server(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
+    }
+
+    fn send(&self, signal: i32) {
+        let none = std::ptr::null::<libc::siginfo_t>();
+        // SAFETY: pidfd_send_signal takes numbers, and no details of the signal.
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, self.0.as_raw_fd(), signal, none, 0) };
+    }
 }
 
 /// Whether the server ended within that time.
@@ -76,6 +107,7 @@ fn attend(
     time: Option<Duration>,
     load: Option<OsString>,
     idle: Duration,
+    family: &Family,
     stopped: &Receiver<()>,
 ) -> Result<Idled, Error> {
     let early = |worked| Ok(Idled { worked, report: None, busy: false, ended_early: true });
@@ -85,28 +117,30 @@ fn attend(
             return early(started.elapsed());
         }
         started = Instant::now();
-        put_load(&load, pid)?;
+        if !put_load(&load, pid, stopped)? {
+            return early(started.elapsed());
+        }
     } else if ends_within(time.unwrap_or_default(), stopped) {
         return early(started.elapsed());
     }
     let worked = started.elapsed();
     let began = Instant::now();
     loop {
-        let before = processor_time(pid);
+        let before = family.times();
         if ends_within(idle, stopped) {
             return early(worked);
         }
-        let used = processor_time(pid).saturating_sub(before).as_secs_f64();
+        let used = family.times().since(&before).as_secs_f64();
         let idles = used <= IDLE * idle.as_secs_f64().max(0.5);
         if idles || began.elapsed() >= idle * PATIENCE {
-            let report = largest(pid).and_then(|pid| look(pid, Effort::Full).ok());
+            let report = family.largest().and_then(|pid| look(pid, Effort::Full).ok());
             return Ok(Idled { worked, report, busy: !idles, ended_early: false });
         }
     }
 }
 
-/// Runs the load to its end.
-fn put_load(load: &OsString, pid: i32) -> Result<(), Error> {
+/// Runs the load to its end; false where the server ends first, and the load with it.
+fn put_load(load: &OsString, pid: i32, stopped: &Receiver<()>) -> Result<bool, Error> {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(load).env("NEAP_ADVISE_PID", pid.to_string()).stdin(Stdio::null());
     unblock(&mut command);
@@ -115,14 +149,21 @@ fn put_load(load: &OsString, pid: i32) -> Result<(), Error> {
             .remedy("it is run by sh for each allocator; try it beside the server")
     };
     // Its output is no report of neap's.
-    let status = match std::io::stderr().try_clone_as_output() {
-        Some(output) => command.stdout(output).status(),
-        None => command.stdout(Stdio::null()).status(),
-    };
-    match status {
-        Ok(status) if status.success() => Ok(()),
-        Ok(status) => Err(failed(status.to_string())),
-        Err(error) => Err(failed(system_message(&error))),
+    command.stdout(io::stderr().try_clone_as_output().unwrap_or_else(Stdio::null));
+    let mut child = command.spawn().map_err(|error| failed(system_message(&error)))?;
+    loop {
+        let status = child.try_wait().map_err(|error| failed(system_message(&error)))?;
+        if status.is_some_and(|status| status.success()) {
+            return Ok(true);
+        }
+        // Also where the load has failed, as the server ended.
+        if ends_within(NAP, stopped) {
+            let _ = child.kill().and_then(|()| child.wait());
+            return Ok(false);
+        }
+        if let Some(status) = status {
+            return Err(failed(status.to_string()));
+        }
     }
 }
 
@@ -131,7 +172,7 @@ trait AsOutput {
     fn try_clone_as_output(&self) -> Option<Stdio>;
 }
 
-impl AsOutput for std::io::Stderr {
+impl AsOutput for io::Stderr {
     fn try_clone_as_output(&self) -> Option<Stdio> {
         use std::os::fd::AsFd;
         self.as_fd().try_clone_to_owned().ok().map(Stdio::from)
@@ -149,53 +190,5 @@ fn unblock(command: &mut Command) {
             libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
             Ok(())
         });
-    }
-}
-
-/// The process and its descendants.
-fn family(pid: i32) -> Vec<u32> {
-    let mut all = vec![pid.unsigned_abs()];
-    let mut at = 0;
-    while at < all.len() {
-        let tasks = fs::read_dir(format!("/proc/{}/task", all[at])).into_iter().flatten().flatten();
-        for task in tasks {
-            let text = fs::read_to_string(task.path().join("children")).unwrap_or_default();
-            all.extend(text.split_ascii_whitespace().filter_map(|word| word.parse::<u32>().ok()));
-        }
-        at += 1;
-    }
-    all
-}
-
-/// The process of the family that has most resident.
-fn largest(pid: i32) -> Option<u32> {
-    let resident = |pid: &u32| {
-        let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-        text.split(' ').nth(1).and_then(|word| word.parse::<u64>().ok())
-    };
-    family(pid).into_iter().max_by_key(resident)
-}
-
-/// Processor time of the family so far.
-fn processor_time(pid: i32) -> Duration {
-    let ticks = |pid: u32| -> u64 {
-        let text = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let tail = text.rsplit_once(") ").map_or("", |(_, tail)| tail);
-        // utime and stime: fields 14 and 15 of proc_pid_stat(5), where the tail begins with field 3.
-        tail.split(' ').skip(11).take(2).filter_map(|word| word.parse::<u64>().ok()).sum()
-    };
-    // SAFETY: sysconf takes a number.
-    let second = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1);
-    Duration::from_secs_f64(family(pid).into_iter().map(ticks).sum::<u64>() as f64 / second as f64)
-}
-
-/// Asks the server to end, and ends it where it does not. Children that it leaves behind end with it.
-fn end(pid: i32, stopped: &Receiver<()>) {
-    let family = family(pid);
-    neap_launch::signals::send(pid, libc::SIGTERM);
-    if !ends_within(GRACE, stopped) {
-        for &pid in family.iter().rev() {
-            neap_launch::signals::send(pid as i32, libc::SIGKILL);
-        }
     }
 }

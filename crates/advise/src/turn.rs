@@ -1,6 +1,7 @@
 //! One run of the command.
 
 use crate::args::AdviseArgs;
+use crate::family::Family;
 use crate::server::{self, Idled};
 use neap_account::{Kind, Report};
 use neap_launch::child::{self, Ended, Program};
@@ -80,19 +81,20 @@ pub struct Run {
 }
 
 /// Runs the command under an allocator.
-pub fn run(args: &AdviseArgs, path: &Path, under: &Under) -> Result<Run, Error> {
+pub fn run(args: &AdviseArgs, path: &Path, under: &Under, family: &Family) -> Result<Run, Error> {
     let mut program = Program::new(path, &args.command, under.environment())?;
     program.before_exec(redirect);
     let is_server = args.time.is_some() || args.load.is_some();
     let mut attendant = None;
     let (ended, watched, signals) = child::supervise_watched(&program, |pid| {
         if is_server {
-            attendant = Some(server::start(args, pid)?);
+            attendant = Some(server::start(args, pid, family)?);
         }
         Ok(Watched::start_unseen(pid))
     })?;
     let (at_end, exit) = watched.end();
     let idled = attendant.map(server::Attendant::finish).transpose();
+    family.end();
     signals.release();
     let idled = idled?;
     let run = figures(&under.name, &ended, exit, at_end.as_ref(), idled.as_ref());

@@ -3,6 +3,8 @@
 mod common;
 
 use std::fs;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 use common::{Neap, assert_refused, compile, skip, stderr, stdout};
 use serde_json::Value;
@@ -110,4 +112,59 @@ fn warnings_and_failures() {
     assert_eq!(neap.output(["advise", "--", "no-such-program"]).status.code(), Some(127));
     let bad = neap.output(["advise", "--allocators", "x=/no/such/library", "--", &program, "mapped"]);
     assert_refused(&bad, 125, &["there is no file"]);
+}
+
+/// Processes that have a word among their arguments.
+fn with_argument(word: &str) -> usize {
+    let processes = fs::read_dir("/proc").expect("/proc").flatten();
+    let lines = processes.filter_map(|process| fs::read(process.path().join("cmdline")).ok());
+    lines.filter(|line| line.split(|&byte| byte == 0).any(|argument| argument == word.as_bytes())).count()
+}
+
+/// Catches processes that a run leaves behind, of a server or not, also where they were orphaned before; and processes
+/// that are none of the run's and are ended with it.
+#[test]
+fn nothing_is_left_behind() {
+    let neap = Neap::new();
+    let number = |kind: u32| format!("60.{}{kind}", std::process::id());
+    let (server, orphan, plain, others) = (number(1), number(2), number(3), number(4));
+    let script = format!("sleep {server} & (trap '' TERM; sleep {orphan} & ) ; wait");
+    advise(&neap, &["--for", "100ms", "--idle", "100ms", "--", "sh", "-c", &script]);
+    advise(&neap, &["--", "sh", "-c", &format!("sleep {plain} &")]);
+    for word in [&server, &orphan, &plain] {
+        assert_eq!(with_argument(word), 0, "{word}");
+    }
+    // A shell that becomes neap.
+    let mut shell = neap.command(["advise", "--", "true"]);
+    let number = neap.path("number");
+    let script = format!("sleep {others} & echo $! > {}; exec \"$@\"", number.display());
+    let mut started = Command::new("sh");
+    started.args(["-c", &script, "sh"]).arg(shell.get_program()).args(shell.get_args());
+    shell = started;
+    let output = shell.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    assert!(output.is_ok_and(|status| status.success()) && with_argument(&others) == 1, "not the run's");
+    let pid = fs::read_to_string(number).expect("it is written").trim().parse().expect("a number");
+    // SAFETY: kill takes numbers.
+    unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+/// Catches a load that goes on when its server has ended, and an error that blames it.
+#[test]
+fn the_load_ends_with_the_server() {
+    let neap = Neap::new();
+    let number = format!("60.{}5", std::process::id());
+    let began = Instant::now();
+    let load = format!("sleep {number}; true");
+    let refused = neap.output(["advise", "--load", &load, "--", "sh", "-c", "sleep 1.2"]);
+    assert_refused(&refused, 125, &["ended before it idled"]);
+    assert!(began.elapsed() < Duration::from_secs(10) && with_argument(&number) == 0);
+}
+
+/// Catches a server that is called idle while its children work, none of which lives long.
+#[test]
+fn work_of_short_children_counts() {
+    let neap = Neap::new();
+    let script = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
+    let advice = advise(&neap, &["--for", "100ms", "--idle", "100ms", "--", "sh", "-c", script]);
+    assert!(advice["runs"][0]["busy"] == true && advice["runs"][1]["busy"] == true, "{advice:#}");
 }
