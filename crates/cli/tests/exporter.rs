@@ -5,12 +5,13 @@ mod common;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use common::{Neap, assert_refused, compile, skip, stdout};
+use common::{Neap, assert_refused, compile, skip, stderr, stdout};
 use serde_json::Value;
 
 const MIB: f64 = 1_048_576.0;
@@ -221,6 +222,61 @@ fn once_and_for_node_exporter() {
     assert!(text.contains("# TYPE neap_process_page_faults_total counter\n") && !text.contains("# EOF"), "{text}");
     let refused = neap.output(["exporter", "--textfile", "/no/such/folder/neap.prom"]);
     assert_refused(&refused, 125, &["cannot write /no/such/folder/neap.prom", "hint: name a file in a folder"]);
+}
+
+/// Catches a file of another name that is overwritten through a prepared link, a link or a mode that is lost, what is no
+/// ordinary file replaced by one, and remedies that do not help.
+#[test]
+fn the_text_file_is_replaced_with_care() {
+    let neap = Neap::new();
+    let victim = neap.file("victim", "precious", 0o600);
+    let file = neap.file("neap.prom", "old", 0o640);
+    // The name that could be guessed: with the number of the process.
+    let script = format!("ln -s {} {}.$$; exec \"$@\"", victim.display(), file.display());
+    let of = |file: &Path| {
+        let mut command = neap.command(["exporter", "--match", "^no such program$", "--textfile"]);
+        command.arg(file);
+        command
+    };
+    let guessed = of(&file);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, "sh"]).arg(guessed.get_program()).args(guessed.get_args());
+    assert!(shell.status().is_ok_and(|status| status.success()));
+    let is_written = || fs::read_to_string(&file).expect("it is there").contains("neap_exporter_processes 0\n");
+    assert_eq!(fs::read_to_string(&victim).expect("it is there"), "precious");
+    let mode = || fs::metadata(&file).expect("it is there").permissions().mode() & 0o777;
+    assert!(is_written() && mode() == 0o640, "{:o}", mode());
+
+    fs::write(&file, "old").expect("writable");
+    let link = neap.path("link.prom");
+    std::os::unix::fs::symlink("neap.prom", &link).expect("a link");
+    assert!(of(&link).status().is_ok_and(|status| status.success()));
+    assert!(is_written() && link.is_symlink() && mode() == 0o640);
+
+    let pipe = neap.path("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()));
+    assert_refused(&of(&pipe).output().expect("neap starts"), 125, &["it is no ordinary file", "--once prints"]);
+    let names = || fs::read_dir(neap.dir.path()).expect("a folder").count();
+    let before = names();
+    let small = of(&file);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "ulimit -f 0; exec \"$@\"", "sh"]).arg(small.get_program()).args(small.get_args());
+    assert_refused(&shell.output().expect("sh"), 125, &["File too large", "ulimit -f"]);
+    assert!(names() == before && is_written(), "the new one is left");
+    if common::is_root() {
+        let disk = neap.path("disk");
+        fs::create_dir(&disk).expect("a folder");
+        let fill = "dd if=/dev/zero of=$0/all bs=4k count=1 2>/dev/null";
+        let script = format!("mount -t tmpfs -o size=4k none \"$0\" || exit 77; {fill}; exec \"$@\"");
+        let full = of(&disk.join("neap.prom"));
+        let mut shell = Command::new("unshare");
+        shell.args(["-m", "sh", "-c", &script]).arg(&disk).arg(full.get_program()).args(full.get_args());
+        let refused = shell.output().expect("unshare");
+        if refused.status.code() == Some(77) || stderr(&refused).contains("unshare") {
+            return skip("the_text_file_is_replaced_with_care, full disk", "mounts are denied");
+        }
+        assert_refused(&refused, 125, &["No space left", "make room"]);
+    }
 }
 
 /// Catches errors without a remedy, and an exporter that cannot be ended.

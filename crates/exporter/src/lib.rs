@@ -6,6 +6,7 @@
 //! | `family.rs` | what a metric is, for each format |
 //! | `text.rs` | the text formats of OpenMetrics and of Prometheus |
 //! | `metrics.rs` | which metrics there are, and their values |
+//! | `textfile.rs` | the file for node_exporter |
 //! | `otlp.rs` | OpenTelemetry's protocol |
 //! | `request.rs` | requests of HTTP, and which answer each gets |
 //! | `http.rs` | the connections of clients |
@@ -22,14 +23,13 @@ mod otlp;
 mod request;
 mod serve;
 mod text;
+mod textfile;
 
 use self::args::ExporterArgs;
 use self::text::Format;
 use neap_collect::{Collector, Filter, Pace, Shared, make_up_to};
-use neap_launch::error::{Error, system_message};
+use neap_launch::error::Error;
 use neap_launch::sys;
-use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 /// Age at which a rollup and an account are made again, where the budget allows it.
@@ -51,19 +51,7 @@ pub fn run(args: &ExporterArgs) -> Result<u8, Error> {
     shared.look()?;
     make_up_to(&shared, ONCE);
     match &args.textfile {
-        Some(path) => replace(path, &metrics::page(&shared.lock(), Format::Prometheus, 0)).map(|()| 0),
+        Some(path) => textfile::replace(path, &metrics::page(&shared.lock(), Format::Prometheus, 0)).map(|()| 0),
         None => sys::print(metrics::page(&shared.lock(), Format::OpenMetrics, 0).as_bytes()),
     }
-}
-
-/// Puts a file in place as a whole: who reads the old one reads it to its end.
-fn replace(path: &Path, text: &str) -> Result<(), Error> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}", std::process::id()));
-    let new = path.with_file_name(name);
-    fs::write(&new, text).and_then(|()| fs::rename(&new, path)).map_err(|error| {
-        let _ = fs::remove_file(&new);
-        Error::failed(format!("cannot write {}: {}", path.display(), system_message(&error)))
-            .remedy("name a file in a folder that exists and that this user may write to: that of node_exporter's --collector.textfile.directory")
-    })
 }
