@@ -65,7 +65,8 @@ impl Family {
     /// Their processor time so far.
     pub fn times(&self) -> Times {
         let ticks = |pid| fs::read(format!("/proc/{pid}/stat")).map_or(0, |stat| ticks(&stat));
-        Times(self.all().into_iter().map(|pid| (pid, ticks(pid))).collect())
+        // Parents last: the time of a child that ends meanwhile is in its parent's.
+        Times(self.all().into_iter().rev().map(|pid| (pid, ticks(pid))).collect())
     }
 
     /// Ends what is left after a run.
@@ -125,6 +126,8 @@ fn ticks(stat: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::io::Read;
+    use std::process::{Command, Stdio};
 
     /// Catches a server whose children work, or whose name is no UTF-8, that counts as idle; and a process that begins or
     /// ends that takes from the time of others.
@@ -135,5 +138,18 @@ mod tests {
         let times = |pairs: &[(u32, u64)]| Times(pairs.iter().copied().collect());
         let (before, after) = (times(&[(1, 10), (2, 500)]), times(&[(1, 12), (3, 8)]));
         assert_eq!(after.since(&before), times(&[(1, 10)]).since(&Times::default()));
+    }
+
+    /// Catches work of a child that has ended, which counts for nothing.
+    #[test]
+    fn work_of_ended_children_counts() {
+        let work = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo; read x";
+        let mut shell = Command::new("sh");
+        shell.args(["-c", work]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = shell.spawn().expect("sh");
+        let ended = child.stdout.as_mut().expect("it is a pipe").read(&mut [0]);
+        let used = Family { others: Vec::new() }.times().since(&Times::default());
+        let _ = child.kill().and_then(|()| child.wait());
+        assert!(ended.is_ok_and(|count| count == 1) && used >= Duration::from_millis(50), "{used:?}");
     }
 }

@@ -9,8 +9,9 @@ use std::ffi::OsString;
 const SCHEMA: &str = "neap.advise/1";
 /// What differs by less is the same: one run has noise.
 const SAME: f64 = 0.05;
-/// Memory below that is not worth a word.
+/// Memory below that is not worth a word, and time.
 const LITTLE: u64 = 1 << 20;
+const SHORT: f64 = 0.02;
 
 /// The result.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -37,13 +38,23 @@ fn change(what: &str, before: f64, now: f64) -> Option<String> {
     Some(format!("{percent:.0} % {} {what}", if now < before { "less" } else { "more" }))
 }
 
-/// Bytes that differ by little are the same too.
+/// Seconds that differ by little are the same too.
+fn change_of_time(what: &str, before: f64, now: f64) -> Option<String> {
+    if (now - before).abs() < SHORT { None } else { change(what, before, now) }
+}
+
+/// So are bytes.
 fn change_of_bytes(what: &str, before: u64, now: u64) -> Option<String> {
     if before.abs_diff(now) < LITTLE { None } else { change(what, before as f64, now as f64) }
 }
 
 fn works(run: &Run) -> bool {
     run.signal.is_none() && run.status.is_none_or(|status| status == 0)
+}
+
+/// Whether its line says what the allocator costs, as far as is known.
+fn counts(run: &Run) -> bool {
+    works(run) && run.loaded != Some(false)
 }
 
 /// The advice in one sentence: neap against the system's allocator, and which is smallest where there are more.
@@ -55,8 +66,8 @@ fn advice(runs: &[Run]) -> String {
     let last = if base.idled { "after idling" } else { "at its end" };
     let resident = |run: &Run| run.resident_bytes.unwrap_or(run.peak_bytes);
     let changes: Vec<String> = [
-        change("time", base.seconds, neap.seconds).filter(|_| !base.idled),
-        change("processor time", base.processor_seconds, neap.processor_seconds)
+        change_of_time("time", base.seconds, neap.seconds).filter(|_| !base.idled),
+        change_of_time("processor time", base.processor_seconds, neap.processor_seconds)
             .filter(|_| base.idled && base.processor_seconds > 0.1),
         change_of_bytes("memory at its peak", base.peak_bytes, neap.peak_bytes),
         change_of_bytes(&format!("resident {last}"), resident(base), resident(neap)),
@@ -68,7 +79,7 @@ fn advice(runs: &[Run]) -> String {
         0 => "glibc and neap cost the same within 5 %".to_owned(),
         _ => format!("neap takes {} than glibc", changes.join(", ")),
     };
-    let smallest = runs.iter().filter(|run| works(run)).min_by_key(|run| resident(run));
+    let smallest = runs.iter().filter(|run| counts(run)).min_by_key(|run| resident(run));
     if let Some(smallest) = smallest.filter(|_| !others.is_empty()) {
         text.push_str(&format!("; {} has least resident {last}, {}", smallest.name, bytes(resident(smallest))));
     }
@@ -107,6 +118,12 @@ fn warnings(runs: &[Run]) -> Vec<String> {
                 run.allocators.join(", ")
             ));
         }
+    }
+    for run in runs.iter().filter(|run| run.loaded == Some(false) && run.name != "neap") {
+        all.push(format!(
+            "{} is not loaded: its line is that of glibc; a library for this machine, and a program that is not static?",
+            run.name
+        ));
     }
     for run in runs.iter().filter(|run| !works(run)) {
         all.push(format!("under {} the command fails ({})", run.name, ending(run)));
@@ -182,6 +199,11 @@ mod tests {
         assert_eq!((text(&less).lines().count(), less.warnings.len()), (4, 0));
         let more = judge(&[], vec![run("glibc", 1.0, 9, 9), run("neap", 1.0, 9, 9), run("x", 1.0, 9, 3)]);
         assert!(more.advice.ends_with("; x has least resident at its end, 3.0 MiB."), "{}", more.advice);
+        let short = judge(&[], vec![run("glibc", 0.001, 9, 9), run("neap", 0.007, 9, 9)]);
+        assert_eq!(short.advice, "glibc and neap cost the same within 5 %.");
+        let ignored = Run { loaded: Some(false), ..run("x", 1.0, 9, 3) };
+        let ignored = judge(&[], vec![run("glibc", 1.0, 9, 9), run("neap", 1.0, 9, 8), ignored]);
+        assert!(ignored.advice.contains("; neap has least") && ignored.warnings[0].starts_with("x is not loaded"));
     }
 
     /// Catches programs for which a comparison says little, without a word of it, and failures under one allocator.

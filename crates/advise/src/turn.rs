@@ -67,6 +67,8 @@ pub struct Run {
     pub signal: Option<i32>,
     /// Allocators and runtimes that were found in it.
     pub allocators: Vec<String>,
+    /// Whether the library was mapped, where there is one and that is known.
+    pub loaded: Option<bool>,
     /// Of the account: memory of malloc, other private memory, the kind that has most of that, and its owner.
     #[serde(skip)]
     pub malloc_bytes: u64,
@@ -97,12 +99,15 @@ pub fn run(args: &AdviseArgs, path: &Path, under: &Under, family: &Family) -> Re
     family.end();
     signals.release();
     let idled = idled?;
-    let run = figures(&under.name, &ended, exit, at_end.as_ref(), idled.as_ref());
+    let run = figures(under, &ended, exit, at_end.as_ref(), idled.as_ref());
     if let Some(Idled { ended_early: true, .. }) = idled {
         return Err(Error::failed(format!("under {} the command ended before it idled ({})", run.name, ending(&run)))
             .remedy("leave out --for and --load for a command that ends by itself"));
     }
-    if run.name == "glibc" && run.status.is_some_and(|status| status != 0) {
+    if matches!(run.signal, Some(libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT)) {
+        return Err(Error::failed(format!("the command was ended under {} ({})", run.name, ending(&run))));
+    }
+    if run.name == "glibc" && (run.signal.is_some() || run.status.is_some_and(|status| status != 0)) {
         return Err(Error::failed(format!("the command fails ({})", ending(&run)))
             .remedy("it runs once for each allocator, without input: give one that works like that"));
     }
@@ -130,7 +135,7 @@ fn redirect() -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn figures(name: &str, ended: &Ended, exit: Option<Exit>, at_end: Option<&Report>, idled: Option<&Idled>) -> Run {
+fn figures(under: &Under, ended: &Ended, exit: Option<Exit>, at_end: Option<&Report>, idled: Option<&Idled>) -> Run {
     let time = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     let usage = &ended.usage;
     let last = idled.and_then(|idled| idled.report.as_ref()).or(at_end);
@@ -138,7 +143,7 @@ fn figures(name: &str, ended: &Ended, exit: Option<Exit>, at_end: Option<&Report
     let alone = exit.map_or(ended.wall, |exit| exit.after);
     let was_ended = idled.is_some_and(|idled| !idled.ended_early);
     let mut run = Run {
-        name: name.to_owned(),
+        name: under.name.clone(),
         seconds: idled.map_or(alone, |idled| idled.worked).as_secs_f64(),
         processor_seconds: time(usage.ru_utime) + time(usage.ru_stime),
         peak_bytes: u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024,
@@ -154,6 +159,9 @@ fn figures(name: &str, ended: &Ended, exit: Option<Exit>, at_end: Option<&Report
     run.own_peak_bytes = exit.map(|exit| exit.peak_bytes);
     if let Some(report) = last {
         run.allocators = report.allocators.clone();
+        // Mappings have the name without links.
+        let file = under.library.as_ref().and_then(|path| path.canonicalize().ok());
+        run.loaded = file.map(|file| report.accounts.iter().any(|of| Path::new(&of.owner) == file));
         let is_other = |kind: Kind| !kind.is_heap() && !matches!(kind, Kind::File | Kind::Vdso);
         run.malloc_bytes = report.accounts.iter().filter(|of| of.kind.is_heap()).map(|of| of.bytes).sum();
         let others = report.accounts.iter().filter(|of| is_other(of.kind));

@@ -109,6 +109,19 @@ fn warnings_and_failures() {
     let advice = advise(&neap, &["--", &program, "fails"]);
     assert!(advice["advice"].as_str().is_some_and(|text| text.starts_with("Stay with glibc")), "{advice:#}");
     assert_refused(&neap.output(["advise", "--", &program, "x"]), 125, &["exit status 7", "runs once for each"]);
+    let killed = |signal| neap.output(["advise", "--", "sh", "-c", &format!("kill -{signal} $$")]);
+    assert_refused(&killed(9), 125, &["the command fails (signal 9)", "runs once for each"]);
+    assert_refused(&killed(2), 125, &["the command was ended under glibc (signal 2)"]);
+    // A file that the linker ignores, and a library by a link.
+    let link = neap.path("link.so");
+    std::os::unix::fs::symlink(neap.libraries().first().expect("it has run"), &link).expect("a link");
+    let advice =
+        advise(&neap, &["--allocators", &format!("x=/etc/passwd,y={}", link.display()), "--", &program, "fails"]);
+    let warnings: Vec<&str> =
+        advice["warnings"].as_array().expect("warnings").iter().filter_map(Value::as_str).collect();
+    assert!(warnings.iter().any(|text| text.starts_with("x is not loaded")), "{advice:#}");
+    assert!(!warnings.iter().any(|text| text.starts_with("y is not loaded")), "{advice:#}");
+    assert!(advice["advice"].as_str().is_some_and(|text| !text.contains("x has least")), "{advice:#}");
     assert_eq!(neap.output(["advise", "--", "no-such-program"]).status.code(), Some(127));
     let bad = neap.output(["advise", "--allocators", "x=/no/such/library", "--", &program, "mapped"]);
     assert_refused(&bad, 125, &["there is no file"]);
@@ -158,13 +171,4 @@ fn the_load_ends_with_the_server() {
     let refused = neap.output(["advise", "--load", &load, "--", "sh", "-c", "sleep 1.2"]);
     assert_refused(&refused, 125, &["ended before it idled"]);
     assert!(began.elapsed() < Duration::from_secs(10) && with_argument(&number) == 0);
-}
-
-/// Catches a server that is called idle while its children work, none of which lives long.
-#[test]
-fn work_of_short_children_counts() {
-    let neap = Neap::new();
-    let script = "while :; do sh -c 'i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done'; done";
-    let advice = advise(&neap, &["--for", "100ms", "--idle", "100ms", "--", "sh", "-c", script]);
-    assert!(advice["runs"][0]["busy"] == true && advice["runs"][1]["busy"] == true, "{advice:#}");
 }
