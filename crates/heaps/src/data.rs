@@ -25,8 +25,11 @@ pub fn data(mappings: &[Mapping]) -> Vec<(&Mapping, Range<u64>)> {
     data
 }
 
-/// What is resident of a range; zeros elsewhere.
+/// What is resident of a range; zeros elsewhere. Nothing where no more is to be read.
 pub fn read(memory: &dyn Memory, range: Range<u64>) -> Vec<u8> {
+    if memory.is_over() {
+        return Vec::new();
+    }
     let (mut bytes, mut runs) = (vec![0; (range.end - range.start) as usize], Vec::new());
     memory.resident(range.clone(), &mut runs);
     for run in runs {

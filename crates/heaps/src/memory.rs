@@ -12,6 +12,11 @@ pub trait Memory: Sync {
     /// nothing.
     fn resident(&self, range: Range<u64>, into: &mut Vec<Run>);
 
+    /// Whether no more is to be read, as the caller has set a limit: reads fail from then on, and walks end soon.
+    fn is_over(&self) -> bool {
+        false
+    }
+
     /// Bytes of an OS page: a power of two.
     fn page_size(&self) -> u64 {
         4096

@@ -187,7 +187,9 @@ fn split(memory: &dyn Memory, ranges: &[Range<u64>], fronts: &[Range<u64>], mut 
     for range in ranges {
         // Pages of version 2 may begin in the slice that has the records.
         let mut own = Amount::default();
-        for front in fronts.iter().filter(|front| range.contains(&front.start)) {
+        // Fronts are in the order of ranges.
+        let inside = fronts.partition_point(|front| front.start < range.start);
+        for front in fronts[inside..].iter().take_while(|front| front.start < range.end) {
             let first = pages.partition_point(|page| page.start < front.start);
             let end = pages.get(first).map_or(front.end, |page| page.start.min(front.end));
             let held = resident(memory, front.start..end);
@@ -210,7 +212,8 @@ fn split(memory: &dyn Memory, ranges: &[Range<u64>], fronts: &[Range<u64>], mut 
 /// Bytes, and resident ones, of pages in a range; what two records claim counts once.
 fn pages_in(memory: &dyn Memory, pages: &[Page], range: &Range<u64>) -> (u64, u64) {
     let (mut sums, mut end) = ((0, 0), 0);
-    for page in pages.iter().filter(|page| range.contains(&page.start)) {
+    let first = pages.partition_point(|page| page.start < range.start);
+    for page in pages[first..].iter().take_while(|page| page.start < range.end) {
         let area = page.start..page.start + page.block * page.reserved;
         if area.start >= end {
             end = area.end;

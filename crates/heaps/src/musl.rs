@@ -8,6 +8,7 @@ use crate::data::{data, read};
 use crate::jemalloc::{joined, part};
 use crate::window::{copy, overlap, page_size, peek, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Run, Split};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Unit of sizes; bytes of a group's header.
@@ -87,9 +88,14 @@ fn heap(memory: &dyn Memory, mappings: &[Mapping], mapping: &Mapping, first: u64
     let mut heap =
         Heap { allocator: "musl".to_string(), library: mapping.file().map(str::to_string), ..Heap::default() };
     let (mut groups, mut areas, mut at) = (Vec::new(), Vec::new(), first);
-    let mut bytes = vec![0; AREA.0 as usize];
+    let (mut bytes, mut seen) = (vec![0; AREA.0 as usize], HashSet::new());
     while at != 0 && areas.len() < MOST {
-        if !at.is_multiple_of(AREA.0) || !copy(memory, at, &mut bytes) || word(&bytes, 0) != Some(secret) {
+        // Each area leads to one that is new.
+        if !seen.insert(at)
+            || !at.is_multiple_of(AREA.0)
+            || !copy(memory, at, &mut bytes)
+            || word(&bytes, 0) != Some(secret)
+        {
             heap.doubts.push("some records could not be read".to_string());
             break;
         }

@@ -6,6 +6,7 @@
 
 use crate::data::read;
 use crate::{Mapping, Memory};
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 /// Pointers that are tried as leaves.
@@ -35,7 +36,7 @@ impl Tree {
         range: &Range<u64>,
         page: &dyn Fn(u64) -> Option<u64>,
     ) -> Option<u64> {
-        let (mut runs, mut tried, mut bytes) = (Vec::new(), 0, 0);
+        let (mut runs, mut tried, mut bytes, mut places) = (Vec::new(), 0, 0, HashMap::new());
         memory.resident(range.clone(), &mut runs);
         for run in runs {
             for (at, leaf) in words(memory, run.range.start.max(range.start)..run.range.end.min(range.end)) {
@@ -46,7 +47,7 @@ impl Tree {
                 if tried > TRIED || bytes > MOST {
                     return None;
                 }
-                if let Some(place) = self.place(memory, leaf, page, &mut bytes)
+                if let Some(place) = *places.entry(leaf).or_insert_with(|| self.place(memory, leaf, page, &mut bytes))
                     && let Some(root) = at.checked_sub(8 * place).filter(|root| *root >= range.start)
                     && root + 8 * self.root <= range.end
                 {
@@ -89,14 +90,14 @@ impl Tree {
     }
 
     /// Calls `see` with each leaf, as 0 and its address, and with each word in it, as page number and word; words that are
-    /// equal to the one before are left out.
+    /// equal to the one before are left out. A leaf has one place: what leads to it again is left out too.
     pub fn each(&self, memory: &dyn Memory, mappings: &[Mapping], root: u64, see: &mut dyn FnMut(Seen)) {
-        let mut runs = Vec::new();
+        let (mut runs, mut leaves) = (Vec::new(), HashSet::new());
         let end = root + 8 * self.root;
         memory.resident(root & !4095..end.next_multiple_of(4096), &mut runs);
         for run in runs {
             for (at, leaf) in words(memory, run.range.start.max(root)..run.range.end.min(end)) {
-                if !self.is_leaf(mappings, leaf) {
+                if !self.is_leaf(mappings, leaf) || !leaves.insert(leaf) {
                     continue;
                 }
                 see(Seen::Leaf(leaf));

@@ -8,14 +8,15 @@ use super::layout::{Layout, Settings, State};
 use super::walk::Area;
 use crate::window::{peek, resident};
 use crate::{Amount, Mapping, Memory};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// Bytes of `struct heap_info`: to 2.34, since 2.35.
 const INFOS: [u64; 2] = [0x20, 0x30];
 /// Bytes and alignment of heaps: the usual one; with huge pages by a tunable.
 const HEAPS: [u64; 3] = [64 << 20, 8 << 20, 4 << 30];
-/// Arenas and heaps that are believed.
-const MOST: usize = 1 << 16;
+/// Arenas and heaps that are believed, of all copies of glibc.
+pub const MOST: usize = 1 << 16;
 /// How often a ring of arenas is read that does not close.
 const TRIES: u32 = 4;
 /// Flag of an arena that has mappings beside what brk gave.
@@ -41,10 +42,15 @@ pub struct Arena {
 }
 
 /// All arenas behind the main one; none if they do not lead back to it, as then it is no main arena.
-pub fn others(memory: &dyn Memory, layout: &Layout, main: &State) -> Option<Vec<State>> {
-    let mut arenas: Vec<State> = Vec::new();
+/// `left` arenas may be read for all that may be main ones.
+pub fn others(memory: &dyn Memory, layout: &Layout, main: &State, left: &mut usize) -> Option<Vec<State>> {
+    let (mut arenas, mut seen): (Vec<State>, _) = (Vec::new(), HashSet::new());
     let (mut at, mut bytes) = (main.next, vec![0; layout.size as usize]);
     while at != main.address {
+        *left = left.checked_sub(1)?;
+        if !seen.insert(at) {
+            return None;
+        }
         // An arena changes while it is read.
         let state = (0..TRIES).find_map(|_| {
             memory.read(at, &mut bytes).ok()?;
@@ -52,15 +58,12 @@ pub fn others(memory: &dyn Memory, layout: &Layout, main: &State) -> Option<Vec<
         })?;
         at = state.next;
         arenas.push(state);
-        if arenas.len() > MOST {
-            return None;
-        }
     }
     Some(arenas)
 }
 
-/// The memory of an arena but the main one.
-pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize) -> Arena {
+/// The memory of an arena but the main one. A heap is one arena's: `seen` are those that were found before.
+pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize, seen: &mut HashSet<u64>) -> Arena {
     let (fastbins, system, top_at) = (state.fastbins.clone(), state.system, state.top_at);
     let mut arena = Arena { number, fastbins, system, top_at, ..Arena::default() };
     let front = |info: &u64| peek(memory, state.address.wrapping_sub(*info)) == Some(state.address);
@@ -72,15 +75,16 @@ pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize)
     };
     let Some((mut heap, length)) = HEAPS.iter().find_map(newest) else { return arena };
     let mut top = Some(state.top);
-    while arena.areas.len() < MOST {
+    while seen.len() < MOST && seen.insert(heap) {
         let word = |at: u64| peek(memory, heap.wrapping_add(at));
-        let (Some(previous), Some(size), Some(opened)) = (word(8), word(16), word(24)) else { break };
+        let (Some(owner), Some(previous)) = (word(0), word(8)) else { break };
+        let (Some(size), Some(opened)) = (word(16), word(24)) else { break };
         let start = if heap == first {
             (state.address + layout.size).next_multiple_of(16)
         } else {
             heap + info.next_multiple_of(16)
         };
-        if !(start - heap..=length).contains(&size) || size > opened || opened > length {
+        if owner != state.address || !(start - heap..=length).contains(&size) || size > opened || opened > length {
             break;
         }
         let end = heap + size;
@@ -89,7 +93,7 @@ pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize)
         arena.areas.push(Area { range: start..end, top, top_at, is_main: false, is_start_known: true });
         arena.ranges.push(heap..end);
         arena.reserved += length - size;
-        if heap == first || arena.ranges.iter().any(|range| range.start == previous) {
+        if heap == first {
             break;
         }
         heap = previous;

@@ -19,9 +19,13 @@ use std::collections::HashSet;
 use std::ops::Range;
 use walk::{Area, Found};
 
+/// Copies of glibc that are believed: a program can load 16.
+const COPIES: usize = 64;
+
 /// The heaps of all copies of glibc in a process.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let mut found: Vec<(Copy, Arena)> = Vec::new();
+    let mut left = areas::MOST;
     for (mapping, range) in data(mappings) {
         let bytes = read(memory, range.clone());
         let states = LAYOUTS
@@ -29,18 +33,20 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
             .flat_map(|layout| layout.search(&bytes, range.start).into_iter().map(move |state| (layout, state)));
         let mut settings = None;
         for (layout, state) in states {
-            if !mappings.iter().any(|mapping| mapping.is_anonymous() && mapping.range.contains(&state.top)) {
+            if found.len() == COPIES
+                || !mappings.iter().any(|mapping| mapping.is_anonymous() && mapping.range.contains(&state.top))
+            {
                 continue;
             }
-            let Some(others) = areas::others(memory, layout, &state) else { continue };
+            let Some(others) = areas::others(memory, layout, &state, &mut left) else { continue };
             settings = settings.or_else(|| Settings::search(&bytes));
             let arena = areas::main(memory, &state, settings, mappings);
             found.push((Copy { mapping, layout, others, settings }, arena));
         }
     }
     let all: Vec<Range<u64>> = found.iter().flat_map(|(_, arena)| arena.ranges.clone()).collect();
-    let mut taken = all;
-    found.into_iter().map(|(copy, main)| copy.heap(memory, mappings, files, main, &mut taken)).collect()
+    let (mut taken, mut seen) = (all, HashSet::new());
+    found.into_iter().map(|(copy, main)| copy.heap(memory, mappings, files, main, &mut taken, &mut seen)).collect()
 }
 
 /// One copy of glibc.
@@ -53,7 +59,7 @@ struct Copy<'m> {
 }
 
 impl Copy<'_> {
-    /// Walks its heap. `taken` is memory that is known to be of heaps.
+    /// Walks its heap. `taken` is memory that is known to be of heaps; `seen` are heaps of arenas that were found.
     fn heap(
         self,
         memory: &dyn Memory,
@@ -61,6 +67,7 @@ impl Copy<'_> {
         files: &dyn Files,
         main: Arena,
         taken: &mut Vec<Range<u64>>,
+        seen: &mut HashSet<u64>,
     ) -> Heap {
         let version = version(files, self.mapping).unwrap_or_default();
         let mut heap = Heap {
@@ -70,7 +77,7 @@ impl Copy<'_> {
         };
         let mut arenas = vec![main];
         for (number, state) in self.others.iter().enumerate() {
-            let arena = areas::heaps(memory, self.layout, state, number + 1);
+            let arena = areas::heaps(memory, self.layout, state, number + 1, seen);
             taken.extend(arena.ranges.clone());
             arenas.push(arena);
         }

@@ -89,16 +89,16 @@ pub fn walk(memory: &dyn Memory, areas: &[Area], fast: &[u64]) -> Vec<Found> {
             }
         }
     }
-    let results: Mutex<Vec<Option<Stretch>>> = Mutex::new(tasks.iter().map(|_| None).collect());
+    let results: Mutex<Vec<Option<Box<Stretch>>>> = Mutex::new(tasks.iter().map(|_| None).collect());
     let next = AtomicUsize::new(0);
     let work = || {
         // Relaxed: each number is taken once; results are handed over by the lock.
         loop {
             let task = next.fetch_add(1, Ordering::Relaxed);
-            let Some((number, range)) = tasks.get(task) else { break };
+            let Some((number, range)) = tasks.get(task).filter(|_| !memory.is_over()) else { break };
             let stretch = Walk::new(memory, &areas[*number], fast).guessed(range);
             if let Ok(mut results) = results.lock() {
-                results[task] = Some(stretch);
+                results[task] = Some(Box::new(stretch));
             }
         }
     };
@@ -117,7 +117,10 @@ pub fn walk(memory: &dyn Memory, areas: &[Area], fast: &[u64]) -> Vec<Found> {
         let is_first = range.start == area.range.start;
         let from = if is_first { range.start } else { at.unwrap_or(range.start) };
         if from < range.end {
-            at = Some(found.join(memory, area, fast, from..range.end, stretch));
+            at = match memory.is_over() && stretch.is_none() {
+                true => Some(found.unread(from..range.end)),
+                false => Some(found.join(memory, area, fast, from..range.end, stretch.map(|stretch| *stretch))),
+            };
         }
     }
     for (area, found) in areas.iter().zip(&mut found) {
@@ -161,6 +164,12 @@ impl Found {
         let end = stretch.end;
         self.add(stretch);
         end
+    }
+
+    /// Adds a range that is not to be read. The answer is its end.
+    fn unread(&mut self, range: Range<u64>) -> u64 {
+        self.split.unsure.add(&Amount { blocks: 0, bytes: range.end - range.start, resident: 0 });
+        range.end
     }
 
     fn add(&mut self, stretch: Stretch) {
