@@ -7,7 +7,6 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Pause where nothing is due.
@@ -60,11 +59,11 @@ pub fn make_up_to(shared: &Shared, time: Duration) {
     }
 }
 
-/// The thread; it ends with this value.
+/// The thread; it ends soon after this value, which does not wait: a look at a large process takes seconds.
 #[derive(Debug)]
 pub struct Background {
-    stop: Option<mpsc::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Dropped to end the thread.
+    _stop: mpsc::Sender<()>,
 }
 
 impl Background {
@@ -72,17 +71,8 @@ impl Background {
     pub fn start(shared: &Shared) -> io::Result<Background> {
         let (stop, stopped) = mpsc::channel();
         let shared = shared.clone();
-        let thread = std::thread::Builder::new().name("accounts".to_owned()).spawn(move || run(&shared, &stopped))?;
-        Ok(Background { stop: Some(stop), thread: Some(thread) })
-    }
-}
-
-impl Drop for Background {
-    fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
+        std::thread::Builder::new().name("accounts".to_owned()).spawn(move || run(&shared, &stopped))?;
+        Ok(Background { _stop: stop })
     }
 }
 

@@ -95,10 +95,6 @@ mod tests {
             into[..length].copy_from_slice(&rest[..length]);
             length
         }
-
-        fn symbol(&self, _: &Mapping, _: &str) -> Option<u64> {
-            None
-        }
     }
 
     /// Catches a text that is missed on the border of two pieces or at the end, and files that are read for ever.

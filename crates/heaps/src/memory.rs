@@ -79,8 +79,10 @@ pub trait Files {
         crate::data::find(self, mapping, text, length)
     }
 
-    /// Where in the memory of the process the symbol `name` of the file behind `mapping` is: from its symbol tables.
-    fn symbol(&self, mapping: &Mapping, name: &str) -> Option<u64>;
+    /// Whether `mapping` is the program's, not a library's. An implementation that cannot tell takes what has code.
+    fn is_program(&self, mapping: &Mapping) -> bool {
+        mapping.executable
+    }
 }
 
 /// Where the files cannot be read: heaps are found by structure alone, and versions are not named.
@@ -90,9 +92,5 @@ pub struct NoFiles;
 impl Files for NoFiles {
     fn read(&self, _: &Mapping, _: u64, _: &mut [u8]) -> usize {
         0
-    }
-
-    fn symbol(&self, _: &Mapping, _: &str) -> Option<u64> {
-        None
     }
 }

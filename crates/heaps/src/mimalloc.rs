@@ -5,7 +5,7 @@
 //! arenas. They are recognised by numbers that fit together. Up to 2.1.6 a record does not say where its blocks begin, but
 //! stands for one of 512 places of its segment; the end of the segment's own header shows where the records begin.
 
-use crate::data::{mentions, read};
+use crate::data::read;
 use crate::jemalloc::{joined, part};
 use crate::window::{overlap, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Split};
@@ -69,10 +69,10 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
 fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
     let mut paths = mappings.iter().filter_map(|mapping| mapping.file());
     let named = paths.find(|path| path.rsplit('/').next().is_some_and(|name| name.contains("mimalloc")));
-    let program = mappings.iter().find(|mapping| mapping.file().is_some());
-    // Its symbols have their names in it, and reading them all is slow.
-    let has_symbol =
-        |mapping: &&Mapping| mentions(files, mapping, b"mi_malloc") && files.symbol(mapping, "mi_malloc").is_some();
+    let program = mappings.iter().find(|mapping| mapping.file().is_some() && files.is_program(mapping));
+    // A name in a table of symbols ends with a zero and stands behind one, and no program may have that text otherwise.
+    let symbol = [b"\0", &b"mi_malloc"[..], b"\0"].concat();
+    let has_symbol = |mapping: &&Mapping| files.find(mapping, &symbol, 0).is_ok_and(|found| found.is_some());
     named.map(str::to_string).or_else(|| program.filter(has_symbol)?.name.clone())
 }
 

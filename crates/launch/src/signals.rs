@@ -12,6 +12,9 @@ use libc::{c_int, pid_t, sigset_t};
 const FAULTS: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
+/// Signals that ask neap to end.
+const ENDS: [c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
+
 /// What neap was started with; restored in the program.
 pub struct Inherited {
     mask: sigset_t,
@@ -116,13 +119,25 @@ pub fn wait() -> io::Result<Received> {
 /// stops it.
 pub fn asked_to_end(time: Duration) -> bool {
     match take(time) {
-        Some(libc::SIGINT | libc::SIGTERM | libc::SIGHUP | libc::SIGQUIT) => true,
+        Some(number) if ENDS.contains(&number) => true,
         Some(number @ (libc::SIGTSTP | libc::SIGTTIN | libc::SIGTTOU)) => {
             suffer(number);
             false
         }
         _ => false,
     }
+}
+
+/// Whether a blocked signal waits that asks neap to end; [`asked_to_end`] takes it.
+pub fn is_pending() -> bool {
+    let mut set = MaybeUninit::<sigset_t>::zeroed();
+    // SAFETY: sigpending writes the set that the valid pointer names; zeros are an empty set, were it to fail.
+    let set = unsafe {
+        libc::sigpending(set.as_mut_ptr());
+        set.assume_init()
+    };
+    // SAFETY: the set is initialised and the numbers are those of signals.
+    ENDS.into_iter().any(|number| unsafe { libc::sigismember(&set, number) } == 1)
 }
 
 /// Takes the next signal that comes within the given time.

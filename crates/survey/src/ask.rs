@@ -8,10 +8,11 @@ use crate::pinned::Tally;
 use crate::process::Memory;
 use crate::snapshot::Snapshot;
 use crate::walk::{Walked, walk};
-use crate::{Error, find};
+use crate::{Error, Fuel, find};
 use neap_samples::Live;
 use neap_samples::control::{Control, HeapPlaces};
 use std::mem::offset_of;
+use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -76,7 +77,10 @@ impl Asked {
 
     /// Finds the control block of process `pid`, and asks for nothing yet.
     fn attach(pid: u32, request: Request) -> Result<Self, Error> {
-        let memory = Memory::open(pid)?;
+        Asked::in_memory(pid, request, Memory::open(pid)?)
+    }
+
+    fn in_memory(pid: u32, request: Request, memory: Memory) -> Result<Self, Error> {
         let (block, renewed) = (find::control(pid, &memory)?, Instant::now());
         Ok(Asked { memory, block, pid, request, number: 0, has_others: false, was_answered: false, renewed })
     }
@@ -182,9 +186,9 @@ impl Asked {
         Ok(Look { snapshot, tally: self.walked(&live)?.tally })
     }
 
-    /// Walks the heap of process `pid` without asking it for anything.
-    pub fn heap(pid: u32) -> Result<Walked, Error> {
-        Asked::attach(pid, NOTHING)?.walked(&[])
+    /// Walks the heap of process `pid` without asking it for anything. With what is left of `fuel`.
+    pub fn heap(pid: u32, fuel: &Arc<Fuel>) -> Result<Walked, Error> {
+        Asked::in_memory(pid, NOTHING, Memory::open(pid)?.limited(Arc::clone(fuel)))?.walked(&[])
     }
 
     fn walked(&self, live: &[Live]) -> Result<Walked, Error> {
@@ -195,7 +199,11 @@ impl Asked {
             heaps: place(offset_of!(HeapPlaces, heaps))?,
             huge: place(offset_of!(HeapPlaces, huge))?,
         };
-        walk(&self.memory, self.pid, self.block, places, live)
+        let memory = match self.memory.fuel {
+            Some(_) => &self.memory,
+            None => &self.memory.limited(Arc::new(Fuel::of(self.pid, || false))),
+        };
+        walk(memory, self.pid, self.block, places, live)
     }
 
     /// Ends the request. Where others have made requests too, it ends with the last lease.

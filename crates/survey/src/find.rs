@@ -1,9 +1,12 @@
 //! Finds the control block of a process: by the ELF note of the object that neap is part of.
 
 use crate::Error;
-use crate::process::{Memory, fronts};
+use crate::mapped;
+use crate::process::{Front, Memory, fronts};
+use crate::resident::Pages;
 use neap_samples::control::{CONTROL_MAGIC, CONTROL_VERSION, Control, NOTE_NAME, NOTE_TYPE};
 use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
 
 /// Longest segment of notes that is read.
 const NOTES: u64 = 64 << 10;
@@ -14,10 +17,13 @@ const PT_NOTE: u32 = 4;
 
 /// The address of the control block.
 pub fn control(pid: u32, memory: &Memory) -> Result<u64, Error> {
-    let mut version = None;
+    let (mut version, pages) = (None, Pages::open(pid, memory.fuel.clone())?);
     for front in fronts(pid)? {
-        let Some(block) = note(memory, front.start) else { continue };
-        let word = |at: usize| memory.word(block.wrapping_add(at as u64)).ok();
+        let Some(block) = note(pid, memory, &pages, &front) else { continue };
+        let word = |at: usize| {
+            let at = block.wrapping_add(at as u64);
+            pages.are_touched(at, 8).then(|| memory.word(at).ok()).flatten()
+        };
         if word(offset_of!(Control, magic)) != Some(CONTROL_MAGIC) {
             continue;
         }
@@ -30,22 +36,34 @@ pub fn control(pid: u32, memory: &Memory) -> Result<u64, Error> {
 }
 
 /// The address that the note of an object leads to.
-fn note(memory: &Memory, start: u64) -> Option<u64> {
-    let mut header = [0; 64];
-    memory.read(start, &mut header).ok()?;
+fn note(pid: u32, memory: &Memory, pages: &Pages, front: &Front) -> Option<u64> {
+    let (start, mut header) = (front.range.start, [0; 64]);
+    // What the process never touched of the file is read from the file: it is not to become resident by that.
+    let file = std::cell::OnceCell::new();
+    let read = |at: u64, offset: u64, bytes: &mut [u8]| {
+        if pages.are_touched(at, bytes.len()) {
+            return memory.read(at, bytes).ok();
+        }
+        if memory.fuel.as_ref().is_some_and(|fuel| !fuel.take(bytes.len() as u64)) {
+            return None;
+        }
+        let file = file.get_or_init(|| mapped::open(pid, &front.range, &front.path, front.identity).ok());
+        file.as_ref()?.read_exact_at(bytes, offset).ok()
+    };
+    read(start, 0, &mut header)?;
     if !header.starts_with(b"\x7fELF\x02\x01") {
         return None;
     }
     let (offset, count) = (u64::from_le_bytes(part(&header, 32)?), u16::from_le_bytes(part(&header, 56)?));
     let mut headers = vec![0; usize::from(count.min(HEADERS)) * 56];
-    memory.read(start.checked_add(offset)?, &mut headers).ok()?;
+    read(start.checked_add(offset)?, offset, &mut headers)?;
     let headers: Vec<Segment> = headers.chunks_exact(56).filter_map(Segment::parse).collect();
     let first = headers.iter().find(|segment| segment.kind == PT_LOAD)?;
     let bias = start.wrapping_sub(first.address & !0xfff);
     headers.iter().filter(|segment| segment.kind == PT_NOTE).find_map(|segment| {
         let at = bias.wrapping_add(segment.address);
         let mut bytes = vec![0; segment.length.min(NOTES) as usize];
-        memory.read(at, &mut bytes).ok()?;
+        read(at, segment.offset, &mut bytes)?;
         let (place, distance) = distance(&bytes, if segment.align == 8 { 8 } else { 4 })?;
         Some(at.wrapping_add(place as u64).wrapping_add(distance))
     })
@@ -53,6 +71,7 @@ fn note(memory: &Memory, start: u64) -> Option<u64> {
 
 struct Segment {
     kind: u32,
+    offset: u64,
     address: u64,
     length: u64,
     align: u64,
@@ -62,7 +81,7 @@ impl Segment {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let word = |at| part(bytes, at).map(u64::from_le_bytes);
         let kind = u32::from_le_bytes(part(bytes, 0)?);
-        Some(Segment { kind, address: word(16)?, length: word(32)?, align: word(48)? })
+        Some(Segment { kind, offset: word(8)?, address: word(16)?, length: word(32)?, align: word(48)? })
     }
 }
 

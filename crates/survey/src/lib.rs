@@ -4,6 +4,8 @@
 //! | file | answers |
 //! |---|---|
 //! | `process.rs` | what a process has mapped, and how its memory is read and written |
+//! | `mapped.rs` | how a file is opened that it has mapped |
+//! | `fuel.rs` | what a look at it may cost |
 //! | `find.rs` | where its control block is |
 //! | `ask.rs` | how it is asked for samples |
 //! | `snapshot.rs` | a copy of its file of samples, from its memory or from a directory |
@@ -20,7 +22,9 @@
 
 mod ask;
 mod find;
+mod fuel;
 mod heap;
+pub mod mapped;
 mod names;
 mod pinned;
 mod process;
@@ -30,6 +34,7 @@ mod snapshot;
 mod walk;
 
 pub use ask::{Asked, Look, Request};
+pub use fuel::Fuel;
 pub use heap::{Scope, pinned_profile, profile};
 pub use pinned::{Key, Stratum, Tally, Told};
 pub use snapshot::{Snapshot, in_directory};

@@ -1,17 +1,22 @@
 //! What a process has mapped, and how its memory is read and written.
 
-use crate::Error;
+use crate::mapped::Identity;
+use crate::{Error, Fuel};
 use std::fs::{self, File};
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// The front of a file that is mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Front {
-    /// Its address.
-    pub start: u64,
+    /// Its addresses.
+    pub range: Range<u64>,
     /// The path of the file.
     pub path: String,
+    /// Which file that is.
+    pub identity: Identity,
 }
 
 /// The fronts of all files that a process has mapped, those that are named after neap first.
@@ -27,26 +32,47 @@ pub fn fronts(pid: u32) -> Result<Vec<Front>, Error> {
 fn front(line: &str) -> Option<Front> {
     let mut fields = line.splitn(6, ' ');
     let (range, access, offset) = (fields.next()?, fields.next()?, fields.next()?);
-    let path = fields.nth(2)?.trim_start();
-    let start = u64::from_str_radix(range.split_once('-')?.0, 16).ok()?;
+    let ((major, minor), inode) = (fields.next()?.split_once(':')?, fields.next()?);
+    let path = fields.next()?.trim_start();
+    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+    let (start, end) = range.split_once('-')?;
+    let range = hex(start)?..hex(end)?;
+    let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
+    let identity = Identity { device, inode: inode.parse().ok()? };
     let file = path.starts_with('/') && !path.starts_with("/dev/");
-    (access.starts_with('r') && u64::from_str_radix(offset, 16) == Ok(0) && file)
-        .then(|| Front { start, path: path.to_owned() })
+    (access.starts_with('r') && u64::from_str_radix(offset, 16) == Ok(0) && file).then(|| Front {
+        range,
+        path: path.to_owned(),
+        identity,
+    })
 }
 
 /// The memory of a process. It is another one, which is not readable, when the process executes another program.
 #[derive(Debug)]
-pub struct Memory(File);
+pub struct Memory {
+    file: Arc<File>,
+    /// What reads may cost, where that is limited.
+    pub fuel: Option<Arc<Fuel>>,
+}
 
 impl Memory {
     /// To read and write.
     pub fn open(pid: u32) -> Result<Self, Error> {
-        Ok(Memory(File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?))
+        let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
+        Ok(Memory { file: Arc::new(file), fuel: None })
+    }
+
+    /// The same with a limit.
+    pub fn limited(&self, fuel: Arc<Fuel>) -> Self {
+        Memory { file: Arc::clone(&self.file), fuel: Some(fuel) }
     }
 
     /// Reads bytes.
     pub fn read(&self, at: u64, bytes: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(bytes, at)
+        if self.fuel.as_ref().is_some_and(|fuel| !fuel.take(bytes.len() as u64)) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        self.file.read_exact_at(bytes, at)
     }
 
     /// Reads words.
@@ -63,7 +89,7 @@ impl Memory {
 
     /// Writes bytes.
     pub fn write(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(bytes, at)
+        self.file.write_all_at(bytes, at)
     }
 }
 
@@ -75,7 +101,14 @@ mod tests {
     #[test]
     fn fronts_are_found() {
         let line = "7f1c0a7ff000-7f1c0a800000 r--p 00000000 08:01 1037                       /lib/a b.so";
-        assert_eq!(front(line), Some(Front { start: 0x7f1c_0a7f_f000, path: "/lib/a b.so".into() }));
+        assert_eq!(
+            front(line),
+            Some(Front {
+                range: 0x7f1c_0a7f_f000..0x7f1c_0a80_0000,
+                path: "/lib/a b.so".into(),
+                identity: Identity { device: (8, 1), inode: 1037 }
+            })
+        );
         for other in [
             "",
             "7f1c0a7ff000-7f1c0a800000 r--p 00001000 08:01 1037                       /lib/a.so",

@@ -1,11 +1,12 @@
 //! Which OS pages of a process hold memory: `/proc/PID/pagemap`, which has a word for each OS page of the address space.
 
-use crate::Error;
 use crate::process::Memory;
+use crate::{Error, Fuel};
 use neap_core::CHUNK;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// Words that are read at once.
 const PIECE: u64 = 1 << 16;
@@ -20,14 +21,23 @@ const SWAPPED: u64 = 1 << 62;
 #[derive(Debug)]
 pub struct Pages {
     map: File,
+    /// What reads may cost, where that is limited.
+    fuel: Option<Arc<Fuel>>,
     /// Bytes of an OS page: a power of two, at most a chunk.
     pub size: u64,
 }
 
 impl Pages {
     /// Those of process `pid`.
-    pub fn open(pid: u32) -> Result<Self, Error> {
-        Ok(Pages { map: File::open(format!("/proc/{pid}/pagemap"))?, size: page_size() })
+    pub fn open(pid: u32, fuel: Option<Arc<Fuel>>) -> Result<Self, Error> {
+        Ok(Pages { map: File::open(format!("/proc/{pid}/pagemap"))?, fuel, size: page_size() })
+    }
+
+    /// Whether all of a range was touched: then a read changes nothing, and waits for nothing but swap.
+    pub fn are_touched(&self, at: u64, length: usize) -> bool {
+        let end = at.checked_add(length as u64).and_then(|end| end.checked_next_multiple_of(self.size));
+        let Some(end) = end else { return false };
+        self.are(PRESENT | SWAPPED, at & !(self.size - 1)..end).is_ok_and(|pages| pages.iter().all(|touched| *touched))
     }
 
     /// Whether each OS page of `range`, whole OS pages, holds memory.
@@ -61,6 +71,9 @@ impl Pages {
         let mut all = Vec::with_capacity((range.end.saturating_sub(range.start) / self.size) as usize);
         let (mut at, end) = (range.start / self.size, range.end / self.size);
         while at < end {
+            if self.fuel.as_ref().is_some_and(|fuel| !fuel.take(0)) {
+                return Err(Error::Gone);
+            }
             let mut bytes = vec![0; 8 * (end - at).min(PIECE) as usize];
             // There is nothing to read once the process has ended.
             self.map.read_exact_at(&mut bytes, 8 * at).map_err(|_| Error::Gone)?;
@@ -116,7 +129,7 @@ mod tests {
     /// they are copied.
     #[test]
     fn touched_pages_are_found() {
-        let pages = Pages::open(std::process::id()).expect("this process");
+        let pages = Pages::open(std::process::id(), None).expect("this process");
         // A mapping of its own; two of its pages are touched.
         let block = vec![0u8; 64 << 20];
         let start = (block.as_ptr() as u64).next_multiple_of(pages.size);

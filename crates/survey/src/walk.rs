@@ -44,7 +44,7 @@ pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: 
     if places.layout != LAYOUT {
         return Err(Error::Structures);
     }
-    let pages = Pages::open(pid)?;
+    let pages = Pages::open(pid, memory.fuel.clone())?;
     let cached = cached_blocks(memory, &pages, block.wrapping_add(places.heaps))?;
     let mut walk = Walk { memory, pages, cached, samples: HashMap::new(), tally: Tally::default(), ranges: Vec::new() };
     let mut arenas = Vec::new();
@@ -69,21 +69,18 @@ fn chunk_of(address: u64) -> u64 {
 
 /// The blocks in the caches of all threads, by their chunks. `newest` is where the address of the newest heap is.
 fn cached_blocks(memory: &Memory, pages: &Pages, newest: u64) -> Result<HashMap<u64, HashSet<u64>>, Error> {
-    let mut cached: HashMap<u64, HashSet<u64>> = HashMap::new();
+    let (mut cached, mut heaps): (HashMap<u64, HashSet<u64>>, _) = (HashMap::new(), HashSet::new());
     let mut at = memory.word(newest).map_err(|_| Error::Gone)?;
-    for _ in 0..HEAPS {
-        if at == 0 {
-            break;
-        }
+    while at != 0 && heaps.len() < HEAPS && heaps.insert(at) {
         let heap = SeenHeap::of(&pages.copy(memory, at, SeenHeap::BYTES)?);
         for mut block in heap.first.into_iter().skip(1) {
             for _ in 0..SeenHeap::MOST {
-                let mut front = [0; SeenHeap::BLOCK_BYTES];
-                // A block that the thread has taken meanwhile may lead anywhere.
-                let Some(next) = memory.read(block, &mut front).ok().and_then(|()| SeenHeap::behind(&front)) else {
+                // A block that the thread has taken meanwhile may lead anywhere, also in a circle.
+                let front = pages.copy(memory, block, SeenHeap::BLOCK_BYTES);
+                let Some(next) = front.ok().and_then(|front| SeenHeap::behind(&front)) else { break };
+                if !cached.entry(chunk_of(block)).or_default().insert(block) {
                     break;
-                };
-                cached.entry(chunk_of(block)).or_default().insert(block);
+                }
                 block = next;
             }
         }
@@ -327,10 +324,8 @@ impl Walk<'_> {
     fn huge(&mut self, at: u64) -> Result<(), Error> {
         let copy = self.copy(at, SeenHuge::BYTES)?;
         let mut next = self.blocks(&SeenHuge::first(&copy))?;
-        for _ in 0..TABLES {
-            if next == 0 {
-                break;
-            }
+        let mut tables = HashSet::new();
+        while next != 0 && tables.len() < TABLES && tables.insert(next) {
             let range = next..next.saturating_add(SeenHuge::TABLE_BYTES as u64);
             self.ranges.push(range.clone());
             let table = self.pages.held(range)?;

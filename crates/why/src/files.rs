@@ -1,56 +1,51 @@
-//! The files that a process has mapped, for the walkers: versions and symbols.
+//! The files that a process has mapped, for the walkers: their texts.
 
-use neap_heaps::Mapping;
-use neap_symbols::Image;
-use std::cell::RefCell;
+use neap_account::seen;
+use neap_heaps::{Mapping, Unreadable};
+use neap_survey::Fuel;
+use neap_survey::mapped::{self, Identity};
 use std::collections::HashMap;
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
-use std::rc::Rc;
+use std::path::PathBuf;
+use std::sync::Arc;
 
-/// Largest file whose symbols are read.
+/// Bytes of a file that are read at most.
 const MOST: u64 = 1 << 30;
 
 /// The files of a process.
 pub struct Files {
     pid: u32,
-    /// Contents of files whose symbols were asked for.
-    contents: RefCell<HashMap<String, Option<Rc<Vec<u8>>>>>,
+    program: Option<PathBuf>,
+    /// Which file is at the start of a mapping.
+    identities: HashMap<u64, Identity>,
+    fuel: Arc<Fuel>,
 }
 
 impl Files {
-    /// Those of process `pid`.
-    pub fn new(pid: u32) -> Self {
-        Files { pid, contents: RefCell::default() }
+    /// Those of process `pid`, which has these mappings.
+    pub fn new(pid: u32, mappings: &[seen::Mapping], fuel: &Arc<Fuel>) -> Self {
+        let files = mappings.iter().filter(|mapping| mapping.inode != 0);
+        let identity = |mapping: &seen::Mapping| Identity { device: mapping.device, inode: mapping.inode };
+        let identities = files.map(|mapping| (mapping.range.start, identity(mapping))).collect();
+        Files { pid, program: fs::read_link(format!("/proc/{pid}/exe")).ok(), identities, fuel: Arc::clone(fuel) }
     }
 
-    /// Opens the file behind a mapping: the very file where that is allowed, else what has its path for the process now.
+    /// Opens the file behind a mapping.
     fn open(&self, mapping: &Mapping) -> Option<File> {
-        let path = mapping.file()?;
-        let (pid, range) = (self.pid, &mapping.range);
-        let link = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end);
-        let file = File::open(link).or_else(|_| File::open(format!("/proc/{pid}/root{path}"))).ok()?;
-        file.metadata().is_ok_and(|metadata| metadata.is_file()).then_some(file)
-    }
-
-    fn contents(&self, mapping: &Mapping) -> Option<Rc<Vec<u8>>> {
-        let read = || {
-            let file = self.open(mapping)?;
-            let length = file.metadata().ok()?.len();
-            let mut bytes = vec![0; usize::try_from(length.min(MOST)).ok()?];
-            file.read_exact_at(&mut bytes, 0).ok()?;
-            Some(Rc::new(bytes))
-        };
-        self.contents.borrow_mut().entry(mapping.file()?.to_owned()).or_insert_with(read).clone()
+        let identity = *self.identities.get(&mapping.range.start)?;
+        let file = mapped::open(self.pid, &mapping.range, mapping.file()?, identity).ok()?;
+        self.fuel.take(0).then_some(file)
     }
 }
 
 impl neap_heaps::Files for Files {
     fn read(&self, mapping: &Mapping, offset: u64, into: &mut [u8]) -> usize {
         let Some(file) = self.open(mapping) else { return 0 };
+        let length = into.len().min(usize::try_from(MOST.saturating_sub(offset)).unwrap_or(0));
         let mut done = 0;
-        while done < into.len() {
-            match file.read_at(&mut into[done..], offset + done as u64) {
+        while done < length {
+            match file.read_at(&mut into[done..length], offset + done as u64) {
                 Ok(0) | Err(_) => break,
                 Ok(got) => done += got,
             }
@@ -58,10 +53,21 @@ impl neap_heaps::Files for Files {
         done
     }
 
-    fn symbol(&self, mapping: &Mapping, name: &str) -> Option<u64> {
-        let contents = self.contents(mapping)?;
-        let image = Image::parse(&contents)?;
-        let at = image.address(mapping.offset, mapping.writable, mapping.executable)?;
-        Some(mapping.range.start.wrapping_sub(at).wrapping_add(image.named(name)?))
+    fn find(&self, mapping: &Mapping, text: &[u8], length: usize) -> Result<Option<Vec<u8>>, Unreadable> {
+        // Programs map large files of data too, which have no allocator in them.
+        let mut front = [0; 4];
+        match self.read(mapping, 0, &mut front) {
+            0 => return Err(Unreadable),
+            _ if &front != b"\x7fELF" => return Ok(None),
+            _ => {}
+        }
+        let found = neap_heaps::find_text(self, mapping, text, length)?;
+        // The rest of a file was not read once the look is over.
+        if found.is_none() && self.fuel.is_over() { Err(Unreadable) } else { Ok(found) }
+    }
+
+    fn is_program(&self, mapping: &Mapping) -> bool {
+        let name = self.program.as_ref().and_then(|program| program.to_str());
+        name.is_some_and(|name| mapping.file() == Some(name.strip_suffix(" (deleted)").unwrap_or(name)))
     }
 }

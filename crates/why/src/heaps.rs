@@ -1,5 +1,6 @@
 //! Heaps of a process: neap's own by its records, others by their structures.
 
+use crate::files::Files;
 use crate::known::Known;
 use crate::memory::Process;
 use neap_account::model::HeapFigures;
@@ -17,7 +18,7 @@ const LONG: Duration = Duration::from_millis(500);
 
 /// Adds all heaps.
 pub fn read(seen: &mut Seen, memory: &Process) {
-    if let Ok(walked) = Asked::heap(seen.pid) {
+    if let Ok(walked) = Asked::heap(seen.pid, &memory.fuel) {
         seen.allocators.push("neap".into());
         let part = neap(&walked, seen, memory);
         seen.heaps.push(part);
@@ -40,11 +41,11 @@ pub fn read(seen: &mut Seen, memory: &Process) {
 /// The heaps of other allocators. A heap that grows while it is looked for is not where the list of mappings has it: then
 /// it is looked for again, with a new list.
 fn find(seen: &Seen, memory: &Process) -> Vec<Heap> {
-    let files = Known::new(seen.pid);
     let (mut found, began) = (Vec::new(), Instant::now());
     for _ in 0..TRIES {
         let text = fs::read(format!("/proc/{}/maps", seen.pid)).unwrap_or_default();
         let mappings = parse::smaps(&String::from_utf8_lossy(&text));
+        let files = Known::new(seen.pid, Files::new(seen.pid, &mappings, &memory.fuel));
         let listed: Vec<neap_heaps::Mapping> = mappings.iter().map(listed).collect();
         let heaps = neap_heaps::find(memory, &listed, &files);
         if covered(&heaps) >= covered(&found) {
@@ -52,7 +53,7 @@ fn find(seen: &Seen, memory: &Process) -> Vec<Heap> {
         }
         let brk = mappings.iter().find(|mapping| mapping.name == "[heap]").map_or(0, |mapping| mapping.range.start);
         let has = |heap: &Heap| heap.parts.iter().any(|part| part.ranges.iter().any(|range| range.contains(&brk)));
-        if brk == 0 || found.iter().any(has) || began.elapsed() > LONG {
+        if brk == 0 || found.iter().any(has) || began.elapsed() > LONG || memory.fuel.is_over() {
             break;
         }
     }
@@ -64,7 +65,7 @@ fn covered(heaps: &[Heap]) -> u64 {
 }
 
 /// A mapping as the walkers want it.
-fn listed(mapping: &Mapping) -> neap_heaps::Mapping {
+pub fn listed(mapping: &Mapping) -> neap_heaps::Mapping {
     let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
     neap_heaps::Mapping {
         range: mapping.range.clone(),

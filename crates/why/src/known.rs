@@ -4,7 +4,6 @@ use crate::files::Files;
 use neap_heaps::{Mapping, Unreadable};
 use std::collections::HashMap;
 use std::fs;
-use std::hash::Hash;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
@@ -17,18 +16,8 @@ type File = (u64, u64, u64, i64, i64);
 /// A question of a text: the file, the text, how many bytes.
 type Text = (File, Vec<u8>, usize);
 
-/// A question of a symbol: the file, the name, which part of the file is mapped, and how.
-type Symbol = (File, String, u64, bool, bool);
-
 /// Answers of all files.
-#[derive(Default)]
-struct Answers {
-    texts: HashMap<Text, Option<Vec<u8>>>,
-    /// How far behind the start of the mapping.
-    symbols: HashMap<Symbol, Option<u64>>,
-}
-
-static ANSWERS: LazyLock<Mutex<Answers>> = LazyLock::new(Mutex::default);
+static ANSWERS: LazyLock<Mutex<HashMap<Text, Option<Vec<u8>>>>> = LazyLock::new(Mutex::default);
 
 /// The files of a process, with what is remembered of them.
 pub struct Known {
@@ -37,9 +26,9 @@ pub struct Known {
 }
 
 impl Known {
-    /// Those of process `pid`.
-    pub fn new(pid: u32) -> Self {
-        Known { pid, files: Files::new(pid) }
+    /// Those of process `pid`, which are `files`.
+    pub fn new(pid: u32, files: Files) -> Self {
+        Known { pid, files }
     }
 
     /// Which file is behind a mapping.
@@ -52,27 +41,6 @@ impl Known {
     }
 }
 
-/// The answer that is remembered, or a new one.
-fn answer<K: Eq + Hash, V: Clone>(
-    map: impl Fn(&mut Answers) -> &mut HashMap<K, V>,
-    key: K,
-    make: impl FnOnce() -> Option<V>,
-) -> Option<V> {
-    let lock = || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
-    if let Some(known) = map(&mut lock()).get(&key) {
-        return Some(known.clone());
-    }
-    // Not under the lock: it reads files.
-    let made = make()?;
-    let mut answers = lock();
-    let map = map(&mut answers);
-    if map.len() >= MOST {
-        map.clear();
-    }
-    map.insert(key, made.clone());
-    Some(made)
-}
-
 impl neap_heaps::Files for Known {
     fn read(&self, mapping: &Mapping, offset: u64, into: &mut [u8]) -> usize {
         self.files.read(mapping, offset, into)
@@ -80,51 +48,78 @@ impl neap_heaps::Files for Known {
 
     fn find(&self, mapping: &Mapping, text: &[u8], length: usize) -> Result<Option<Vec<u8>>, Unreadable> {
         let Some(file) = self.file(mapping) else { return self.files.find(mapping, text, length) };
-        // What cannot be read now may be read later.
-        let make = || self.files.find(mapping, text, length).ok();
-        answer(|answers| &mut answers.texts, (file, text.to_vec(), length), make).ok_or(Unreadable)
+        let (key, lock) = ((file, text.to_vec(), length), || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(known) = lock().get(&key) {
+            return Ok(known.clone());
+        }
+        // Not under the lock: it reads files. What cannot be read now may be read later.
+        let found = self.files.find(mapping, text, length)?;
+        let mut answers = lock();
+        if answers.len() >= MOST {
+            answers.clear();
+        }
+        answers.insert(key, found.clone());
+        Ok(found)
     }
 
-    fn symbol(&self, mapping: &Mapping, name: &str) -> Option<u64> {
-        let start = mapping.range.start;
-        let Some(file) = self.file(mapping) else { return self.files.symbol(mapping, name) };
-        let key = (file, name.to_owned(), mapping.offset, mapping.writable, mapping.executable);
-        let make = || Some(self.files.symbol(mapping, name).map(|at| at.wrapping_sub(start)));
-        answer(|answers| &mut answers.symbols, key, make).flatten().map(|behind| start.wrapping_add(behind))
+    fn is_program(&self, mapping: &Mapping) -> bool {
+        self.files.is_program(mapping)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use neap_account::seen;
     use neap_heaps::Files as _;
+    use neap_survey::Fuel;
+    use std::sync::Arc;
+    use std::time::Duration;
 
-    /// The mapping of this program's code.
-    fn own() -> Mapping {
-        let maps = fs::read_to_string("/proc/self/maps").expect("maps");
-        let line = maps.lines().find(|line| line.contains(" r-xp ") && line.contains('/')).expect("code");
-        let (range, name) = (line.split(' ').next().expect("a range"), &line[line.find('/').expect("a path")..]);
-        let (start, end) = range.split_once('-').expect("a range");
-        let hex = |text: &str| u64::from_str_radix(text, 16).expect("an address");
-        let offset = hex(line.split(' ').nth(2).expect("an offset"));
-        let (range, name) = (hex(start)..hex(end), Some(name.to_owned()));
-        Mapping { range, name, readable: true, executable: true, private: true, offset, ..Mapping::default() }
-    }
-
-    /// Catches answers that are not those of the file, and symbols that are not moved with the mapping.
+    /// Catches answers that are not those of the file, and programs that are not known.
     #[test]
     fn answers_are_those_of_the_file() {
-        let (known, files, mapping) = (Known::new(std::process::id()), Files::new(std::process::id()), own());
+        let pid = std::process::id();
+        let maps = fs::read_to_string("/proc/self/maps").expect("maps");
+        let maps = neap_account::parse::smaps(&maps);
+        let own = maps.iter().find(|mapping| mapping.execute && mapping.inode != 0).expect("code");
+        let fuel = Arc::new(Fuel::new(Duration::from_secs(100), u64::MAX));
+        let files = || Files::new(pid, &maps, &fuel);
+        let (known, files, mapping) = (Known::new(pid, files()), files(), crate::heaps::listed(own));
         for _ in 0..2 {
             for text in [&b"ELF"[..], b"a text that is in no file, but for \0 this"] {
                 assert_eq!(known.find(&mapping, text, 4), files.find(&mapping, text, 4), "{text:?}");
             }
-            assert_eq!(known.symbol(&mapping, "main"), files.symbol(&mapping, "main"));
-            assert_eq!(known.symbol(&mapping, "no such name"), None);
         }
+        assert!(known.is_program(&mapping));
         let mut other = mapping.clone();
         other.name = Some("/no/such".into());
         other.range = 0x1000..0x2000;
-        assert_eq!((known.find(&other, b"x", 0), known.symbol(&other, "main")), (Err(Unreadable), None));
+        assert!(known.find(&other, b"x", 0) == Err(Unreadable) && !known.is_program(&other));
+    }
+
+    /// Catches files of data that are searched, and texts that are said to be in no file as the look was over.
+    #[test]
+    fn data_is_not_searched() {
+        let path = std::env::temp_dir().join(format!("neap-known-{}", std::process::id()));
+        let code = std::env::current_exe().expect("a program");
+        for (bytes, found) in [(b"data with ELF".to_vec(), Ok(None)), (fs::read(code).expect("it"), Ok(Some(vec![])))] {
+            fs::write(&path, bytes).expect("a file");
+            let metadata = fs::metadata(&path).expect("a file");
+            let mapping = seen::Mapping {
+                range: 0x1000..0x2000,
+                inode: metadata.ino(),
+                name: path.to_str().expect("UTF-8").to_owned(),
+                ..seen::Mapping::default()
+            };
+            let find = |time: u64, text: &[u8]| {
+                let fuel = Arc::new(Fuel::new(Duration::from_secs(time), u64::MAX));
+                let files = Files::new(std::process::id(), std::slice::from_ref(&mapping), &fuel);
+                files.find(&crate::heaps::listed(&mapping), text, 0)
+            };
+            assert_eq!(find(100, b"ELF"), found);
+            assert_eq!(find(0, b"\0 is nowhere else \0"), Err(Unreadable));
+        }
+        fs::remove_file(&path).expect("a file");
     }
 }

@@ -15,7 +15,7 @@
 //! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; where reports go |
 //! | `stats.rs` | `neap stats` |
 //!
-//! May depend on `neap-account`, `neap-heaps`, `neap-survey`, `neap-observe`, `neap-symbols`, `neap-launch`, well-kept
+//! May depend on `neap-account`, `neap-heaps`, `neap-survey`, `neap-observe`, `neap-launch`, well-kept
 //! libraries, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -3,10 +3,12 @@
 use crate::sys;
 use neap_heaps::{Memory, Run, Unreadable};
 use neap_launch::pagemap::{self, Region};
+use neap_survey::Fuel;
 use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 /// Words of the page map that are read at once.
 const PIECE: u64 = 1 << 14;
@@ -20,14 +22,16 @@ pub struct Process {
     /// Whether the kernel has PAGEMAP_SCAN (Linux 6.7).
     scans: bool,
     page: u64,
+    /// What is left of the look.
+    pub fuel: Arc<Fuel>,
 }
 
 impl Process {
     /// That of process `pid`; fails where this user may not look into it.
-    pub fn open(pid: u32) -> io::Result<Self> {
+    pub fn open(pid: u32, fuel: &Arc<Fuel>) -> io::Result<Self> {
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
         let scans = pagemap::can_scan(&pagemap);
-        Ok(Process { pid, pagemap, scans, page: sys::page_size() })
+        Ok(Process { pid, pagemap, scans, page: sys::page_size(), fuel: Arc::clone(fuel) })
     }
 
     /// What of a range holds memory, or is swapped out, in order. The kernel's page of zeros is left out.
@@ -35,7 +39,7 @@ impl Process {
         let mut found = Vec::new();
         let mut at = range.start & !(self.page - 1);
         let end = range.end.checked_next_multiple_of(self.page).unwrap_or(range.end);
-        while at < end {
+        while at < end && self.fuel.take(0) {
             let next = match self.scans {
                 true => pagemap::scan(&self.pagemap, at..end).map(|(regions, walked)| {
                     found.extend(regions.into_iter().filter(|region| !region.zero));
@@ -82,7 +86,8 @@ impl Process {
 
     /// Copies memory: all of it or none.
     pub fn copy(&self, address: u64, into: &mut [u8]) -> bool {
-        sys::read_memory(self.pid, address, into).is_ok_and(|got| got == into.len())
+        self.fuel.take(into.len() as u64)
+            && sys::read_memory(self.pid, address, into).is_ok_and(|got| got == into.len())
     }
 }
 
@@ -101,6 +106,10 @@ impl Memory for Process {
         }
     }
 
+    fn is_over(&self) -> bool {
+        self.fuel.is_over()
+    }
+
     fn page_size(&self) -> u64 {
         self.page
     }
@@ -113,7 +122,8 @@ mod tests {
     /// Catches a scan and a page map that disagree, pages that are read only and count, and memory that is not copied.
     #[test]
     fn this_process_is_read() {
-        let mut process = Process::open(std::process::id()).expect("this process");
+        let fuel = Arc::new(Fuel::new(std::time::Duration::from_secs(100), 2));
+        let mut process = Process::open(std::process::id(), &fuel).expect("this process");
         let page = process.page as usize;
         // A mapping: malloc may hand out memory that was used before.
         let length = 64 * page;
@@ -140,5 +150,13 @@ mod tests {
             let words: Vec<Range<u64>> = process.regions(range).into_iter().map(|region| region.range).collect();
             assert_eq!(runs, words);
         }
+        // Two bytes were read: there is no more.
+        let mut runs = Vec::new();
+        process.resident(base..base + page as u64 * 16, &mut runs);
+        assert!(!runs.is_empty() && !process.is_over());
+        runs.clear();
+        assert!(process.read(base + 9 * page as u64, &mut byte).is_err() && process.is_over());
+        process.resident(base..base + page as u64 * 16, &mut runs);
+        assert!(runs.is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::args::WhyArgs;
 use crate::output::Output;
-use crate::read::{Effort, look};
+use crate::read::{Effort, look_until};
 use neap_account::text::wrapped;
 use neap_account::watch::{Step, Watch};
 use neap_launch::error::Error;
@@ -17,7 +17,7 @@ const CHANGES: usize = 4;
 pub fn run(args: &WhyArgs, pid: u32) -> Result<u8, Error> {
     let mut output = Output::standard(args)?;
     let (started, mut watch) = (Instant::now(), Watch::default());
-    let first = watch.add(0.0, &look(pid, Effort::Full)?);
+    let first = watch.add(0.0, &look_until(pid, Effort::Full, || false)?);
     output.line(serde_json::to_string(&first), format!("{}{}", header(), line(&first)))?;
     let inherited = signals::block();
     let mut last = first;
@@ -28,7 +28,7 @@ pub fn run(args: &WhyArgs, pid: u32) -> Result<u8, Error> {
             break;
         }
         // It has ended.
-        let Ok(report) = look(pid, Effort::Full) else { break };
+        let Ok(report) = look_until(pid, Effort::Full, signals::is_pending) else { break };
         last = watch.add(started.elapsed().as_secs_f64(), &report);
         result = output.line(serde_json::to_string(&last), line(&last));
     }

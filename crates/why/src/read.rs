@@ -5,9 +5,11 @@ use crate::{failed, heaps, python, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Seen, Thread};
 use neap_launch::error::Error;
-use object::Object;
+use neap_survey::Fuel;
 use std::fs;
 use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How often a process is read again whose Rss changes meanwhile.
@@ -15,6 +17,9 @@ const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(20);
 /// A process that takes longer to read is read once.
 const LONG: Duration = Duration::from_secs(2);
+
+/// Longest names of a program's sections, together.
+const NAMES: u64 = 1 << 20;
 
 /// How much is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,16 +32,21 @@ pub enum Effort {
 
 /// The account of a process.
 pub fn look(pid: u32, effort: Effort) -> Result<neap_account::Report, Error> {
-    read(pid, effort).map(|seen| neap_account::report(&seen))
+    look_until(pid, effort, || false)
 }
 
-/// Reads process `pid`.
-fn read(pid: u32, effort: Effort) -> Result<Seen, Error> {
+/// The same, cut short when `stop` says so.
+pub fn look_until(pid: u32, effort: Effort, stop: fn() -> bool) -> Result<neap_account::Report, Error> {
+    read(pid, effort, &Arc::new(Fuel::of(pid, stop))).map(|seen| neap_account::report(&seen))
+}
+
+/// Reads process `pid`, with so much fuel.
+fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     let (mut last, began) = (None, Instant::now());
     let (mut low, mut high) = (u64::MAX, 0);
     for _ in 0..TRIES {
         let before = rollup(pid)?;
-        let seen = once(pid, effort)?;
+        let seen = once(pid, effort, fuel)?;
         let after = rollup(pid)?;
         let listed: u64 = seen.mappings.iter().map(|mapping| mapping.figures.rss).sum();
         let all = [before.rss, listed, seen.total.rss, after.rss];
@@ -46,7 +56,7 @@ fn read(pid: u32, effort: Effort) -> Result<Seen, Error> {
         if most - least <= most / 100 {
             return last.ok_or_else(|| Error::failed("nothing was read"));
         }
-        if began.elapsed() > LONG {
+        if began.elapsed() > LONG || fuel.is_over() {
             break;
         }
         std::thread::sleep(PAUSE);
@@ -66,7 +76,7 @@ fn rollup(pid: u32) -> Result<Figures, Error> {
 }
 
 /// Reads it once.
-fn once(pid: u32, effort: Effort) -> Result<Seen, Error> {
+fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     let unreadable = |error: io::Error| failed::unreadable(pid, &error);
     let smaps = fs::read(format!("/proc/{pid}/smaps")).map_err(unreadable)?;
     let total = rollup(pid)?;
@@ -90,7 +100,7 @@ fn once(pid: u32, effort: Effort) -> Result<Seen, Error> {
         ..Seen::default()
     };
     if effort == Effort::Full {
-        match Process::open(pid) {
+        match Process::open(pid, fuel) {
             Ok(memory) => deep(&mut seen, &memory),
             Err(error) => {
                 seen.notes.push(format!("its memory cannot be read ({}): heaps are not split", failed::words(&error)))
@@ -116,6 +126,9 @@ fn deep(seen: &mut Seen, memory: &Process) {
         python::read(seen, memory);
     }
     zeros::read(seen, memory);
+    if memory.fuel.is_over() {
+        seen.notes.push("the look took too long and was cut short: heaps and pools are known in part only".into());
+    }
 }
 
 /// The program and its arguments; its name where it has none.
@@ -159,9 +172,28 @@ fn stack_pointer(call: &str) -> Option<u64> {
 
 /// Whether the program is made with Go: its linker leaves a section for that.
 fn is_go(pid: u32) -> bool {
-    let Ok(file) = fs::File::open(format!("/proc/{pid}/exe")) else { return false };
-    let cache = object::ReadCache::new(file);
-    object::File::parse(&cache).is_ok_and(|file| file.section_by_name(".go.buildinfo").is_some())
+    fs::File::open(format!("/proc/{pid}/exe"))
+        .is_ok_and(|file| has_section(&file, b"\0.go.buildinfo\0").unwrap_or(false))
+}
+
+/// Whether the ELF file's names of sections have this one, with the zeros around it. What the file says is not trusted.
+fn has_section(file: &fs::File, name: &[u8]) -> Option<bool> {
+    let (mut header, mut section) = ([0; 64], [0; 64]);
+    file.read_exact_at(&mut header, 0).ok()?;
+    let half = |at: usize| Some(u64::from(u16::from_le_bytes(*header.get(at..)?.first_chunk()?)));
+    let word = |bytes: &[u8], at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+    let (table, size, names) = (word(&header, 40)?, half(58)?, half(62)?);
+    if !header.starts_with(b"\x7fELF\x02\x01") || size != 64 {
+        return None;
+    }
+    file.read_exact_at(&mut section, table.checked_add(size * names)?).ok()?;
+    let (offset, length) = (word(&section, 24)?, word(&section, 32)?);
+    if length > NAMES {
+        return None;
+    }
+    let mut bytes = vec![0; length as usize];
+    file.read_exact_at(&mut bytes, offset).ok()?;
+    Some(bytes.windows(name.len()).any(|window| window == name))
 }
 
 /// Whether the program is for 32 bits.
@@ -187,10 +219,45 @@ mod tests {
     /// Catches accounts of this process that do not add up, and threads that are not found.
     #[test]
     fn this_process_adds_up() {
-        let seen = read(std::process::id(), Effort::Full).expect("this process");
+        let fuel = Arc::new(Fuel::of(std::process::id(), || false));
+        let seen = read(std::process::id(), Effort::Full, &fuel).expect("this process");
+        assert!(!fuel.is_over());
         let report = neap_account::report(&seen);
         let off = report.sum().abs_diff(report.rss_bytes);
         assert!(off * 50 <= report.rss_bytes, "{} of {}", report.sum(), report.rss_bytes);
         assert!(report.threads >= 1 && !report.command.is_empty());
+    }
+
+    /// Catches looks that are cut short without a note, and that are not cut short.
+    #[test]
+    fn a_look_that_is_cut_short_says_so() {
+        let fuel = Arc::new(Fuel::new(Duration::from_secs(100), 100));
+        let seen = read(std::process::id(), Effort::Full, &fuel).expect("this process");
+        assert!(fuel.is_over() && seen.notes.iter().any(|note| note.contains("cut short")), "{:?}", seen.notes);
+    }
+
+    /// Catches a name that is not found, and files whose tables are as long as they say: the section of names says 3 GiB.
+    #[test]
+    fn names_of_sections() {
+        let path = std::env::temp_dir().join(format!("neap-sections-{}", std::process::id()));
+        let file = fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).expect("a file");
+        fs::remove_file(&path).expect("a file");
+        let put = |at: u64, bytes: &[u8]| file.write_all_at(bytes, at).expect("a file");
+        put(0, b"\x7fELF\x02\x01");
+        put(40, &64u64.to_le_bytes());
+        put(58, &[64, 0, 0, 0, 1, 0]);
+        put(64 + 64 + 24, &1024u64.to_le_bytes());
+        put(64 + 64 + 32, &100u64.to_le_bytes());
+        put(1024, &[0; 200]);
+        assert_eq!(has_section(&file, b"\0.go\0"), Some(false));
+        put(1050, b".go\0");
+        assert_eq!(has_section(&file, b"\0.go\0"), Some(true));
+        put(64 + 64 + 32, &(3u64 << 30).to_le_bytes());
+        file.set_len(4 << 30).expect("a sparse file");
+        assert_eq!(has_section(&file, b"\0.go\0"), None);
+        put(62, &[0xff, 0xff]);
+        assert_eq!(has_section(&file, b"\0.gox\0"), Some(false));
+        put(0, b"#!/bin/sh");
+        assert_eq!(has_section(&file, b"\0.go\0"), None);
     }
 }

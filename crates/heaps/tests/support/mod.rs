@@ -89,8 +89,4 @@ impl Files for Process {
         let file = File::open(root).or_else(|_| File::open(name));
         file.and_then(|file| file.read_at(into, offset)).unwrap_or(0)
     }
-
-    fn symbol(&self, _: &Mapping, _: &str) -> Option<u64> {
-        None
-    }
 }

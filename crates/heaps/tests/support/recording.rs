@@ -171,8 +171,4 @@ impl Files for Recording {
             length
         })
     }
-
-    fn symbol(&self, _: &Mapping, _: &str) -> Option<u64> {
-        None
-    }
 }

@@ -1,0 +1,91 @@
+/* A process that is odd in one way, named by its argument. Prints its process, obeys a byte of its input as plant.c does,
+   and ends with its input. */
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+#define ANON (MAP_PRIVATE | MAP_ANONYMOUS)
+
+/* The root of a tree as jemalloc has it; its files have this text. */
+const char text[] = "jemalloc";
+uint64_t root[1 << 18] __attribute__((aligned(4096)));
+
+/* All of the root leads to one leaf, all of whose words to one of two records. */
+static void leaf(void) {
+    uint64_t *leaf = mmap((void *)0x7e0000000000, 4 << 20, 3, ANON | MAP_FIXED, -1, 0);
+    uint64_t *record = mmap((void *)0x7e1000000000, 4096, 3, ANON | MAP_FIXED, -1, 0);
+    char *extent = mmap((void *)0x40010000, 4096, 3, ANON | MAP_FIXED, -1, 0);
+    *extent = 1;
+    record[1] = (uint64_t)extent;
+    record[2] = 4096;
+    for (int i = 16; i < 1 << 14; i++) leaf[i] = (uint64_t)record + 128 * (i & 1);
+    for (int i = 1; i < 1 << 18; i++) root[i] = (uint64_t)leaf;
+}
+/* Files that are mapped and never touched, in a folder. */
+static void untouched(const char *folder) {
+    for (int i = 0; i < 64; i++) {
+        char name[4096];
+        snprintf(name, sizeof name, "%s/%d", folder, i);
+        int file = open(name, O_RDWR | O_CREAT, 0600);
+        if (ftruncate(file, 1 << 20)) exit(1);
+        mmap(0, 1 << 20, PROT_READ, MAP_SHARED, file, 0);
+        close(file);
+    }
+}
+/* The first OS page of the lowest mapping is not touched, the second one is. */
+static void gap(void) {
+    char *low = mmap((void *)0x100000, 8192, 3, ANON | MAP_FIXED_NOREPLACE, -1, 0);
+    if (low == (void *)0x100000) low[4096] = 1;
+}
+/* A large sparse file, mapped privately as models are. */
+static void sparse(const char *folder) {
+    char name[4096];
+    snprintf(name, sizeof name, "%s/sparse", folder);
+    int file = open(name, O_RDWR | O_CREAT, 0600);
+    if (ftruncate(file, 1L << 40)) exit(1);
+    char *at = mmap(0, 1L << 40, 3, MAP_PRIVATE | MAP_NORESERVE, file, 0);
+    if (at == MAP_FAILED) exit(1);
+    *at = 1;
+    unlink(name);
+}
+static void obey(void) {
+    char byte;
+    while (read(0, &byte, 1) == 1) {
+        if (byte == 'e') {
+            execl("/proc/self/exe", "odd", "again", (char *)0);
+            exit(1);
+        }
+        puts("done");
+        fflush(stdout);
+    }
+    _exit(0);
+}
+static void *rest(void *unused) {
+    memset(malloc(40 << 20), 1, 40 << 20);
+    printf("%d\n", getpid());
+    fflush(stdout);
+    obey();
+    return unused;
+}
+int main(int count, char **words) {
+    const char *how = count > 1 ? words[1] : "";
+    if (!strcmp(how, "first")) {
+        pthread_t thread;
+        pthread_create(&thread, 0, rest, 0);
+        pthread_exit(0);
+    }
+    if (!strcmp(how, "leaf")) leaf();
+    if (!strcmp(how, "untouched")) untouched(words[2]), gap();
+    if (!strcmp(how, "sparse")) sparse(words[2]);
+    if (!strcmp(how, "name")) prctl(PR_SET_NAME, "\xff\xfe odd");
+    if (strcmp(how, "again")) printf("%d\n", getpid());
+    else puts("done");
+    fflush(stdout);
+    obey();
+}

@@ -1,0 +1,80 @@
+//! Opens files that a process has mapped, without harm. A path may lead to anything by now, as a FIFO that waits for a
+//! writer or a device that acts when it is opened.
+
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+
+/// `O_PATH` and `O_NONBLOCK`, which are these on all architectures here.
+const PATH: i32 = 0o10000000;
+const NONBLOCK: i32 = 0o4000;
+
+/// Which file a line of `/proc/PID/maps` names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Identity {
+    /// Major and minor number of the device.
+    pub device: (u32, u32),
+    /// Its inode.
+    pub inode: u64,
+}
+
+/// Opens the file that process `pid` has mapped at `range`: the very file where that is allowed, else what `path` leads to
+/// for the process, if it is the same file. Only regular files are opened.
+pub fn open(pid: u32, range: &Range<u64>, path: &str, identity: Identity) -> io::Result<File> {
+    let link = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end);
+    regular(&link, None).or_else(|_| regular(&format!("/proc/{pid}/root{path}"), Some(identity)))
+}
+
+fn regular(path: &str, identity: Option<Identity>) -> io::Result<File> {
+    // This opens nothing yet, so it does nothing to what is there.
+    let place = File::options().read(true).custom_flags(PATH).open(path)?;
+    let metadata = place.metadata()?;
+    if !metadata.is_file() || identity.is_some_and(|identity| !identity.is_of(&metadata)) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    File::options().read(true).custom_flags(NONBLOCK).open(format!("/proc/self/fd/{}", place.as_raw_fd()))
+}
+
+impl Identity {
+    fn is_of(self, metadata: &fs::Metadata) -> bool {
+        let device = metadata.dev();
+        let major = ((device >> 8 & 0xfff) | (device >> 32 & !0xfff)) as u32;
+        let minor = ((device & 0xff) | (device >> 12 & !0xff)) as u32;
+        // btrfs and overlayfs have devices without a major number, and say another one for mapped files.
+        let is_alike = (major, minor) == self.device || major == 0 || self.device.0 == 0;
+        self.inode == metadata.ino() && is_alike
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Catches FIFOs and devices that are opened, other files of that path, and files that are not opened.
+    #[test]
+    fn only_the_file_itself() {
+        let folder = std::env::temp_dir().join(format!("neap-mapped-{}", std::process::id()));
+        fs::create_dir_all(&folder).expect("a folder");
+        let (file, fifo) = (folder.join("file"), folder.join("fifo"));
+        fs::write(&file, "x").expect("a file");
+        let made = Command::new("mkfifo").arg(&fifo).status().expect("mkfifo(1)");
+        assert!(made.success());
+        let metadata = fs::metadata(&file).expect("a file");
+        let device = metadata.dev();
+        let device = ((device >> 8 & 0xfff) as u32, ((device & 0xff) | (device >> 12 & !0xff)) as u32);
+        let identity = Identity { device, inode: metadata.ino() };
+        let open = |path: &std::path::Path, identity| {
+            open(std::process::id(), &(1..2), path.to_str().expect("UTF-8"), identity).is_ok()
+        };
+        assert!(open(&file, identity));
+        assert!(!open(&file, Identity { inode: identity.inode + 1, ..identity }));
+        let inode = fs::metadata(&fifo).expect("a FIFO").ino();
+        assert!(!open(&fifo, Identity { inode, ..identity }));
+        let zero = fs::metadata("/dev/zero").expect("a device").ino();
+        assert!(!open("/dev/zero".as_ref(), Identity { device: (0, 0), inode: zero }));
+        fs::remove_dir_all(&folder).expect("a folder");
+    }
+}
