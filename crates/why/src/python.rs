@@ -23,8 +23,9 @@ pub fn read(seen: &mut Seen, memory: &Process) {
     let may_be = |mapping: &&Mapping| {
         mapping.is_nameless() && mapping.write && mapping.bytes() >= LEAST && mapping.figures.rss > 0
     };
-    let taken: Vec<Range<u64>> =
+    let mut taken: Vec<Range<u64>> =
         seen.heaps.iter().flat_map(|heap| heap.pieces.iter().map(|piece| piece.range.clone())).collect();
+    taken.sort_by_key(|range| range.start);
     let mut found = POOLS.map(|size| Found { size, pieces: Vec::new(), live: 0, free: 0 });
     for mapping in seen.mappings.iter().filter(may_be) {
         search(memory, mapping, &taken, &mut found);
@@ -51,7 +52,13 @@ struct Found {
     free: u64,
 }
 
-/// Looks for pools of each size in a mapping.
+/// Whether one of `ranges`, which are in order and apart, has the address.
+fn has(ranges: &[Range<u64>], address: u64) -> bool {
+    let next = ranges.partition_point(|range| range.end <= address);
+    ranges.get(next).is_some_and(|range| range.start <= address)
+}
+
+/// Looks for pools of each size in a mapping. `taken` is in order.
 fn search(memory: &Process, mapping: &Mapping, taken: &[Range<u64>], found: &mut [Found]) {
     let mut buffer = vec![0; STEP as usize];
     for region in memory.regions(mapping.range.clone()).into_iter().filter(|region| !region.swapped) {
@@ -79,7 +86,7 @@ impl Found {
             let address = first + number as u64 * self.size;
             let Some(front) = bytes.first_chunk::<HEADER>() else { continue };
             let Some(pool) = pool(address, self.size, front) else { continue };
-            if !taken.iter().any(|range| range.contains(&address)) {
+            if !has(taken, address) {
                 self.add(mapping, address);
                 self.live += pool.live;
                 self.free += pool.free;
@@ -100,5 +107,19 @@ impl Found {
             }
             None => self.pieces.push(Piece { range: address..address + self.size, resident: self.size }),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches addresses on the borders of ranges that are taken for the other side.
+    #[test]
+    fn ranges_have_addresses() {
+        let ranges = [10..20, 20..30, 40..50];
+        let inside: Vec<u64> = (0..60).filter(|address| has(&ranges, *address)).collect();
+        assert_eq!(inside, (10..30).chain(40..50).collect::<Vec<u64>>());
+        assert!(!has(&[], 5));
     }
 }
