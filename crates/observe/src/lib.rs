@@ -17,6 +17,8 @@ use neap_counters::{FILE_BYTES, Snapshot, Unreadable};
 
 /// How often a page is read while its writer is in the middle of an update, which takes less than a microsecond.
 const TRIES: u32 = 20;
+/// Mappings that are tried as the page: a process can make any number that look like it and are never done.
+const CANDIDATES: usize = 256;
 const PAUSE: Duration = Duration::from_micros(50);
 
 /// Why there are no counters.
@@ -72,7 +74,8 @@ pub struct Page {
 impl Page {
     /// Finds the page of process `pid`.
     pub fn find(pid: u32) -> Result<Page, Error> {
-        Self::find_in(pid, &fs::read_to_string(format!("/proc/{pid}/maps"))?)
+        // Names need not be UTF-8.
+        Self::find_in(pid, &String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/maps"))?))
     }
 
     /// The same for callers who have read `/proc/PID/maps` already.
@@ -83,6 +86,7 @@ impl Page {
             .map(|c| (c.likely, Page { pid, range: c.range.to_owned(), start: c.start }))
             .collect();
         found.sort_by_key(|(likely, _)| *likely);
+        found.truncate(CANDIDATES);
         let (mut best, mut error) = (None, Error::NoPage);
         for (_, page) in found {
             match page.read() {
@@ -133,7 +137,8 @@ fn refused(why: Unreadable) -> Error {
 
 /// Whether process `pid` has the number `other` in some namespace, as its own for itself.
 fn is_number_of(pid: u32, other: u32) -> bool {
-    pid == other || fs::read_to_string(format!("/proc/{pid}/status")).is_ok_and(|text| has_number(&text, other))
+    pid == other
+        || fs::read(format!("/proc/{pid}/status")).is_ok_and(|text| has_number(&String::from_utf8_lossy(&text), other))
 }
 
 fn has_number(status: &str, number: u32) -> bool {

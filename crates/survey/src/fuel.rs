@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 const TIME: Duration = Duration::from_secs(10);
 const NANOSECONDS: u64 = 8;
 const BYTES: u64 = 256 << 20;
-const TIMES: u64 = 8;
+const TIMES: u64 = 32;
 /// Reads between two questions whether the caller wants the end.
 const READS: u64 = 64;
 

@@ -6,6 +6,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
 
 /// `O_PATH` and `O_NONBLOCK`, which are these on all architectures here.
 const PATH: i32 = 0o10000000;
@@ -24,10 +25,11 @@ pub struct Identity {
 /// for the process, if it is the same file. Only regular files are opened.
 pub fn open(pid: u32, range: &Range<u64>, path: &str, identity: Identity) -> io::Result<File> {
     let link = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end);
-    regular(&link, None).or_else(|_| regular(&format!("/proc/{pid}/root{path}"), Some(identity)))
+    regular(link.as_ref(), None).or_else(|_| regular(format!("/proc/{pid}/root{path}").as_ref(), Some(identity)))
 }
 
-fn regular(path: &str, identity: Option<Identity>) -> io::Result<File> {
+/// Opens a regular file, without doing anything to what else may be there.
+pub(crate) fn regular(path: &Path, identity: Option<Identity>) -> io::Result<File> {
     // This opens nothing yet, so it does nothing to what is there.
     let place = File::options().read(true).custom_flags(PATH).open(path)?;
     let metadata = place.metadata()?;

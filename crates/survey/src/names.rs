@@ -1,12 +1,15 @@
 //! Names and lines for addresses, from the files that the process has mapped.
 
+use crate::mapped;
 use neap_symbols::{Image, Line, Lines, What, demangle};
 use std::collections::HashMap;
-use std::fs;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Where distributions put debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
+/// Longest file that is read.
+const MOST: u64 = 8 << 30;
 
 /// A function, and where in the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -100,9 +103,14 @@ impl Name {
     }
 }
 
-/// A file's bytes, for the rest of the process: symbols borrow from them. What is no regular file is not read.
+/// A file's bytes, for the rest of the process: symbols borrow from them. What is no regular file, or is longer than any
+/// program, is not read.
 fn read(path: &Path) -> Option<&'static [u8]> {
-    fs::metadata(path).ok()?.is_file().then(|| fs::read(path).ok()).flatten().map(|bytes| &*bytes.leak())
+    let mut file =
+        mapped::regular(path, None).ok().filter(|file| file.metadata().is_ok_and(|file| file.len() <= MOST))?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
+    Some(bytes.leak())
 }
 
 /// The debug information of an object, in a file of its build id or of its name. A file of another build is none.
