@@ -8,7 +8,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Neap, assert_refused, compile, is_root, skip, stderr, stdout};
 use serde_json::Value;
@@ -434,6 +434,70 @@ fn errors_name_the_cause() {
     // The first thread of the kernel, where it can be seen.
     if fs::read_to_string("/proc/2/comm").is_ok_and(|name| name == "kthreadd\n") {
         assert_refused(&neap.output(["why", "2"]), 125, &["thread of the kernel", "hint:"]);
+    }
+}
+
+/// A program that makes processes which are odd.
+fn odd(neap: &Neap) -> Option<PathBuf> {
+    compile(neap.dir.path(), "odd", include_str!("why/odd.c"), &["-O0", "-w", "-pthread"])
+}
+
+/// Catches looks without an end at memory and files that are arranged for that, processes that are not read because of
+/// their names or because their first thread has ended, and memory that becomes resident by a look.
+#[test]
+fn odd_processes_are_read() {
+    let neap = Neap::new();
+    let Some(program) = odd(&neap) else { return skip("odd_processes", "needs a C compiler") };
+    let folder = neap.dir.path().to_str().expect("UTF-8");
+    for how in ["leaf", "sparse", "name", "first", "untouched"] {
+        let planted = Planted::start(&program, &[how, folder], &[]);
+        // By the figure that is there also when the first thread has ended.
+        let rss = || {
+            let task = fs::read_dir(format!("/proc/{}/task", planted.pid)).expect("threads");
+            let last = task.map(|task| task.expect("a thread").path()).max().expect("a thread");
+            rss(last.file_name().and_then(|name| name.to_str()?.parse().ok()).expect("a number"))
+        };
+        let (before, began) = (rss(), Instant::now());
+        let report = why(&neap, planted.pid);
+        assert!(began.elapsed() < Duration::from_secs(8), "{how}: {:?}", began.elapsed());
+        assert_eq!(rss(), before, "{how}");
+        assert_eq!(report["pid"], planted.pid, "{how}");
+        assert!(report["allocators"].to_string().contains("glibc"), "{how}: {report:#}");
+        if how == "first" {
+            assert!(report["rss_bytes"].as_u64() >= Some(40 * MIB), "{report:#}");
+        }
+    }
+}
+
+/// Catches a watch that goes on with another program, and takes an error for the end of the process.
+#[test]
+fn a_watch_is_of_one_program() {
+    let neap = Neap::new();
+    let Some(program) = odd(&neap) else { return skip("a_watch", "needs a C compiler") };
+    let mut planted = Planted::start(&program, &["nothing"], &[]);
+    let arguments = ["why", "--watch", "--interval", "200ms", "--duration", "20s", &planted.pid.to_string()];
+    let mut watching = neap.command(arguments).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("neap");
+    let mut lines = BufReader::new(watching.stdout.take().expect("a pipe")).lines();
+    while !lines.next().expect("a look").expect("text").contains("s ") {}
+    planted.tell(b'e');
+    drop(lines);
+    let output = watching.wait_with_output().expect("it ends");
+    assert_refused(&output, 125, &["another program", "hint:"]);
+}
+
+/// Catches a good file that is emptied before there is anything to write, and rests of a longer one.
+#[test]
+fn a_report_takes_the_place_of_a_good_one() {
+    let neap = Neap::new();
+    let good = "good\n".repeat(100_000);
+    for option in ["-o", "--html"] {
+        let file = neap.file("report", &good, 0o600);
+        let path = file.display().to_string();
+        assert_refused(&neap.output(["why", option, &path, "4194304"]), 125, &["there is no process"]);
+        assert_eq!(fs::read_to_string(&file).expect("a file"), good, "{option}");
+        let output = neap.output(["why", option, &path, &std::process::id().to_string()]);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(!fs::read_to_string(&file).expect("a file").contains("good"), "{option}");
     }
 }
 

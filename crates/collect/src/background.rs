@@ -34,8 +34,10 @@ impl Shared {
 
     /// Looks at all processes: light figures only.
     pub fn look(&self) -> Result<(), Error> {
+        neap_why::check_proc()?;
         self.lock().look().map_err(|error| {
-            Error::failed(format!("cannot list /proc: {}", system_message(&error))).remedy("mount -t proc proc /proc")
+            Error::failed(format!("cannot read any process: {}", system_message(&error)))
+                .remedy(neap_why::remedy(&error).unwrap_or("mount -t proc proc /proc"))
         })
     }
 

@@ -5,7 +5,7 @@ use crate::jobs::{self, Job, Pace, What};
 use crate::model::{Aged, Brief, Errors, Process, Rollup};
 use crate::read::{self, Why};
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
@@ -54,13 +54,18 @@ impl Collector {
         seen.sort_unstable();
         self.known.retain(|pid, _| seen.binary_search(pid).is_ok());
         let own = std::process::id();
+        let others = self.errors.other;
         for pid in seen.into_iter().filter(|&pid| pid != own) {
             if let Err(why) = self.look_at(pid) {
                 self.known.remove(&pid);
                 self.count(why);
             }
         }
-        Ok(())
+        // Where none could be read it is not for the processes: neap lacks something itself.
+        match self.known.is_empty() && self.errors.other > others {
+            true => File::open("/proc/self/stat").map(|_| ()),
+            false => Ok(()),
+        }
     }
 
     fn count(&mut self, why: Why) {
@@ -81,10 +86,10 @@ impl Collector {
             }
         }
         let (name, light) = read::light(pid, &mut self.buffer)?;
-        let same = self
-            .known
-            .get(&pid)
-            .is_some_and(|known| known.process.light.started == light.started && known.name == name);
+        let same = self.known.get(&pid).is_some_and(|known| {
+            let before = &known.process.light;
+            (before.started, before.program) == (light.started, light.program) && known.name == name
+        });
         if !same {
             // A new process, or another program in the old one: nothing that is known holds.
             let cmdline = read::cmdline(pid);
@@ -154,7 +159,11 @@ impl Collector {
     /// Keeps the result of a job, and what it cost.
     pub fn done(&mut self, job: Job, made: Result<Made, Why>, cost: Duration) {
         let known = self.known.get_mut(&job.pid).map(|known| &mut known.process);
-        let Some(process) = known.filter(|process| process.light.started == job.started) else { return };
+        let is_same = |process: &&mut Process| {
+            let light = &process.light;
+            (light.started, light.program) == (job.started, job.program)
+        };
+        let Some(process) = known.filter(is_same) else { return };
         let (at, mark) = (Instant::now(), job.mark);
         match made {
             Ok(Made::Rollup(value)) => process.rollup = Some(Aged { value, at, cost, mark }),
@@ -233,5 +242,38 @@ mod tests {
         drop(child);
         all.look().expect("/proc");
         assert_eq!(all.processes().count(), 0);
+    }
+
+    /// Catches what is known of a program that holds on after it executed another one of the same name.
+    #[test]
+    fn another_program_is_unknown() {
+        let script = "read x; exec sh -c 'read x; : 48.12'";
+        let mut child = Command::new("sh");
+        let child = child.args(["-c", script]).stdin(std::process::Stdio::piped()).spawn().expect("sh");
+        let (mut child, mut all) = (Sleeper(child), Collector::new(Filter::new(None).expect("none"), PACE));
+        let pid = child.0.id();
+        let look = |all: &mut Collector, is_there: &dyn Fn(&Process) -> bool| {
+            let until = Instant::now() + Duration::from_secs(10);
+            loop {
+                all.look().expect("/proc");
+                let process = all.processes().find(|process| process.pid == pid).expect("it runs").clone();
+                if is_there(&process) {
+                    break process;
+                }
+                assert!(Instant::now() < until, "{process:?}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        };
+        let process = look(&mut all, &|process| process.command == "sh");
+        let light = process.light;
+        let job = Job { pid, started: light.started, program: light.program, what: What::Rollup, mark: light.mark() };
+        all.done(job, make(job), Duration::ZERO);
+        assert!(all.processes().any(|process| process.pid == pid && process.rollup.is_some()));
+        std::io::Write::write_all(child.0.stdin.as_mut().expect("a pipe"), b"\n").expect("it listens");
+        let process = look(&mut all, &|process| process.light.program != light.program);
+        assert!(process.light.started == light.started && process.rollup.is_none(), "{process:?}");
+        // The result of a job that began before is of the other program.
+        all.done(job, make(job), Duration::ZERO);
+        assert!(all.processes().all(|process| process.pid != pid || process.rollup.is_none()));
     }
 }

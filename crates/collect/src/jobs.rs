@@ -38,6 +38,8 @@ pub struct Job {
     pub pid: u32,
     /// When that started, as a check.
     pub started: u64,
+    /// The same for the program.
+    pub program: (u64, u64),
     /// What.
     pub what: What,
     /// That of the last look.
@@ -64,7 +66,8 @@ pub fn next<'p>(
     let mut best: Option<(f64, Job)> = None;
     for process in processes.filter(|process| process.is_readable(now)) {
         let mark = process.light.mark();
-        let job = |what| Job { pid: process.pid, started: process.light.started, what, mark };
+        let job =
+            |what| Job { pid: process.pid, started: process.light.started, program: process.light.program, what, mark };
         let size = process.light.rss as f64;
         let rollup = urgency(process.rollup.as_ref(), mark, pace.rollup, 1e15 + size, pace.share, now);
         let account = match focus.is_none_or(|focus| focus.contains(&process.pid)) {

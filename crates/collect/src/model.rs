@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 pub struct Light {
     /// When the process started, in clock ticks after the boot: tells two processes with one number apart.
     pub started: u64,
+    /// Where code and stack begin: another program has them elsewhere. Zeros where this user may not know.
+    pub program: (u64, u64),
     /// Resident, by `status`: up to some hundred KiB off, as the kernel counts for each processor apart.
     pub rss: u64,
     /// The most that was resident.

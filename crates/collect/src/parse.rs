@@ -3,7 +3,7 @@
 use crate::model::Light;
 use neap_account::parse::value;
 
-/// What `/proc/PID/stat` says: the name, faults and the start. The name may have blanks and brackets in it.
+/// What `/proc/PID/stat` says: the name, faults, the start, where the program is. The name may have blanks and brackets in it.
 ///
 /// ```text
 /// 4711 (a) b) S 1 4711 4711 0 -1 4194560 1204 0 3 0 5 2 0 0 20 0 1 0 8825 ...
@@ -11,11 +11,12 @@ use neap_account::parse::value;
 pub fn stat(text: &str) -> Option<(String, Light)> {
     let (head, tail) = text.rsplit_once(") ")?;
     let name = head.split_once(" (")?.1;
-    let fields: Vec<&str> = tail.split_ascii_whitespace().take(20).collect();
+    let fields: Vec<&str> = tail.split_ascii_whitespace().take(26).collect();
     let number = |at: usize| fields.get(at)?.parse::<u64>().ok();
     // Field 3 of proc_pid_stat(5) is the first one here.
     let (faults, ran) = ((number(7)?, number(9)?), number(11)? + number(12)?);
-    let light = Light { started: number(19)?, faults, ran, ..Light::default() };
+    let program = (number(23).unwrap_or(0), number(25).unwrap_or(0));
+    let light = Light { started: number(19)?, program, faults, ran, ..Light::default() };
     Some((name.to_owned(), light))
 }
 
@@ -109,9 +110,10 @@ mod tests {
     /// Catches names with brackets that move all figures, and figures of another field.
     #[test]
     fn figures_are_found() {
-        let text = "4711 (a) b) S 1 4711 4711 0 -1 4194560 1204 9 3 8 5 2 0 0 20 0 1 0 8825 1 2";
+        let text = "4711 (a) b) S 1 4711 4711 0 -1 4194560 1204 9 3 8 5 2 0 0 20 0 1 0 8825 1 2 3 40 50 60";
         let (name, mut light) = stat(text).expect("a process");
         assert_eq!((name.as_str(), light.started, light.faults, light.ran), ("a) b", 8825, (1204, 3), 7));
+        assert_eq!(light.program, (40, 60));
         let text = "Name:\tx\nVmPeak:\t 9 kB\nVmHWM:\t 4 kB\nVmRSS:\t 3 kB\nVmPTE:\t 2 kB\nVmSwap:\t 1 kB\n";
         assert!(status(text, &mut light));
         assert_eq!((light.rss, light.peak, light.page_tables, light.swap), (3072, 4096, 2048, 1024));

@@ -41,8 +41,15 @@ fn text<'b>(pid: u32, name: &str, buffer: &'b mut Vec<u8>) -> Result<std::borrow
 
 /// The name and the light figures.
 pub fn light(pid: u32, buffer: &mut Vec<u8>) -> Result<(String, Light), Why> {
-    let (name, mut light) = parse::stat(&text(pid, "stat", buffer)?).ok_or(Why::Other)?;
-    if !parse::status(&text(pid, "status", buffer)?, &mut light) {
+    let stat = text(pid, "stat", buffer)?;
+    let is_zombie = stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z'));
+    let (name, mut light) = parse::stat(&stat).ok_or(Why::Other)?;
+    let of = |pid, buffer: &mut Vec<u8>, light: &mut Light| {
+        text(pid, "status", buffer).map(|status| parse::status(&status, light))
+    };
+    // Its first thread may have ended, and others run.
+    let other = if is_zombie { neap_why::living(pid) } else { pid };
+    if !of(other, buffer, &mut light)? {
         return Err(Why::NoMemory);
     }
     Ok((name, light))
@@ -55,12 +62,15 @@ pub fn cmdline(pid: u32) -> Vec<u8> {
 
 /// The container.
 pub fn container(pid: u32) -> String {
-    parse::container(&fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default())
+    parse::container(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default()))
 }
 
 /// What `/proc/PID/maps` says: the allocator, and neap's counters page.
 pub fn mapped(pid: u32, buffer: &mut Vec<u8>) -> Result<(&'static str, Option<neap_observe::Page>), Why> {
-    let maps = text(pid, "maps", buffer)?;
+    let is_empty = text(pid, "maps", buffer)?.is_empty();
+    // Its first thread may have ended.
+    let pid = if is_empty { neap_why::living(pid) } else { pid };
+    let maps = if is_empty { text(pid, "maps", buffer)? } else { String::from_utf8_lossy(buffer) };
     let page = neap_observe::Page::find_in(pid, &maps).ok();
     Ok((if page.is_some() { "neap" } else { parse::allocator(&maps) }, page))
 }
@@ -78,7 +88,7 @@ pub fn neap(snapshot: &Snapshot) -> Neap {
 
 /// Pss and huge pages.
 pub fn rollup(pid: u32) -> Result<Rollup, Why> {
-    let text = fs::read_to_string(format!("/proc/{pid}/smaps_rollup"))?;
+    let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", neap_why::living(pid)))?;
     if text.is_empty() {
         return Err(Why::NoMemory);
     }

@@ -7,6 +7,7 @@ use neap_account::container::{Charged, Container, Member, MemoryFile, container}
 use neap_account::parse::{self, pair};
 use neap_launch::error::Error;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 /// Where the hierarchies are mounted.
@@ -25,7 +26,7 @@ pub fn show(args: &WhyArgs, path: &str) -> Result<u8, Error> {
 
 /// The path of the cgroup of a process that memory is charged to, as `/proc/PID/cgroup` has it.
 pub fn of_process(pid: u32) -> Result<String, Error> {
-    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).map_err(|error| failed::unreadable(pid, &error))?;
+    let text = read::text(format!("/proc/{pid}/cgroup")).map_err(|error| failed::unreadable(pid, &error))?;
     path_of(&text).ok_or_else(|| Error::failed(format!("process {pid} is in no cgroup that memory is charged to")))
 }
 
@@ -43,14 +44,22 @@ fn path_of(text: &str) -> Option<String> {
 
 /// The account of the cgroup at a path; `self` is neap's own.
 pub fn look(path: &str) -> Result<Container, Error> {
-    let own = of_process(std::process::id()).unwrap_or_default();
-    let path = if path == "self" { own.clone() } else { path.to_owned() };
-    let (folder, v2) = folder(&path, path == own)?;
+    // That of another one is none of neap's business to guess.
+    let own = of_process(std::process::id());
+    let path = if path == "self" { own.as_ref().map_err(|error| cannot_know(error))?.clone() } else { path.to_owned() };
+    let (folder, v2) = folder(&path, own.is_ok_and(|own| path == own))?;
     let charged = charged(&path, &folder, v2)?;
     let mut notes = Vec::new();
     let members = members(&folder, &mut notes);
     let files = memory_files(members.first().map(|member| member.pid));
     Ok(container(&charged, members, &files, notes))
+}
+
+fn cannot_know(error: &Error) -> Error {
+    let cause = error.to_string();
+    let cause = cause.lines().next().unwrap_or("").trim_start_matches("neap: ");
+    Error::failed(format!("neap's own cgroup is unknown: {cause}"))
+        .remedy("mount -t proc proc /proc; or name a folder: neap why --cgroup /sys/fs/cgroup/PATH")
 }
 
 /// The folder of a cgroup, and whether it is of version 2.
@@ -77,14 +86,21 @@ fn number(folder: &Path, name: &str) -> Option<u64> {
 }
 
 fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
-    let stat = fs::read_to_string(folder.join("memory.stat")).map_err(|error| {
-        Error::failed(format!("cannot read {}/memory.stat: {}", folder.display(), failed::words(&error)))
-    })?;
+    let cannot = |name: &str, error: &io::Error| {
+        let made = Error::failed(format!("cannot read {}/{name}: {}", folder.display(), failed::words(error)));
+        made.remedy(failed::remedy(error).unwrap_or("run neap as root; does the cgroup still exist?"))
+    };
+    let stat = fs::read_to_string(folder.join("memory.stat")).map_err(|error| cannot("memory.stat", &error))?;
+    // Without that nothing adds up; others may be missing, as kernels lack them.
+    let current = |name: &str| {
+        let text = fs::read_to_string(folder.join(name)).map_err(|error| cannot(name, &error))?;
+        text.trim().parse().map_err(|_| cannot(name, &io::ErrorKind::InvalidData.into()))
+    };
     let of = |name: &str| pair(&stat, name).unwrap_or(0);
     let common = Charged { path: path.to_owned(), v2, folder: folder.display().to_string(), ..Charged::default() };
     if v2 {
         return Ok(Charged {
-            current: number(folder, "memory.current").unwrap_or(0),
+            current: current("memory.current")?,
             limit: number(folder, "memory.max"),
             anon: of("anon"),
             file: of("file"),
@@ -105,7 +121,7 @@ fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
     }
     let sockets = number(folder, "memory.kmem.tcp.usage_in_bytes").unwrap_or(0);
     Ok(Charged {
-        current: number(folder, "memory.usage_in_bytes").unwrap_or(0),
+        current: current("memory.usage_in_bytes")?,
         limit: number(folder, "memory.limit_in_bytes").filter(|limit| *limit < NO_LIMIT),
         anon: of("total_rss"),
         file: of("total_cache"),
@@ -121,14 +137,17 @@ fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
 
 /// The processes of a cgroup and of those below it.
 fn members(folder: &Path, notes: &mut Vec<String>) -> Vec<Member> {
-    let mut all = Vec::new();
+    let (mut all, mut missing) = (Vec::new(), Vec::new());
     let mut unread = 0;
     for pid in pids(folder) {
-        let text = match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+        let text = match read::text(format!("/proc/{pid}/smaps_rollup")) {
             Ok(text) => text,
             // Threads of the kernel and processes that end have none.
             Err(error) => {
-                unread += usize::from(error.kind() == std::io::ErrorKind::PermissionDenied);
+                unread += usize::from(error.kind() == io::ErrorKind::PermissionDenied);
+                if error.kind() == io::ErrorKind::NotFound {
+                    missing.push(pid);
+                }
                 continue;
             }
         };
@@ -141,6 +160,11 @@ fn members(folder: &Path, notes: &mut Vec<String>) -> Vec<Member> {
             pss_bytes: figures.pss,
             anonymous_bytes: anonymous,
         });
+    }
+    // What is not there and still belongs to it is hidden (hidepid).
+    if !missing.is_empty() {
+        let now = pids(folder);
+        unread += missing.iter().filter(|pid| now.contains(pid)).count();
     }
     if unread > 0 {
         notes.push(format!("{unread} processes of it may not be read: run neap as root"));

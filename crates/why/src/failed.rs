@@ -4,6 +4,7 @@ use neap_account::parse;
 use neap_launch::error::{Error, system_message};
 use std::fs;
 use std::io::{self, ErrorKind};
+use std::path::Path;
 
 /// The system's words.
 pub fn words(error: &io::Error) -> String {
@@ -17,8 +18,44 @@ pub fn unreadable(pid: u32, error: &io::Error) -> Error {
         // It ended while it was read, or has no memory.
         _ if error.raw_os_error() == Some(libc::ESRCH) => no_memory(pid),
         ErrorKind::PermissionDenied => denied(pid),
-        _ => Error::failed(format!("cannot read process {pid}: {}", words(error))),
+        _ => {
+            let made = Error::failed(format!("cannot read process {pid}: {}", words(error)));
+            made.remedy(remedy(error).unwrap_or("try again; is /proc that of this kernel?"))
+        }
     }
+}
+
+/// Fails where `/proc` is missing, or shows the processes of others by other numbers.
+pub fn check_proc() -> Result<(), Error> {
+    let own = fs::read_link("/proc/self").ok();
+    check_own(own.as_deref().and_then(Path::to_str), std::process::id())
+}
+
+fn check_own(own: Option<&str>, pid: u32) -> Result<(), Error> {
+    match own {
+        None => Err(Error::failed("there is no /proc, which has all figures").remedy("mount -t proc proc /proc")),
+        Some(own) if own != pid.to_string() => {
+            Err(Error::failed("/proc is that of another pid namespace: its numbers are not those of processes here")
+                .remedy("mount -t proc proc /proc; with unshare: --mount-proc"))
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// What helps against an error that has nothing to do with a process.
+pub fn remedy(error: &io::Error) -> Option<&'static str> {
+    match error.raw_os_error()? {
+        libc::EMFILE => Some("raise the limit of open files: ulimit -n 1024"),
+        libc::ENFILE | libc::ENOMEM => Some("the system is short of memory for it: end other programs"),
+        libc::ENOSPC | libc::EDQUOT => Some("make room, or name a file elsewhere"),
+        _ => None,
+    }
+}
+
+/// Whether a process has ended and waits for its parent only.
+pub fn is_zombie(pid: u32) -> bool {
+    let status = crate::read::text(format!("/proc/{pid}/status"));
+    status.is_ok_and(|status| status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX")))
 }
 
 fn gone(pid: u32) -> Error {
@@ -35,15 +72,23 @@ fn denied(pid: u32) -> Error {
 
 /// The error for a process that has no memory: it has ended, or is a part of the kernel.
 pub fn no_memory(pid: u32) -> Error {
-    let Ok(status) = fs::read_to_string(format!("/proc/{pid}/status")) else { return gone(pid) };
+    let Ok(status) = crate::read::text(format!("/proc/{pid}/status")) else { return gone(pid) };
+    no_memory_by(pid, &status)
+}
+
+fn no_memory_by(pid: u32, status: &str) -> Error {
     let state = status.lines().find_map(|line| line.strip_prefix("State:")).unwrap_or("").trim();
     if state.starts_with('Z') || state.starts_with('X') {
-        let parent = parse::value(&status, "PPid").unwrap_or(0);
+        let parent = parse::value(status, "PPid").unwrap_or(0);
         return Error::failed(format!("process {pid} has ended (a zombie): it has no memory"))
             .remedy(format!("its parent, process {parent}, has to wait for it"));
     }
-    let kernel = parse::value(&status, "Kthread") == Some(1) || fs::read_link(format!("/proc/{pid}/exe")).is_err();
-    match kernel {
+    // Linux 6.8 says it; before, a process that ends looks the same.
+    let is_kernel = match parse::value(status, "Kthread") {
+        Some(answer) => answer == 1,
+        None => fs::read_link(format!("/proc/{pid}/exe")).is_err(),
+    };
+    match is_kernel {
         true => Error::failed(format!("process {pid} is a thread of the kernel: it has no memory of its own"))
             .remedy("neap why --cgroup PATH shows what the kernel charges to a container"),
         false => Error::failed(format!("process {pid} has no memory: it has just ended, or just begins"))
@@ -72,5 +117,14 @@ mod tests {
         assert!(gone.contains("there is no process") && gone.contains("hint:"), "{gone}");
         let denied = unreadable(1, &ErrorKind::PermissionDenied.into()).to_string();
         assert!(denied.contains("belongs to user 0") && denied.contains("root"), "{denied}");
+        assert!(check_proc().is_ok() && check_own(Some("7"), 7).is_ok());
+        assert!(check_own(None, 7).is_err_and(|error| error.to_string().contains("mount -t proc")));
+        assert!(check_own(Some("4711"), 1).is_err_and(|error| error.to_string().contains("namespace")));
+        let by = |status: &str| no_memory_by(u32::MAX, status).to_string();
+        assert!(by("State:\tR (running)\nKthread:\t0\n").contains("just ended"));
+        assert!(by("State:\tI (idle)\nKthread:\t1\n").contains("thread of the kernel"));
+        assert!(by("State:\tZ (zombie)\nPPid:\t7\nKthread:\t0\n").contains("process 7"));
+        let few = unreadable(1, &io::Error::from_raw_os_error(libc::EMFILE)).to_string();
+        assert!(few.contains("ulimit -n"), "{few}");
     }
 }

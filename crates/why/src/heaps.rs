@@ -1,5 +1,6 @@
 //! Heaps of a process: neap's own by its records, others by their structures.
 
+use crate::failed;
 use crate::files::Files;
 use crate::known::Known;
 use crate::memory::Process;
@@ -9,6 +10,7 @@ use neap_account::seen::{HeapPart, Mapping, Piece, Seen};
 use neap_heaps::{Heap, Part};
 use neap_survey::{Asked, Walked};
 use std::fs;
+use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,12 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         let part = neap(&walked, seen, memory);
         seen.heaps.push(part);
     }
-    for heap in find(seen, memory) {
+    let found = find(seen, memory).unwrap_or_else(|error| {
+        let words = failed::words(&error);
+        seen.notes.push(format!("its list of mappings cannot be read ({words}): heaps are not split"));
+        Vec::new()
+    });
+    for heap in found {
         // A copy of glibc that serves no block, as beside neap, is no news.
         if heap.parts.iter().any(|part| part.resident_bytes > 0) && !seen.allocators.contains(&heap.allocator) {
             seen.allocators.push(heap.allocator.clone());
@@ -40,10 +47,10 @@ pub fn read(seen: &mut Seen, memory: &Process) {
 
 /// The heaps of other allocators. A heap that grows while it is looked for is not where the list of mappings has it: then
 /// it is looked for again, with a new list.
-fn find(seen: &Seen, memory: &Process) -> Vec<Heap> {
+fn find(seen: &Seen, memory: &Process) -> io::Result<Vec<Heap>> {
     let (mut found, began) = (Vec::new(), Instant::now());
     for _ in 0..TRIES {
-        let text = fs::read(format!("/proc/{}/maps", seen.pid)).unwrap_or_default();
+        let text = fs::read(format!("/proc/{}/maps", seen.pid))?;
         let mappings = parse::smaps(&String::from_utf8_lossy(&text));
         let files = Known::new(seen.pid, Files::new(seen.pid, &mappings, &memory.fuel));
         let listed: Vec<neap_heaps::Mapping> = mappings.iter().map(listed).collect();
@@ -57,7 +64,7 @@ fn find(seen: &Seen, memory: &Process) -> Vec<Heap> {
             break;
         }
     }
-    found
+    Ok(found)
 }
 
 fn covered(heaps: &[Heap]) -> u64 {

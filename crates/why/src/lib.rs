@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `args.rs` | the arguments |
 //! | `read.rs`, `failed.rs` | from `/proc` to what was seen; why that failed |
+//! | `identity.rs` | is it still the same process and program |
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
 //! | `files.rs`, `known.rs` | its files; what is remembered of them |
 //! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `python.rs` | what its memory says |
@@ -24,6 +25,7 @@ mod cgroup;
 mod failed;
 mod files;
 mod heaps;
+mod identity;
 mod known;
 mod memory;
 mod output;
@@ -39,8 +41,9 @@ mod zeros;
 use neap_launch::error::Error;
 
 pub use cgroup::look as look_at_cgroup;
+pub use failed::{check_proc, remedy};
 pub use program::{Exit, Watched};
-pub use read::{Effort, look};
+pub use read::{Effort, living, look};
 pub use stats::run as stats;
 
 use self::args::WhyArgs;
@@ -48,6 +51,7 @@ use self::output::Output;
 
 /// Runs `neap why`; the result is neap's exit status, or the program's.
 pub fn run(args: &WhyArgs) -> Result<u8, Error> {
+    check_proc()?;
     if let Some(pid) = args.container_of {
         return cgroup::show(args, &cgroup::of_process(pid)?);
     }

@@ -1,6 +1,7 @@
 //! Where reports go, and in what form.
 
 use crate::args::WhyArgs;
+use crate::failed;
 use neap_account::Report;
 use neap_account::container::Container;
 use neap_account::text::{self, Style};
@@ -10,11 +11,12 @@ use serde_json::Error as JsonError;
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
+use std::path::Path;
 
-/// Where reports go: opened before there is anything to write.
+/// Where reports go: opened before there is anything to write. A file that was there before is emptied only then.
 pub struct Output {
-    file: File,
-    page: Option<File>,
+    file: Target,
+    page: Option<Target>,
     json: bool,
     style: Style,
 }
@@ -36,17 +38,19 @@ impl Output {
         };
         let file = match &args.output {
             Some(path) if path.as_os_str() != "-" => {
-                File::create(path).map_err(|e| cannot(&path.display().to_string(), &e))
+                Target::open(path).map_err(|e| cannot(&path.display().to_string(), &e))
             }
-            Some(_) => sys::standard_output().map_err(|e| cannot("standard output", &e)),
-            None => standard().map_err(|e| cannot("standard output or error", &e)),
+            Some(_) => sys::standard_output().map(Target::now).map_err(|e| cannot("standard output", &e)),
+            None => standard().map(Target::now).map_err(|e| cannot("standard output or error", &e)),
         }?;
         let page = match &args.html {
-            Some(path) if path.as_os_str() == "-" => Some(file.try_clone().map_err(|e| cannot("standard output", &e))?),
-            Some(path) => Some(File::create(path).map_err(|e| cannot(&path.display().to_string(), &e))?),
+            Some(path) if path.as_os_str() == "-" => {
+                Some(file.file.try_clone().map(Target::now).map_err(|e| cannot("standard output", &e))?)
+            }
+            Some(path) => Some(Target::open(path).map_err(|e| cannot(&path.display().to_string(), &e))?),
             None => None,
         };
-        let colour = file.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        let colour = file.file.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         Ok(Output { file, page, json: args.json, style: Style { colour, all: args.all } })
     }
 
@@ -54,8 +58,7 @@ impl Output {
     pub fn report(&mut self, report: &Report) -> Result<(), Error> {
         if let Some(page) = &mut self.page {
             let mut bytes = Vec::new();
-            let written = neap_account::html::page(report, &mut bytes).and_then(|()| page.write_all(&bytes));
-            return finished(written);
+            return finished(neap_account::html::page(report, &mut bytes).and_then(|()| page.write(&bytes)));
         }
         let text = match self.json {
             true => pretty(serde_json::to_string_pretty(report)),
@@ -68,8 +71,7 @@ impl Output {
     pub fn container(&mut self, container: &Container) -> Result<(), Error> {
         if let Some(page) = &mut self.page {
             let mut bytes = Vec::new();
-            let written = neap_account::html::container(container, &mut bytes).and_then(|()| page.write_all(&bytes));
-            return finished(written);
+            return finished(neap_account::html::container(container, &mut bytes).and_then(|()| page.write(&bytes)));
         }
         let text = match self.json {
             true => pretty(serde_json::to_string_pretty(container)),
@@ -85,7 +87,35 @@ impl Output {
     }
 
     fn write(&mut self, text: io::Result<String>) -> Result<(), Error> {
-        finished(text.and_then(|text| self.file.write_all(text.as_bytes())))
+        finished(text.and_then(|text| self.file.write(text.as_bytes())))
+    }
+}
+
+/// A file to write to.
+struct Target {
+    file: File,
+    /// Whether it holds an earlier report still.
+    is_old: bool,
+}
+
+impl Target {
+    /// Opens a file, and leaves what is in it until there is something new.
+    fn open(path: &Path) -> io::Result<Target> {
+        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        let is_old = file.metadata()?.is_file();
+        Ok(Target { file, is_old })
+    }
+
+    /// One that is written to as it is.
+    fn now(file: File) -> Target {
+        Target { file, is_old: false }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        if std::mem::take(&mut self.is_old) {
+            self.file.set_len(0)?;
+        }
+        self.file.write_all(bytes)
     }
 }
 
@@ -96,7 +126,8 @@ fn pretty(json: Result<String, JsonError>) -> io::Result<String> {
 fn finished(written: io::Result<()>) -> Result<(), Error> {
     match written {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
-            Err(Error::failed(format!("cannot write the report: {}", system_message(&error))))
+            let made = Error::failed(format!("cannot write the report: {}", system_message(&error)));
+            Err(made.remedy(failed::remedy(&error).unwrap_or("name another file: -o FILE")))
         }
         _ => Ok(()),
     }

@@ -3,6 +3,7 @@
 use crate::args::WhyArgs;
 use crate::output::Output;
 use crate::read::{Effort, look_until};
+use crate::{failed, identity};
 use neap_account::text::wrapped;
 use neap_account::watch::{Step, Watch};
 use neap_launch::error::Error;
@@ -17,18 +18,32 @@ const CHANGES: usize = 4;
 pub fn run(args: &WhyArgs, pid: u32) -> Result<u8, Error> {
     let mut output = Output::standard(args)?;
     let (started, mut watch) = (Instant::now(), Watch::default());
+    let Some(program) = identity::of(pid) else { return Err(failed::no_memory(pid)) };
     let first = watch.add(0.0, &look_until(pid, Effort::Full, || false)?);
     output.line(serde_json::to_string(&first), format!("{}{}", header(), line(&first)))?;
     let inherited = signals::block();
     let mut last = first;
-    let mut result = Ok(());
+    let (mut result, mut ended) = (Ok(()), None);
     while result.is_ok() {
         let left = args.duration.map_or(args.interval, |all| all.saturating_sub(started.elapsed()));
         if left.is_zero() || signals::asked_to_end(args.interval.min(left)) {
             break;
         }
-        // It has ended.
-        let Ok(report) = look_until(pid, Effort::Full, signals::is_pending) else { break };
+        let report = look_until(pid, Effort::Full, signals::is_pending);
+        let now = identity::of(pid);
+        let report = match report {
+            _ if now.as_ref().is_some_and(|now| !now.is_of(&program)) => {
+                ended = Some(another(pid));
+                break;
+            }
+            Ok(report) => report,
+            // It has ended, or waits for its parent only.
+            Err(_) if now.is_none() || failed::is_zombie(pid) => break,
+            Err(error) => {
+                ended = Some(error);
+                break;
+            }
+        };
         last = watch.add(started.elapsed().as_secs_f64(), &report);
         result = output.line(serde_json::to_string(&last), line(&last));
     }
@@ -37,7 +52,12 @@ pub fn run(args: &WhyArgs, pid: u32) -> Result<u8, Error> {
     if !args.json {
         output.line(Ok(String::new()), format!("\n{}", wrapped(&last.verdict, 0)))?;
     }
-    Ok(0)
+    ended.map_or(Ok(0), Err)
+}
+
+fn another(pid: u32) -> Error {
+    Error::failed(format!("process {pid} is another program now, or another process with its number"))
+        .remedy("what was seen so far is of the first one; watch the other one: neap why --watch PID")
 }
 
 fn header() -> &'static str {

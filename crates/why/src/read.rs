@@ -1,9 +1,9 @@
 //! Reads a process: from `/proc` to [`Seen`].
 
 use crate::memory::Process;
-use crate::{failed, heaps, python, stacks, zeros};
+use crate::{failed, heaps, identity, python, stacks, zeros};
 use neap_account::parse;
-use neap_account::seen::{Figures, Seen, Thread};
+use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
 use neap_survey::Fuel;
 use std::fs;
@@ -37,7 +37,8 @@ pub fn look(pid: u32, effort: Effort) -> Result<neap_account::Report, Error> {
 
 /// The same, cut short when `stop` says so.
 pub fn look_until(pid: u32, effort: Effort, stop: fn() -> bool) -> Result<neap_account::Report, Error> {
-    read(pid, effort, &Arc::new(Fuel::of(pid, stop))).map(|seen| neap_account::report(&seen))
+    let via = living(pid);
+    read(via, effort, &Arc::new(Fuel::of(via, stop))).map(|seen| neap_account::report(&Seen { pid, ..seen }))
 }
 
 /// Reads process `pid`, with so much fuel.
@@ -45,9 +46,16 @@ fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     let (mut last, began) = (None, Instant::now());
     let (mut low, mut high) = (u64::MAX, 0);
     for _ in 0..TRIES {
+        let identity = identity::of(pid);
         let before = rollup(pid)?;
         let seen = once(pid, effort, fuel)?;
         let after = rollup(pid)?;
+        // It has executed another program: that is read.
+        let now = identity::of(pid);
+        if !now.is_some_and(|now| identity.as_ref().is_some_and(|before| now.is_of(before))) {
+            (last, low, high) = (None, u64::MAX, 0);
+            continue;
+        }
         let listed: u64 = seen.mappings.iter().map(|mapping| mapping.figures.rss).sum();
         let all = [before.rss, listed, seen.total.rss, after.rss];
         let (least, most) = (all.into_iter().min().unwrap_or(0), all.into_iter().max().unwrap_or(0));
@@ -61,14 +69,34 @@ fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
         }
         std::thread::sleep(PAUSE);
     }
-    let mut seen = last.ok_or_else(|| Error::failed("nothing was read"))?;
+    let mut seen = last.ok_or_else(|| {
+        Error::failed(format!("process {pid} executes one program after another")).remedy("try again when it runs")
+    })?;
     seen.range = Some((low, high));
     Ok(seen)
 }
 
+/// A file of the kernel's. Names in it need not be UTF-8.
+pub fn text(path: String) -> io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
+
+/// The process or thread by whose number the memory of process `pid` can be read: the first thread may have ended while
+/// others run.
+pub fn living(pid: u32) -> u32 {
+    let status = |tid: u32| text(format!("/proc/{tid}/status")).unwrap_or_default();
+    let lives = |status: &str| parse::value(status, "VmRSS").is_some();
+    let own = status(pid);
+    let is_zombie = own.lines().any(|line| line.starts_with("State:\tZ"));
+    if lives(&own) || !is_zombie {
+        return pid;
+    }
+    tids(pid).into_iter().find(|tid| lives(&status(*tid))).unwrap_or(pid)
+}
+
 /// The figures of the whole process, by the kernel.
 fn rollup(pid: u32) -> Result<Figures, Error> {
-    match fs::read_to_string(format!("/proc/{pid}/smaps_rollup")) {
+    match text(format!("/proc/{pid}/smaps_rollup")) {
         Ok(text) if !text.is_empty() => Ok(parse::rollup(&text)),
         Ok(_) => Err(failed::no_memory(pid)),
         Err(error) => Err(failed::unreadable(pid, &error)),
@@ -84,7 +112,7 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     if mappings.is_empty() {
         return Err(failed::no_memory(pid));
     }
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).map_err(unreadable)?;
+    let status = text(format!("/proc/{pid}/status")).map_err(unreadable)?;
     let mounts = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     let mut seen = Seen {
         pid,
@@ -99,6 +127,9 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
         memory_devices: parse::memory_devices(&String::from_utf8_lossy(&mounts)),
         ..Seen::default()
     };
+    if seen.threads.is_empty() {
+        seen.notes.push("its threads cannot be listed: their stacks are not known".into());
+    }
     if effort == Effort::Full {
         match Process::open(pid, fuel) {
             Ok(memory) => deep(&mut seen, &memory),
@@ -113,8 +144,14 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
 /// What its memory says.
 fn deep(seen: &mut Seen, memory: &Process) {
     let mut probe = [0; 1];
-    let first = seen.mappings.iter().find(|mapping| mapping.read && mapping.figures.rss > 0);
-    if first.is_some_and(|mapping| !mapping.name.starts_with("[v") && !memory.copy(mapping.range.start, &mut probe)) {
+    let may_be = |mapping: &&Mapping| mapping.read && mapping.figures.rss > 0 && !mapping.name.starts_with("[v");
+    // A page that is resident: others would become so by being read, and their fault may wait for another program.
+    let first = seen
+        .mappings
+        .iter()
+        .filter(may_be)
+        .find_map(|mapping| memory.regions(mapping.range.clone()).into_iter().find(|region| !region.swapped));
+    if first.is_some_and(|region| !memory.copy(region.range.start, &mut probe)) && !memory.fuel.is_over() {
         seen.notes.push(failed::not_readable(seen.pid));
         return;
     }
@@ -143,21 +180,26 @@ fn name(path: &str) -> String {
     fs::read(path).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
 }
 
-/// The threads, the first one first.
+/// The threads.
 fn threads(pid: u32, effort: Effort) -> Vec<Thread> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task"));
-    let numbers = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut numbers: Vec<u32> = numbers.collect();
-    numbers.sort_by_key(|&tid| (tid != pid, tid));
     let thread = |tid: u32| match effort {
         Effort::Light => Thread { tid, ..Thread::default() },
         Effort::Full => {
             let folder = format!("/proc/{pid}/task/{tid}");
-            let call = fs::read_to_string(format!("{folder}/syscall")).unwrap_or_default();
+            let call = text(format!("{folder}/syscall")).unwrap_or_default();
             Thread { tid, name: name(&format!("{folder}/comm")), stack_pointer: stack_pointer(&call) }
         }
     };
-    numbers.into_iter().map(thread).collect()
+    tids(pid).into_iter().map(thread).collect()
+}
+
+/// Their numbers, the first one first.
+fn tids(pid: u32) -> Vec<u32> {
+    let entries = fs::read_dir(format!("/proc/{pid}/task"));
+    let numbers = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let mut numbers: Vec<u32> = numbers.collect();
+    numbers.sort_by_key(|&tid| (tid != pid, tid));
+    numbers
 }
 
 /// The stack pointer in `/proc/PID/task/TID/syscall`: the last but one word, unless the thread runs.
