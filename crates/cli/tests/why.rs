@@ -480,7 +480,7 @@ fn a_watch_is_of_one_program() {
     let mut lines = BufReader::new(watching.stdout.take().expect("a pipe")).lines();
     while !lines.next().expect("a look").expect("text").contains("s ") {}
     planted.tell(b'e');
-    drop(lines);
+    lines.for_each(drop);
     let output = watching.wait_with_output().expect("it ends");
     assert_refused(&output, 125, &["another program", "hint:"]);
 }
