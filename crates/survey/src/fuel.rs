@@ -53,7 +53,7 @@ impl Fuel {
         }
         let left = self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(bytes));
         let reads = self.reads.fetch_add(1, Ordering::Relaxed);
-        let is_over = left.is_err() || Instant::now() >= self.until || reads % READS == 0 && (self.stop)();
+        let is_over = left.is_err() || Instant::now() >= self.until || reads.is_multiple_of(READS) && (self.stop)();
         if is_over {
             self.over.store(true, Ordering::Relaxed);
         }
