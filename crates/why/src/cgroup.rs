@@ -46,7 +46,7 @@ fn path_of(text: &str) -> Option<String> {
 pub fn look(path: &str) -> Result<Container, Error> {
     // That of another one is none of neap's business to guess.
     let own = of_process(std::process::id());
-    let path = if path == "self" { own.as_ref().map_err(|error| cannot_know(error))?.clone() } else { path.to_owned() };
+    let path = if path == "self" { own.as_ref().map_err(cannot_know)?.clone() } else { path.to_owned() };
     let (folder, v2) = folder(&path, own.is_ok_and(|own| path == own))?;
     let charged = charged(&path, &folder, v2)?;
     let mut notes = Vec::new();
