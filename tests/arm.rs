@@ -15,7 +15,7 @@ const TARGET: &str = "aarch64-unknown-linux-gnu";
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 
 /// Tests of the surface that are left out: qemu 7 looks for minutes for room under a limit of address space, and
-/// what `libneap.a` does with threads is the same as the library, in the memory of qemu's own.
+/// programs with `libneap.a` start threads, with each of which the memory of qemu's own grows.
 const SURFACE: &[&str] = &["new::handler_frees", "archive::"];
 /// Tests of life that are left out. Memory of qemu's own grows with each thread and each library that is loaded. A child
 /// of a process with threads may find a lock of qemu's taken by a thread that it does not have, and waits for ever.
