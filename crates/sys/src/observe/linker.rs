@@ -73,7 +73,7 @@ pub fn code_at(headers: &[libc::Elf64_Phdr], bias: usize, at: u64) -> [u64; 3] {
 /// The build id of an object.
 ///
 /// # Safety
-/// As [`tables_in`].
+/// The headers must be those of an object that is mapped and stays so, `bias` what is added to its addresses.
 pub unsafe fn build_id(headers: &[libc::Elf64_Phdr], bias: usize) -> Option<&'static [u8]> {
     const BUILD_ID: u32 = 3;
     for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
@@ -172,7 +172,7 @@ fn front_before(code: *const u8) -> Option<*const u8> {
 /// The address of a symbol that an object defines.
 ///
 /// # Safety
-/// As [`tables_in`].
+/// The headers must be those of an object that is mapped and stays so, `bias` what is added to its addresses.
 #[inline]
 pub unsafe fn symbol_in(headers: &[libc::Elf64_Phdr], bias: usize, name: &[u8]) -> Option<*const c_void> {
     const GNU_HASH: u64 = 0x6fff_fef5;
