@@ -1,7 +1,6 @@
 //! The writable data of libraries and programs, in which allocators keep their roots.
 
-use crate::{Files, Mapping, Memory, Unreadable};
-use memchr::memmem::Finder;
+use crate::{Files, Mapping, Memory};
 use std::ops::Range;
 
 /// Bytes of one file's data that are searched.
@@ -44,38 +43,6 @@ pub fn read(memory: &dyn Memory, range: Range<u64>) -> Vec<u8> {
     bytes
 }
 
-/// Bytes of a file that are read at once.
-const PIECE: usize = 1 << 20;
-
-/// What stands in the file behind `mapping` from the first place of `text` on: at most `length` bytes.
-pub fn find<F: Files + ?Sized>(
-    files: &F,
-    mapping: &Mapping,
-    text: &[u8],
-    length: usize,
-) -> Result<Option<Vec<u8>>, Unreadable> {
-    let (mut piece, mut at) = (vec![0; PIECE], 0);
-    let finder = Finder::new(text);
-    loop {
-        let got = files.read(mapping, at, &mut piece).min(PIECE);
-        let bytes = &piece[..got];
-        if at == 0 && bytes.is_empty() {
-            return Err(Unreadable);
-        }
-        if let Some(place) = finder.find(bytes) {
-            let mut line = vec![0; length];
-            let got = files.read(mapping, at + place as u64, &mut line).min(length);
-            line.truncate(got);
-            return Ok(Some(line));
-        }
-        if bytes.len() < text.len() {
-            return Ok(None);
-        }
-        // The text may lie across the end of a piece.
-        at += (bytes.len() - text.len() + 1) as u64;
-    }
-}
-
 /// Whether the file behind `mapping` has `text` in it, as the messages of an allocator have its name. Also true where files
 /// cannot be read. So the data of most files need no search by structure, which reads far more.
 pub fn mentions(files: &dyn Files, mapping: &Mapping, text: &[u8]) -> bool {
@@ -85,6 +52,7 @@ pub fn mentions(files: &dyn Files, mapping: &Mapping, text: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::memory::PIECE;
 
     struct File(Vec<u8>);
 

@@ -19,7 +19,7 @@ mod radix;
 mod tcmalloc;
 mod window;
 
-pub use data::find as find_text;
+pub use memory::find as find_text;
 pub use memory::{Files, Mapping, Memory, NoFiles, Run, Unreadable};
 pub use model::{Amount, Heap, Part, Pin, Split};
 

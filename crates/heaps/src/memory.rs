@@ -1,5 +1,6 @@
 //! What the caller provides: memory, the list of mappings, and the files in them.
 
+use memchr::memmem::Finder;
 use std::ops::Range;
 
 /// Memory of a process, or a recording of it.
@@ -76,12 +77,44 @@ pub trait Files {
     /// What stands in the file from the first place of `text` on: at most `length` bytes; nothing where it has no such text.
     /// An implementation may remember answers, as processes share files.
     fn find(&self, mapping: &Mapping, text: &[u8], length: usize) -> Result<Option<Vec<u8>>, Unreadable> {
-        crate::data::find(self, mapping, text, length)
+        find(self, mapping, text, length)
     }
 
     /// Whether `mapping` is the program's, not a library's. An implementation that cannot tell takes what has code.
     fn is_program(&self, mapping: &Mapping) -> bool {
         mapping.executable
+    }
+}
+
+/// Bytes of a file that are read at once.
+pub(crate) const PIECE: usize = 1 << 20;
+
+/// What stands in the file behind `mapping` from the first place of `text` on: at most `length` bytes.
+pub fn find<F: Files + ?Sized>(
+    files: &F,
+    mapping: &Mapping,
+    text: &[u8],
+    length: usize,
+) -> Result<Option<Vec<u8>>, Unreadable> {
+    let (mut piece, mut at) = (vec![0; PIECE], 0);
+    let finder = Finder::new(text);
+    loop {
+        let got = files.read(mapping, at, &mut piece).min(PIECE);
+        let bytes = &piece[..got];
+        if at == 0 && bytes.is_empty() {
+            return Err(Unreadable);
+        }
+        if let Some(place) = finder.find(bytes) {
+            let mut line = vec![0; length];
+            let got = files.read(mapping, at + place as u64, &mut line).min(length);
+            line.truncate(got);
+            return Ok(Some(line));
+        }
+        if bytes.len() < text.len() {
+            return Ok(None);
+        }
+        // The text may lie across the end of a piece.
+        at += (bytes.len() - text.len() + 1) as u64;
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::args::WhyArgs;
 use crate::output::Output;
-use crate::{failed, read};
+use crate::{failed, read, sys};
 use neap_account::container::{Charged, Container, Member, MemoryFile, container};
 use neap_account::parse::{self, pair};
 use neap_launch::error::Error;
@@ -26,7 +26,7 @@ pub fn show(args: &WhyArgs, path: &str) -> Result<u8, Error> {
 
 /// The path of the cgroup of a process that memory is charged to, as `/proc/PID/cgroup` has it.
 pub fn of_process(pid: u32) -> Result<String, Error> {
-    let text = read::text(format!("/proc/{pid}/cgroup")).map_err(|error| failed::unreadable(pid, &error))?;
+    let text = sys::text(format!("/proc/{pid}/cgroup")).map_err(|error| failed::unreadable(pid, &error))?;
     path_of(&text).ok_or_else(|| Error::failed(format!("process {pid} is in no cgroup that memory is charged to")))
 }
 
@@ -140,7 +140,7 @@ fn members(folder: &Path, notes: &mut Vec<String>) -> Vec<Member> {
     let (mut all, mut missing) = (Vec::new(), Vec::new());
     let mut unread = 0;
     for pid in pids(folder) {
-        let text = match read::text(format!("/proc/{pid}/smaps_rollup")) {
+        let text = match sys::text(format!("/proc/{pid}/smaps_rollup")) {
             Ok(text) => text,
             // Threads of the kernel and processes that end have none.
             Err(error) => {

@@ -54,7 +54,7 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
 
 /// Whether a process has ended and waits for its parent only.
 pub fn is_zombie(pid: u32) -> bool {
-    let status = crate::read::text(format!("/proc/{pid}/status"));
+    let status = crate::sys::text(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX")))
 }
 
@@ -72,7 +72,7 @@ fn denied(pid: u32) -> Error {
 
 /// The error for a process that has no memory: it has ended, or is a part of the kernel.
 pub fn no_memory(pid: u32) -> Error {
-    let Ok(status) = crate::read::text(format!("/proc/{pid}/status")) else { return gone(pid) };
+    let Ok(status) = crate::sys::text(format!("/proc/{pid}/status")) else { return gone(pid) };
     no_memory_by(pid, &status)
 }
 

@@ -1,6 +1,6 @@
 //! Whether a number is still that of the same process, in the same program.
 
-use crate::read::text;
+use crate::sys::text;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 

@@ -1,6 +1,7 @@
 //! Reads a process: from `/proc` to [`Seen`].
 
 use crate::memory::Process;
+use crate::sys::text;
 use crate::{failed, heaps, identity, python, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
@@ -74,11 +75,6 @@ fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     })?;
     seen.range = Some((low, high));
     Ok(seen)
-}
-
-/// A file of the kernel's. Names in it need not be UTF-8.
-pub fn text(path: String) -> io::Result<String> {
-    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The process or thread by whose number the memory of process `pid` can be read: the first thread may have ended while

@@ -1,6 +1,11 @@
-//! The system calls of `neap why` that the standard library lacks, in safe form.
+//! The system calls of `neap why` that the standard library lacks, in safe form, and the kernel's files.
 
-use std::io;
+use std::{fs, io};
+
+/// A file of the kernel's. Names in it need not be UTF-8.
+pub fn text(path: String) -> io::Result<String> {
+    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+}
 
 /// Copies memory of another process, without stopping it; how many bytes there were.
 pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
