@@ -6,8 +6,9 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Output};
+use std::process::{Command, ExitCode};
 
+use neap_tests::system::{self, tail};
 use neap_tests::{Case, Outcome, Stop, package_dir, program, suite, target_dir};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
@@ -204,41 +205,19 @@ fn programs() -> Outcome {
     Ok(())
 }
 
-/// The folder with the programs, made by debootstrap on first use. Their packages are unpacked, and not set up.
+/// The folder with the programs. Their packages are unpacked, and not set up.
 fn folder() -> Result<PathBuf, Stop> {
-    let all = target_dir().join("systems");
-    let (folder, partial) = (all.join("arm64"), all.join("arm64.partial"));
-    if folder.exists() {
-        return Ok(folder);
-    }
-    let debootstrap = program("debootstrap")?;
-    std::fs::create_dir_all(&all)?;
-    if partial.exists() {
-        std::fs::remove_dir_all(&partial)?;
-    }
     let include = "--include=python3,perl,sqlite3,git,redis-server";
-    let options = ["--foreign", "--arch=arm64", "--variant=minbase", include, "bookworm"];
-    let done = Command::new(debootstrap).args(options).arg(&partial).output()?;
-    if !done.status.success() {
-        return Err(Stop::Skip(format!("debootstrap cannot make a system for Arm: {}", tail(&done))));
-    }
-    for package in std::fs::read_dir(partial.join("var/cache/apt/archives"))? {
-        let package = package?.path();
-        if package.extension().is_some_and(|extension| extension == "deb") {
-            let done = Command::new(program("dpkg-deb")?).arg("-x").arg(&package).arg(&partial).output()?;
-            if !done.status.success() {
-                return Err(Stop::Fail(format!("{}: {}", package.display(), tail(&done))));
+    system::made("arm64", &["--foreign", "--arch=arm64", include, "bookworm"], |partial| {
+        for package in std::fs::read_dir(partial.join("var/cache/apt/archives"))? {
+            let package = package?.path();
+            if package.extension().is_some_and(|extension| extension == "deb") {
+                let done = Command::new(program("dpkg-deb")?).arg("-x").arg(&package).arg(partial).output()?;
+                if !done.status.success() {
+                    return Err(Stop::Fail(format!("{}: {}", package.display(), tail(&done))));
+                }
             }
         }
-    }
-    std::fs::rename(&partial, &folder)?;
-    Ok(folder)
-}
-
-/// The end of what a program printed.
-fn tail(done: &Output) -> String {
-    const LINES: usize = 80;
-    let text = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).concat();
-    let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with("... ok")).collect();
-    lines[lines.len().saturating_sub(LINES)..].join("\n")
+        Ok(())
+    })
 }

@@ -155,20 +155,9 @@ fn shape(kind: &str) -> Outcome {
     info.check(heap).map_err(Stop::Fail)
 }
 
-/// The same programs in another release of Debian, which debootstrap makes once. `version` is that of its glibc, if it is
-/// known.
+/// The same programs in another release of Debian. `version` is that of its glibc, if it is known.
 fn release(name: &str, version: &str) -> Outcome {
-    let (root, include) = (neap_tests::target_dir().join("debian").join(name), "--include=gcc,libc6-dev");
-    if !neap_tests::is_root() {
-        return Err(Stop::Skip("needs root, for debootstrap and chroot".to_string()));
-    }
-    if !root.join("usr/bin/gcc").exists() {
-        let debootstrap = neap_tests::program("debootstrap")?;
-        let made = Command::new(debootstrap).args(["--variant=minbase", include, name]).arg(&root).output()?;
-        if !made.status.success() {
-            return Err(Stop::Skip(format!("debootstrap: {}", String::from_utf8_lossy(&made.stdout))));
-        }
-    }
+    let root = neap_tests::system::with_compilers(name)?;
     let runs: &[(&str, &[&str])] = &[
         ("busy", &["6", "20000"]),
         ("busy", &["1", "40000"]),

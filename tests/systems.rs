@@ -4,22 +4,22 @@
 //! The folders with the systems are kept in `target/systems`. All that is mounted there is seen by one test alone, and
 //! gone with it.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode, Output};
 
-use neap_tests::{Case, Outcome, Stop, is_root, library, program, suite, target_dir};
+use neap_tests::system::{tail, with_compilers};
+use neap_tests::{Case, Outcome, Stop, library, program, suite, target_dir};
 
-/// A system: its name, Debian's suite, and what is installed beside the essential packages.
+/// A system: its name, and Debian's release.
 struct System {
     name: &'static str,
-    suite: &'static str,
-    packages: &'static str,
+    release: &'static str,
 }
 
 /// glibc 2.31, in which threads and dlopen are libraries of their own.
-const OLD: System = System { name: "old", suite: "bullseye", packages: "gcc,g++,libc6-dev" };
+const OLD: System = System { name: "old", release: "bullseye" };
 /// glibc 2.43 or newer.
-const NEW: System = System { name: "new", suite: "sid", packages: "gcc,g++,libc6-dev" };
+const NEW: System = System { name: "new", release: "sid" };
 
 fn main() -> ExitCode {
     let case = |system: &'static System, test: &'static str, catches| {
@@ -31,30 +31,6 @@ fn main() -> ExitCode {
         case(&NEW, "surface", "a promise that newer C libraries have withdrawn"),
         case(&NEW, "life", "the same for threads, forks and loaded libraries"),
     ])
-}
-
-/// The folder with the system, made by debootstrap on first use.
-fn folder(system: &System) -> Result<PathBuf, Stop> {
-    if !is_root() {
-        return Err(Stop::Skip("making a system needs root".into()));
-    }
-    let all = target_dir().join("systems");
-    let (folder, partial) = (all.join(system.suite), all.join(format!("{}.partial", system.suite)));
-    if folder.exists() {
-        return Ok(folder);
-    }
-    let debootstrap = program("debootstrap")?;
-    std::fs::create_dir_all(&all)?;
-    if partial.exists() {
-        std::fs::remove_dir_all(&partial)?;
-    }
-    let include = format!("--include={}", system.packages);
-    let done = Command::new(debootstrap).args(["--variant=minbase", &include, system.suite]).arg(&partial).output()?;
-    if !done.status.success() {
-        return Err(Stop::Skip(format!("debootstrap cannot make {}: {}", system.suite, tail(&done))));
-    }
-    std::fs::rename(&partial, &folder)?;
-    Ok(folder)
 }
 
 /// Mounts what the tests need in the folder `$1`, and runs the rest.
@@ -70,7 +46,7 @@ exec "$@""#;
 /// All tests of a test program pass in the system.
 fn passes(system: &System, test: &str) -> Outcome {
     let library = library::require_neap()?;
-    let folder = folder(system)?;
+    let folder = with_compilers(system.release)?;
     let workspace = neap_tests::package_dir().parent().unwrap_or(Path::new("/"));
     let done = Command::new(program("unshare")?)
         .args(["--mount", "sh", "-c", MOUNT, "sh"])
@@ -97,12 +73,4 @@ fn passes(system: &System, test: &str) -> Outcome {
 fn result(done: &Output) -> String {
     let text = String::from_utf8_lossy(&done.stdout);
     text.lines().filter(|line| line.starts_with("test result")).collect::<Vec<_>>().join("; ")
-}
-
-/// The end of what a program printed.
-fn tail(done: &Output) -> String {
-    const LINES: usize = 80;
-    let text = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).concat();
-    let lines: Vec<&str> = text.lines().filter(|line| !line.ends_with("... ok")).collect();
-    lines[lines.len().saturating_sub(LINES)..].join("\n")
 }

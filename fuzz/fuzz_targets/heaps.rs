@@ -6,7 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use neap_heaps::{Mapping, Memory, NoFiles, Run, Unreadable, find};
+use neap_heaps::{Memory, NoFiles, Run, Unreadable, find};
 use std::ops::Range;
 use std::sync::LazyLock;
 use support::damaged::{Damaged, recordings, words};
@@ -62,17 +62,9 @@ fn small(bytes: &[u8]) {
             *word = (DATA + u64::from(u16::from_le_bytes([word[0], word[1]]))).to_le_bytes();
         }
     }
-    let mapping = |range: Range<u64>, name: Option<&str>| Mapping {
-        range,
-        readable: true,
-        writable: true,
-        private: true,
-        name: name.map(str::to_string),
-        ..Mapping::default()
-    };
     let mappings = [
-        mapping(DATA..DATA + DATA_BYTES, Some("/lib/libc.so.6")),
-        mapping(DATA + DATA_BYTES..DATA + length, Some("[heap]")),
+        support::writable(DATA..DATA + DATA_BYTES, Some("/lib/libc.so.6")),
+        support::writable(DATA + DATA_BYTES..DATA + length, Some("[heap]")),
     ];
     for heap in find(&Bytes(bytes), &mappings, &NoFiles) {
         for part in &heap.parts {

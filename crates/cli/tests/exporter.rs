@@ -7,25 +7,15 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use common::{Neap, assert_refused, compile, skip, stderr, stdout};
+use common::{Neap, Running, assert_refused, compile, skip, stderr, stdout};
 use serde_json::Value;
 
 const MIB: f64 = 1_048_576.0;
 const LONG: Duration = Duration::from_secs(60);
-
-/// A process that is ended with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 /// A program that keeps 64 MiB of freed blocks below one that is live, called `kept-by-test-N`: no other test's.
 fn keeper(neap: &Neap) -> Option<(Running, String)> {

@@ -2,25 +2,16 @@
 
 mod common;
 
-use common::{Neap, assert_refused, stderr, stdout};
+use common::{Neap, Running, assert_refused, stderr, stdout};
 use serde_json::Value;
-use std::process::{Child, Command};
-
-struct Sleeper(Child);
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
+use std::process::Command;
 
 /// Catches a program that waits for a terminal where there is none, and figures that are not the process's.
 #[test]
 fn a_table_and_json() {
     let neap = Neap::new();
     let word = format!("1{}.5", std::process::id());
-    let child = Sleeper(Command::new("sleep").arg(&word).spawn().expect("sleep(1)"));
+    let child = Running(Command::new("sleep").arg(&word).spawn().expect("sleep(1)"));
     std::thread::sleep(std::time::Duration::from_millis(200));
     let pattern = format!("^sleep {}$", word.replace('.', "\\."));
     let output = neap.output(["top", "--match", &pattern]);

@@ -1,10 +1,13 @@
 //! Memory that a program has arranged so that walks take for ever: little of it is read, and once.
 
+mod support;
+
 use neap_heaps::{Heap, Mapping, Memory, NoFiles, Run, Unreadable};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use support::writable;
 
 const PAGE: u64 = 4096;
 /// Where the data of a library is, and anonymous memory.
@@ -23,16 +26,10 @@ struct Fake {
 
 impl Fake {
     fn new(data: u64, anonymous: u64, most: usize) -> Fake {
-        let mapping = |range: Range<u64>, name: Option<&str>| Mapping {
-            range,
-            readable: true,
-            writable: true,
-            private: true,
-            name: name.map(str::to_string),
-            ..Mapping::default()
-        };
-        let mappings =
-            vec![mapping(DATA..DATA + data, Some("/lib/library.so")), mapping(ANONYMOUS..ANONYMOUS + anonymous, None)];
+        let mappings = vec![
+            writable(DATA..DATA + data, Some("/lib/library.so")),
+            writable(ANONYMOUS..ANONYMOUS + anonymous, None),
+        ];
         Fake { pages: BTreeMap::new(), mappings, calls: AtomicUsize::new(0), most, ends: false }
     }
 

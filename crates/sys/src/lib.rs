@@ -18,8 +18,6 @@
 #![cfg_attr(not(test), no_std)]
 
 mod allocator;
-#[cfg_attr(target_arch = "x86_64", path = "arch/x86_64.rs")]
-#[cfg_attr(target_arch = "aarch64", path = "arch/aarch64.rs")]
 pub mod arch;
 pub mod global;
 pub mod guards;

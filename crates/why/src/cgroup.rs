@@ -186,6 +186,10 @@ fn pids(folder: &Path) -> Vec<u32> {
 /// The largest files in the file systems in memory that a process sees, where it has those of its own.
 fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
     let who = pid.map_or("self".to_owned(), |pid| pid.to_string());
+    // In another mount namespace the paths are others: those through the process are right here.
+    let namespace = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
+    let is_alike = namespace(&who).is_some_and(|of| namespace("self") == Some(of));
+    let root = if is_alike { String::new() } else { format!("/proc/{who}/root") };
     let mounts = fs::read(format!("/proc/{who}/mountinfo")).unwrap_or_default();
     let mounts = String::from_utf8_lossy(&mounts).into_owned();
     let mut all = Vec::new();
@@ -193,7 +197,7 @@ fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
     for line in mounts.lines().filter(|line| line.contains(" - tmpfs ") || line.contains(" - ramfs ")) {
         let Some(place) = line.split(' ').nth(4) else { continue };
         if !place.starts_with("/sys") && !place.starts_with("/proc") {
-            walk(&format!("/proc/{who}/root"), Path::new(place), &mut all, &mut left);
+            walk(Path::new(&format!("{root}{place}")), &mut all, &mut left);
         }
     }
     all.sort_by_key(|file| std::cmp::Reverse(file.bytes));
@@ -203,19 +207,18 @@ fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
 }
 
 /// Adds the files below a folder of one file system.
-fn walk(root: &str, folder: &Path, all: &mut Vec<MemoryFile>, left: &mut usize) {
+fn walk(folder: &Path, all: &mut Vec<MemoryFile>, left: &mut usize) {
     use std::os::unix::fs::MetadataExt;
-    let real = PathBuf::from(format!("{root}{}", folder.display()));
-    let Ok(device) = fs::metadata(&real).map(|metadata| metadata.dev()) else { return };
-    for entry in fs::read_dir(&real).into_iter().flatten().flatten() {
+    let Ok(device) = fs::metadata(folder).map(|metadata| metadata.dev()) else { return };
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if *left == 0 {
             return;
         }
         *left -= 1;
         let Ok(metadata) = entry.metadata() else { continue };
-        let path = folder.join(entry.file_name());
+        let path = entry.path();
         if metadata.is_dir() && metadata.dev() == device {
-            walk(root, &path, all, left);
+            walk(&path, all, left);
         } else if metadata.is_file() && metadata.blocks() > 0 {
             // Blocks are of 512 bytes, whatever the file system has.
             all.push(MemoryFile { path: path.display().to_string(), bytes: metadata.blocks() * 512 });
@@ -233,5 +236,30 @@ mod tests {
         assert_eq!(path_of("9:name=systemd:/x\n4:memory:/a/b\n0::/z\n").as_deref(), Some("/a/b"));
         assert_eq!(path_of("0::/user.slice/x:y\n").as_deref(), Some("/user.slice/x:y"));
         assert_eq!(path_of("3:cpu,cpuacct:/\n"), None);
+    }
+
+    /// Catches the path of a file in another mount namespace, where this one has another file or none: it is advised to be
+    /// removed.
+    #[test]
+    fn files_of_another_namespace_are_found_here() {
+        use std::io::{BufRead, BufReader};
+        use std::process::{Command, Stdio};
+        let script = "mount -t tmpfs none /mnt && head -c 9000000 /dev/zero > /mnt/large && echo ready && read x";
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
+        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut child = child.expect("unshare(1)");
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("it can be read");
+        let files = memory_files(Some(child.id()));
+        let path = format!("/proc/{}/root/mnt/large", child.id());
+        let there = fs::metadata(&path).is_ok();
+        let _ = child.kill().and_then(|()| child.wait());
+        if line.is_empty() {
+            println!("SKIPPED: no mount in a namespace of one's own here");
+            return;
+        }
+        assert!(there && files.iter().any(|file| file.path == path && file.bytes >= 9_000_000), "{files:?}");
+        assert!(memory_files(None).iter().all(|file| !file.path.starts_with("/proc/")));
     }
 }

@@ -169,11 +169,11 @@ pub fn command(pid: u32) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = bytes.split(|&byte| byte == 0).filter(|word| !word.is_empty());
     let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    if words.is_empty() { vec![name(&format!("/proc/{pid}/comm"))] } else { words }
+    if words.is_empty() { vec![name(format!("/proc/{pid}/comm"))] } else { words }
 }
 
-fn name(path: &str) -> String {
-    fs::read(path).map_or_else(|_| String::new(), |bytes| String::from_utf8_lossy(&bytes).trim_end().to_owned())
+fn name(path: String) -> String {
+    text(path).unwrap_or_default().trim_end().to_owned()
 }
 
 /// The threads.
@@ -183,7 +183,7 @@ fn threads(pid: u32, effort: Effort) -> Vec<Thread> {
         Effort::Full => {
             let folder = format!("/proc/{pid}/task/{tid}");
             let call = text(format!("{folder}/syscall")).unwrap_or_default();
-            Thread { tid, name: name(&format!("{folder}/comm")), stack_pointer: stack_pointer(&call) }
+            Thread { tid, name: name(format!("{folder}/comm")), stack_pointer: stack_pointer(&call) }
         }
     };
     tids(pid).into_iter().map(thread).collect()
@@ -236,7 +236,6 @@ fn has_section(file: &fs::File, name: &[u8]) -> Option<bool> {
 
 /// Whether the program is for 32 bits.
 fn is_32_bit(pid: u32) -> bool {
-    use std::os::unix::fs::FileExt;
     let mut head = [0; 5];
     let read = fs::File::open(format!("/proc/{pid}/exe")).and_then(|file| file.read_exact_at(&mut head, 0));
     read.is_ok() && head == *b"\x7fELF\x01"

@@ -12,6 +12,12 @@ use std::os::unix::fs::FileExt;
 
 const PAGE: u64 = 4096;
 
+/// A private mapping that may be read and written.
+pub fn writable(range: Range<u64>, name: Option<&str>) -> Mapping {
+    let name = name.map(str::to_string);
+    Mapping { range, readable: true, writable: true, private: true, name, ..Mapping::default() }
+}
+
 /// The memory of a running process.
 pub struct Process {
     pid: u32,

@@ -1,33 +1,11 @@
 //! All that depends on the processor, for x86-64. A port to another one is one more file like this.
 
+use super::{Access, Fault};
 use core::arch::{asm, global_asm, naked_asm};
 use neap_core::Heap;
 use neap_core::heap::{Block, ThreadSlot};
 use neap_core::helper::Leave;
 use neap_sites::unwind::Frame;
-
-// The slot of the thread (`neap_core::heap::ThreadSlot`): three words of initial-exec thread-local storage, so that
-// neither a call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`,
-// whose address the dynamic linker stores into the template before the first thread gets its copy.
-global_asm!(
-    ".pushsection .tdata,\"awT\",@progbits",
-    ".p2align 3",
-    ".hidden neap_seat",
-    ".globl neap_seat",
-    ".type neap_seat, @object",
-    ".size neap_seat, 24",
-    "neap_seat:",
-    ".quad {none}",
-    ".long {idle}",
-    ".long 0",
-    ".quad 0",
-    ".popsection",
-    none = sym neap_core::heap::NONE,
-    idle = const ThreadSlot::IDLE.cast_signed(),
-);
-
-const _: () = assert!(core::mem::offset_of!(ThreadSlot, heap) == 0 && core::mem::offset_of!(ThreadSlot, busy) == 8);
-const _: () = assert!(core::mem::offset_of!(ThreadSlot, forks) == 12 && size_of::<ThreadSlot>() == 24);
 
 /// A call that uses the thread's heap. The thread's slot is marked as in a call until [`Entered::leave`].
 #[derive(Clone, Copy, Debug)]
@@ -341,12 +319,6 @@ pub unsafe fn syscall(number: usize, a: [usize; 6]) -> isize {
 /// The number of the system call fork, where there is one.
 pub const FORK: Option<core::ffi::c_long> = Some(libc::SYS_fork);
 
-/// Whether this is the result of a system call that failed.
-pub fn is_error(result: isize) -> bool {
-    const MAX_ERRNO: isize = 4095;
-    (-MAX_ERRNO..0).contains(&result)
-}
-
 /// Starts a thread that the C library does not know, by clone(flags, stack, tid, 0, tls): on `stack` (its end, aligned
 /// to 16), with the thread pointer `tls`. Its number is stored in `tid`, as `flags` say. Returns the number, or the
 /// negated error.
@@ -450,26 +422,6 @@ pub unsafe fn write_thread_record(pointer: *mut u8) {
     }
 }
 
-/// How an instruction used memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// It read.
-    Read,
-    /// It wrote.
-    Write,
-    /// It was to be executed.
-    Execute,
-}
-
-/// What a signal has interrupted.
-#[derive(Clone, Copy, Debug)]
-pub struct Fault {
-    /// The registers.
-    pub frame: Frame,
-    /// How the instruction used memory, where the signal is a page fault.
-    pub access: Access,
-}
-
 /// What the context says that the kernel passes to a handler.
 ///
 /// # Safety
@@ -542,12 +494,6 @@ global_asm!(
 );
 
 const _: () = assert!(libc::SYS_rt_sigreturn == 15);
-
-unsafe extern "C" {
-    /// Where a handler returns to: ends the signal.
-    #[link_name = "neap_signal_return"]
-    pub fn signal_return();
-}
 
 /// The registers at an instruction in the calling function.
 #[inline(always)]
