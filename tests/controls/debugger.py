@@ -1,13 +1,13 @@
-"""Calls functions in a running process, as a debugger does: the process is stopped wherever it is, its main thread runs the
-function, and goes on as if nothing had been.
+"""Calls functions in a running process, as a debugger does. The process is stopped wherever it is, its main thread runs
+the function, and goes on as if nothing had been.
 
-gdb itself is not enough: before version 14 it cannot write the registers of processors with AMX, so it calls nothing there,
-and the process that it leaves dies. x86-64 only.
+gdb itself is not enough: before version 14 it cannot write the registers of processors with AMX, so it calls nothing
+there, and the process that it leaves dies. x86-64 only.
 
     debugger.py PID LIBRARY FUNCTION [ARGUMENT...] [-- LIBRARY FUNCTION [ARGUMENT...]]...
 
-makes these calls one after the other and prints what each returns. An argument is a number, the result of an earlier call
-(`$1`: the first), what a variable holds (`libc:stdout`), or else a string.
+makes these calls one after the other and prints what each returns. An argument is a number, the result of an earlier
+call (`$1`: the first), what a variable holds (`libc:stdout`), or else a string.
 """
 import ctypes, os, re, signal, struct, subprocess, sys
 
@@ -34,8 +34,8 @@ def find(pid, library, name):
         field = line.split(maxsplit=5)
         path = field[5].strip() if len(field) == 6 else ""
         if re.match(re.escape(library) + r"[-.\d]*\.so", os.path.basename(path)):
-            table = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True).stdout
-            found = re.search(rf"^([0-9a-f]+) \w {re.escape(name)}(@@\S+)?$", table, re.M)
+            table = subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True, check=True)
+            found = re.search(rf"^([0-9a-f]+) \w {re.escape(name)}(@@\S+)?$", table.stdout, re.M)
             if not found:
                 raise SystemExit(f"{path} has no symbol {name}")
             return int(field[0].split("-")[0], 16) + int(found[1], 16)
@@ -78,7 +78,7 @@ class Stopped:
         return struct.unpack("Q", self.memory.read(8))[0]
 
     def call(self, address, *arguments):
-        """Has the function run, with at most three arguments, and returns what it leaves in the register for results."""
+        """Has the function run, with at most three arguments, and returns the register for results."""
         kept = self.registers(GENERAL), self.registers(EXTENDED)
         words = list(struct.unpack("27Q", kept[0]))
         # Below the red zone; the function returns to 0, where nothing is, and so stops.

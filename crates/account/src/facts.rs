@@ -39,7 +39,7 @@ impl Facts {
     pub fn of(report: &Report, seen: &Seen) -> Self {
         let sum = |of: fn(&HeapFigures) -> u64| report.heaps.iter().map(of).sum::<u64>();
         let arenas: Vec<&HeapPart> = seen.heaps.iter().filter(|part| !part.mapped).collect();
-        let glibc = |part: &&&HeapPart| part.figures.allocator.starts_with("glibc");
+        let glibc = |part: &&&HeapPart| is_glibc(&part.figures.allocator);
         let is_own = |mapping: &&Mapping| !mapping.shared && (mapping.inode == 0 || mapping.figures.anonymous > 0);
         let forked = |mapping: &Mapping| {
             let f = &mapping.figures;
@@ -61,17 +61,17 @@ impl Facts {
             forked: own.iter().map(|mapping| forked(mapping)).sum(),
             copied: in_part.map(|mapping| mapping.figures.anonymous - forked(mapping)).sum(),
             locked_zeros: seen.locked_zeros,
-            trimmable: seen
-                .heaps
-                .iter()
-                .filter(|part| part.figures.allocator.starts_with("glibc"))
-                .map(|part| part.figures.trimmable_bytes)
-                .sum(),
+            trimmable: sum(|figures| if is_glibc(&figures.allocator) { figures.trimmable_bytes } else { 0 }),
         }
     }
 }
 
-/// The allocator that keeps most; it is said if others keep more than a tenth.
+/// Whether an allocator is a version of glibc's.
+pub fn is_glibc(allocator: &str) -> bool {
+    allocator.starts_with("glibc")
+}
+
+/// The allocator that keeps most, with a mention of others if these keep more than a tenth.
 fn keeper(heaps: &[HeapFigures]) -> String {
     let mut all: Vec<(&str, u64)> = Vec::new();
     for figures in heaps {
@@ -83,7 +83,7 @@ fn keeper(heaps: &[HeapFigures]) -> String {
     let kept: u64 = all.iter().map(|(_, sum)| sum).sum();
     match all.into_iter().max_by_key(|(_, sum)| *sum) {
         Some((name, most)) if most >= kept - kept / 10 => name.to_owned(),
-        Some((name, _)) => format!("{name}, with other allocators,"),
+        Some((name, _)) => format!("{name} (and others)"),
         None => "its allocator".to_owned(),
     }
 }
@@ -110,7 +110,7 @@ mod tests {
             let seen = Seen { heaps: vec![part("glibc 2.36", 1000), part("jemalloc 5.3", others)], ..Seen::default() };
             Facts::of(&crate::report(&seen), &seen)
         };
-        assert_eq!((of(500).trimmable, of(500).keeper.as_str()), (1000, "glibc 2.36, with other allocators,"));
+        assert_eq!((of(500).trimmable, of(500).keeper.as_str()), (1000, "glibc 2.36 (and others)"));
         assert_eq!(of(50).keeper, "glibc 2.36");
     }
 }

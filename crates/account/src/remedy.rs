@@ -1,6 +1,6 @@
 //! What would give memory back, how much by a stated rule, and how it is done.
 
-use crate::facts::Facts;
+use crate::facts::{Facts, is_glibc};
 use crate::model::{Cause, Kind, Remedy, Report};
 use crate::runtime;
 use crate::seen::Seen;
@@ -102,10 +102,6 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
 /// The program, as one word of a command.
 fn program(seen: &Seen) -> String {
     seen.command.first().and_then(|name| shell::word(name)).unwrap_or_else(|| "CMD".into())
-}
-
-fn is_glibc(allocator: &str) -> bool {
-    allocator.starts_with("glibc")
 }
 
 /// Controls of other allocators.

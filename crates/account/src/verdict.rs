@@ -118,10 +118,9 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
         }
         Cause::ThreadCaches => {
             format!(
-                "{} of {rss} are free blocks in the caches of {} threads ({})",
+                "{} of {rss} are free blocks in the caches of {} threads: {keeper}",
                 bytes(facts.cached),
-                report.threads,
-                keeper.trim_end_matches(',')
+                report.threads
             )
         }
         Cause::Retention => format!("{kept} of {rss} are free blocks that {keeper} keeps"),
