@@ -33,9 +33,10 @@ const COLLAPSE: usize = 25;
 const LEAST_US: u64 = 15;
 /// A huge page that takes more microseconds of processor time is slow: so long take 512 faults on a quick machine.
 const SLOW_US: u64 = 400;
-/// All slow huge pages of the process may take so many microseconds, and one part in `SHARE` of its processor time.
-const START_US: u64 = 10_000;
-const SHARE: u64 = 32;
+/// All slow huge pages of the process may take so many microseconds, and one part in `SHARE` of its processor time. It is
+/// little, as the thread that allocates waits for them: 2 to 3 ms each, where small pages take as long, but one by one.
+const START_US: u64 = 1_000;
+const SHARE: u64 = 256;
 
 /// Microseconds that slow huge pages took.
 static SPENT: AtomicU64 = AtomicU64::new(0);
