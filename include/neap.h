@@ -6,8 +6,8 @@
  *
  * All functions may be called from any thread, and none sets errno. malloc, free and their kin may be called from signal
  * handlers, whatever they interrupt. The functions here are not meant for that, but for neap_version and
- * neap_result_text; in a handler that interrupted malloc or free they wait for nobody: figures are 0, and nothing goes
- * back to the system.
+ * neap_result_text; in a handler that interrupted malloc or free they wait for no other thread: figures are 0, and
+ * nothing goes back to the system.
  */
 #ifndef NEAP_H
 #define NEAP_H
@@ -133,7 +133,7 @@ void neap_thread_idle(void);
  *
  * A hook is told of some blocks, chosen so that they stand for all: each byte that a thread asks for starts a sample with
  * the same chance, one in `interval` (a Poisson process). A block of `s` bytes is a sample with the probability
- * p = 1 - exp(-s / interval), and its weight is s / p: the sum of weights is the bytes that were asked for, in the mean,
+ * p = 1 - exp(-s / interval), and its weight is s / p: the sum of weights is on average the bytes that were asked for,
  * and weight / requested is the number of blocks that it stands for. When a sample is freed, the hook is told again; a
  * profile of what is live takes the first event out then. realloc of a sample to another size is a new block and the end
  * of the old one.
@@ -161,7 +161,7 @@ struct neap_sample {
 
 typedef void (*neap_hook)(const struct neap_sample *sample, void *context);
 
-/* From now on `hook` is told of samples that are `interval` bytes apart in the mean (0 counts as 1: every block). It
+/* From now on `hook` is told of samples that are `interval` bytes apart on average (0 counts as 1: every block). It
  * takes the place of the one before; NULL ends sampling. A thread that is in a call at that moment follows soon after,
  * and may still call the old hook. */
 int neap_sample(neap_hook hook, void *context, size_t interval);
@@ -176,7 +176,7 @@ int neap_sample(neap_hook hook, void *context, size_t interval);
  * docs/examples/profile.c is an example.
  */
 
-/* Begins to keep samples that are `interval` bytes apart in the mean; 0: the usual 512 KiB; 1: each block (slower). Blocks
+/* Begins to keep samples that are `interval` bytes apart on average; 0: the usual 512 KiB; 1: each block (slower). Blocks
  * that were allocated before are in no profile. If samples are kept already (NEAP_PROFILE, neap profile --pid), only the
  * distance changes. NEAP_NO_MEMORY: there is no memory (5 MiB; 36 MiB for each block) or no file for the samples. Not for
  * signal handlers. The child of a fork keeps samples of its own, from none on. */

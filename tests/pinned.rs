@@ -270,7 +270,7 @@ fn page() -> Outcome {
     browser::pictures(&directory, &page, &[("pinned-wide", 1280, false), ("pinned-dark", 1280, true)], 1200, 20_000)
 }
 
-/// A process with so many MiB live is looked at by the command; then once more while it notices each stop.
+/// A process with this many MiB live is looked at by the command; then once more while it notices each stop.
 fn big(mebibytes: u64) -> Outcome {
     /// Of memory that the machine has besides.
     const LEFT: u64 = 4 << 10;

@@ -112,7 +112,7 @@ fn static_program() -> Outcome {
     Ok(())
 }
 
-/// One test attaches at a time: the kernel counts readers of a file, whoever they are.
+/// One test attaches at a time: the kernel counts all readers of a file.
 static ALONE: Mutex<()> = Mutex::new(());
 
 /// The kernel's tracing, with probes of this test alone, in buffers of their own.

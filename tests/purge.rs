@@ -1,5 +1,5 @@
-//! Free memory of a real process: that it goes back while the program idles, and that whoever sees to it is in
-//! nobody's way: signals, forks, files, users, namespaces, filters of system calls, memory limits.
+//! Free memory of a real process: that it goes back while the program idles, and that the helper thread does
+//! not disturb: signals, forks, files, users, namespaces, filters of system calls, memory limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -168,11 +168,9 @@ fn main() -> ExitCode {
     for policy in POLICIES {
         for forks in [false, true] {
             let name = if forks { "load_with_forks" } else { "load" };
-            cases.push(Case::new(
-                format!("{name}::{policy}"),
-                "memory that is purged while somebody uses it",
-                move || load(policy, forks, 2),
-            ));
+            cases.push(Case::new(format!("{name}::{policy}"), "memory that is purged while it is in use", move || {
+                load(policy, forks, 2)
+            }));
             cases.push(
                 Case::new(format!("soak::{name}_{policy}"), "the same, rarer", move || {
                     load(policy, forks, soak_seconds())
@@ -190,7 +188,7 @@ fn main() -> ExitCode {
     suite::main(cases)
 }
 
-/// Runs a case for at most `seconds`. All of this is neap's promise, and nobody else's.
+/// Runs a case for at most `seconds`. Other allocators make none of these promises.
 fn run(source: &Source, case: &str, (name, value): (&str, &str), seconds: u64) -> Result<Finished, Stop> {
     library::require_neap()?;
     let mut run = Run::new(source.build()?).arg(case).timeout(Duration::from_secs(seconds));
@@ -289,7 +287,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for _ in 0..100 {
-            // What is left in it belongs to the test: nobody else knows the cgroup.
+            // What is left in it belongs to the test, which made the cgroup.
             let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
             for pid in left.lines().filter_map(|line| line.parse().ok()) {
                 let _ = sys::kill(pid, sys::Signal::KILL);

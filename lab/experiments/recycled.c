@@ -1,4 +1,4 @@
-/* calloc of recycled blocks that nobody touches afterwards: does resident memory grow?
+/* calloc of recycled blocks that are not touched afterwards: does resident memory grow?
  *
  * touched:   malloc and touch --mib of blocks of one size, free all, wait, calloc all. By then the
  *            memory went back to the system (or should have), so clearing it would make it resident.

@@ -1,5 +1,5 @@
 /* Random stress for as many seconds as the first argument says: all sizes, all functions, threads that come and
- * go, blocks freed by others, contents checked by pattern. With a second argument, also a fork so many milliseconds
+ * go, blocks freed by others, contents checked by pattern. With a second argument, also a fork this many milliseconds
  * after the last. */
 #include "check.h"
 #include <malloc.h>

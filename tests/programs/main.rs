@@ -75,7 +75,7 @@ fn free_port() -> Result<u16, Stop> {
     free.ok_or_else(|| Stop::Fail("no port from 10000 to 29999 is free".into()))
 }
 
-/// Whether somebody listens on `port`.
+/// Whether a server listens on `port`.
 fn answers(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }

@@ -17,7 +17,7 @@ static void large(void) { back(garbage_large); }
 static void small(void) { back(garbage_small); }
 static void mixed(void) { back(garbage_mixed); }
 
-/* The thread that freed is in a system call, and nobody else runs. */
+/* The thread that freed is in a system call, and no other thread runs. */
 static void *free_then_read(void *arg) {
     char byte;
     garbage_mixed();
@@ -119,7 +119,7 @@ static void helper_comes_and_goes(void) {
         CHECK(status_kib("VmRSS:") < LEFT_KIB);
     }
 }
-/* Under 1 MiB waits: nobody comes, however often. */
+/* Under 1 MiB waits: no helper is started, however often. */
 static void little_memory(void) {
     for (int round = 0; round < 300; round++) {
         garbage(20, 16, 8 << 10);

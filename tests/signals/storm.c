@@ -14,7 +14,7 @@
  *
  * Each thread has timers of its own (timer_create with SIGEV_THREAD_ID), 50 us apart. Blocks hold a header with size and
  * seed and are filled; they go from handlers to main code and back, and between threads, through slots that are swapped
- * atomically. Whoever has a block checks it before it resizes or frees it.
+ * atomically. The thread that takes a block checks it before it resizes or frees it.
  */
 #include "check.h"
 #include <dlfcn.h>
@@ -121,7 +121,7 @@ static char *resize(char *p, uint64_t r) {
     return sign(p, size, (uint32_t)r);
 }
 
-/* One thing to do with one slot, by whoever comes. */
+/* One operation on one slot, by any thread. */
 static void work(uint64_t r) {
     _Atomic(char *) *slot = &slots[r >> 20 & (SLOTS - 1)];
     char *p = atomic_exchange(slot, NULL);
@@ -201,7 +201,7 @@ static void stop_timers(void) {
     if (has('n')) timer_delete(timers[1]);
 }
 
-/* What a thread leaves to whoever joins it. */
+/* What a thread leaves to the thread that joins it. */
 struct left { timer_t timers[2]; void *stack; };
 
 static void *thread(void *argument) {

@@ -82,7 +82,7 @@ fn experiment(design: &Design) -> Experiment {
         charts: design.charts.clone(),
         tables: design.tables.clone(),
         listings: listings(design),
-        notes: vec!["Nobody measured `this`.".into()],
+        notes: vec!["`this` was not measured.".into()],
         seconds: Some(61.0),
         ..Experiment::default()
     }

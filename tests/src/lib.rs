@@ -66,7 +66,7 @@ pub fn strace() -> Result<PathBuf, Stop> {
 }
 
 /// Copies a program to where it can be executed, by a process of its own: a child of this one that is just being started
-/// would have the file open for writing, and nobody could execute it.
+/// would have the file open for writing, and it could not be executed.
 pub fn install(from: &Path, to: &Path) -> Outcome {
     Run::new("install").args(["-m", "755"]).arg(from).arg(to).plain().run()?.success()?;
     Ok(())

@@ -190,7 +190,7 @@ struct Group {
 
 impl Group {
     fn signal(&self, signal: Signal) {
-        // ESRCH: nobody is left.
+        // ESRCH: no process is left.
         let _ = sys::kill_group(self.child.id(), signal);
     }
 

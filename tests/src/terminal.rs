@@ -15,7 +15,7 @@ use crate::{Stop, program};
 /// A terminal, and the program in its foreground.
 #[derive(Debug)]
 pub struct Terminal {
-    /// The side of whoever sits there.
+    /// The user's side.
     keys: File,
     /// The program, or the setsid(1) that waits for it.
     child: Child,
@@ -97,7 +97,7 @@ impl Terminal {
         let mut bytes = [0; 4096];
         match self.keys.read(&mut bytes) {
             Ok(count) if count > 0 => self.shown.push_str(&String::from_utf8_lossy(&bytes[..count])),
-            // Nothing yet, or nobody has the other side any more.
+            // Nothing yet, or the other side is closed.
             _ => std::thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -143,7 +143,7 @@ fn screen(shown: &str) -> Vec<String> {
     lines.into_iter().map(String::from_iter).collect()
 }
 
-/// A new pseudo-terminal: the side of whoever sits there, which does not wait, and the name of the other.
+/// A new pseudo-terminal: the user's side, which does not wait, and the name of the other.
 fn open() -> Result<(File, PathBuf)> {
     let mut name = [0 as libc::c_char; 128];
     // SAFETY: the calls take descriptors, and a buffer with its length; the descriptor is new and belongs to the file.

@@ -8,7 +8,7 @@ use neap_coretest::{Call, Config, Owner};
 
 fn calloc(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
     let p = t.with(a, |heap| a.calloc(heap, size));
-    // SAFETY: the block has so many bytes.
+    // SAFETY: the block has that many bytes.
     assert_eq!(unsafe { a.os.first_nonzero(p, size) }, None, "a block of {size} bytes");
     p
 }
@@ -112,7 +112,7 @@ fn zeroed_blocks_of_slabs() {
         let blocks: Vec<_> = (0..8).map(|_| calloc(&a, &t, size)).collect();
         assert_eq!(a.figures().large_blocks, 0);
         let usable = SIZE[class::of(size)] as usize;
-        // SAFETY: the blocks have so many bytes.
+        // SAFETY: the blocks have that many bytes.
         blocks.iter().for_each(|p| unsafe { p.write_bytes(0xA5, size) });
         blocks.into_iter().for_each(|p| free(&a, &t, p));
         if usable < SIZE[FIRST_PAGED] as usize {

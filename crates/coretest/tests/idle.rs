@@ -8,7 +8,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// Bytes of blocks of one class.
 const BYTES: usize = 8 << 20;
-/// One block in so many survives.
+/// One block in this many survives.
 const SURVIVORS: usize = 20;
 /// OS pages of tables and heaps that a program of this size has: five tables of a few pages, and some pages of heaps.
 const TABLES: usize = 32;
@@ -167,7 +167,7 @@ fn parts_of_a_long_range() {
     let mut seen = Vec::new();
     for p in blocks {
         // A block of which nothing is touched would go at once.
-        // SAFETY: the block has so many bytes.
+        // SAFETY: the block has that many bytes.
         unsafe { p.add(LEN - 1).write(1) };
         free(&a, &own, p);
         tick();
@@ -605,7 +605,7 @@ fn batches_end_where_huge_pages_do() {
     let a = system(4096);
     let thread = thread(&a);
     let blocks = [malloc(&a, &thread, LEN), malloc(&a, &thread, CHUNK)];
-    // SAFETY: the block has so many bytes.
+    // SAFETY: the block has that many bytes.
     unsafe { blocks[0].write_bytes(1, LEN) };
     free(&a, &thread, blocks[0]);
     settle(&a);

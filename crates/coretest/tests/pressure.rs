@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
-/// Blocks of `size` bytes until there is no other, at most so many bytes.
+/// Blocks of `size` bytes until there is no other, with a limit in bytes.
 fn fill(a: &Shared, thread: &Owner, size: usize, most: usize) -> Vec<*mut u8> {
     (0..most / size).map(|_| try_malloc(a, thread, size)).take_while(|p| !p.is_null()).collect()
 }
@@ -46,7 +46,7 @@ fn a_block_grows_to_the_limit() {
     a.policy.set_limit(Limit::Bytes(64 * MIB));
     let t = thread(&a);
     let (mut p, mut size) = (try_malloc(&a, &t, MIB), MIB);
-    // SAFETY: the block has so many bytes.
+    // SAFETY: the block has that many bytes.
     unsafe { p.write_bytes(7, size) };
     loop {
         // SAFETY: the heap is lent by its thread; the block is this test's and has `size` bytes.
@@ -68,7 +68,7 @@ fn a_block_grows_to_the_limit() {
 fn free_much(a: &Shared, t: &Owner) -> (usize, usize) {
     let blocks = fill(a, t, MIB, 200 * MIB);
     assert_eq!(blocks.len(), 200);
-    // SAFETY: the blocks have so many bytes.
+    // SAFETY: the blocks have that many bytes.
     blocks.iter().for_each(|p| unsafe { p.write_bytes(1, MIB) });
     let mut most = 0;
     for p in blocks {
@@ -222,7 +222,7 @@ fn a_helper_is_woken_where_more_waits_than_may() {
     let [first, second, third] = [4, 3, 3].map(|size| malloc(&a, &t, size * MIB));
     free(&a, &t, first);
     a.tick();
-    assert_eq!(a.free_bytes().0, 4 * MIB, "so much may wait");
+    assert_eq!(a.free_bytes().0, 4 * MIB, "that much may wait");
     let woken = a.os.helper().woken();
     free(&a, &t, second);
     assert_eq!(a.os.helper().woken(), woken, "7 MiB");

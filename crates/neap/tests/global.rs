@@ -61,7 +61,7 @@ fn threads() {
     let freer = thread::spawn(move || {
         let mut count = 0;
         for (mark, block) in blocks {
-            assert!(block.iter().all(|&b| b == mark as u8), "the block was written by somebody else");
+            assert!(block.iter().all(|&b| b == mark as u8), "the block was written by another owner");
             count += 1;
         }
         count

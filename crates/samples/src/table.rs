@@ -251,7 +251,7 @@ impl<'a> Table<'a> {
     /// Removes the block at `address` from the place `at`; false if it is not there.
     fn remove(&self, at: usize, address: u64) -> bool {
         let word = self.word(at + live::ADDRESS);
-        // Acquire pairs with the Release of `allocated`. Whoever makes it busy has the entry alone.
+        // Acquire pairs with the Release of `allocated`. The thread that makes it busy owns the entry.
         let taken = word.load(Ordering::Relaxed) == address
             && word.compare_exchange(address, live::BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
         if taken {

@@ -35,7 +35,7 @@ pub struct Row {
 /// Where the return address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Back {
-    /// So many words below the frame address.
+    /// This number of words below the frame address.
     Below(u8),
     /// Behind the caller's frame pointer, which is stored.
     BehindPointer,

@@ -37,7 +37,7 @@ impl Fuel {
         Fuel { stop, ..Fuel::new(time, size.saturating_mul(TIMES).saturating_add(BYTES)) }
     }
 
-    /// So much time from now on, and so many bytes.
+    /// This much time from now on, and this number of bytes.
     pub fn new(time: Duration, bytes: u64) -> Fuel {
         let now = Instant::now();
         let until = now.checked_add(time).unwrap_or(now);
@@ -45,7 +45,7 @@ impl Fuel {
         Fuel { until, bytes, reads, over, stop: || false }
     }
 
-    /// Takes what a read of so many bytes costs; false if that is not left, or once it was not.
+    /// Takes what a read of that many bytes costs; false if that is not left, or once it was not.
     pub fn take(&self, bytes: u64) -> bool {
         // Relaxed: only numbers are shared.
         if self.is_over() {

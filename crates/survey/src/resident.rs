@@ -151,7 +151,7 @@ mod tests {
         assert_eq!(zeros, 1);
         let held = pages.written(&memory, start..start + 16 * pages.size).expect("pages");
         assert!(held == 2 * pages.size || found == [true; 16], "{held}");
-        // Less where the system gives huge pages, but never what nobody touched.
+        // Less where the system gives huge pages, but never what was not touched.
         assert!(before == 0 && pages.held(start..start + (1 << 20)).expect("pages") >= 2 * pages.size);
     }
 }

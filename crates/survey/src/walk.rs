@@ -264,8 +264,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds a sample of a small block, on OS pages with so many live bytes (none: those have gone back); `lives`: at its
-    /// place is a live block.
+    /// Adds a sample of a small block. `live`: the bytes in use on its OS pages (0: the page has gone back); `lives`:
+    /// a live block is at its place.
     fn add_sample(&mut self, sample: &Placed, live: &[u64], lives: bool) {
         let page = self.pages.size;
         let (offset, size) = (sample.address & (CHUNK as u64 - 1), block_size(sample.class));

@@ -51,7 +51,7 @@ impl Mine<'_> {
         class < FIRST_PAGED && self.slabs[class].get() >= PROVEN
     }
 
-    /// Whether the heap holds so many slabs that it may get a huge area for one more. Threads that hold little each, in
+    /// Whether the heap holds enough slabs to get a huge area for one more. Threads that hold little each, in
     /// slabs of many classes, get none.
     pub(crate) fn holds_many(self) -> bool {
         self.slabs.iter().map(|count| count.get() as usize).sum::<usize>() >= LEAST_IN_SLABS * AREA

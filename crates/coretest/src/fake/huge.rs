@@ -23,7 +23,7 @@ pub(super) struct Huge {
 }
 
 impl Huge {
-    /// A pool of so many pages.
+    /// A pool with this number of pages.
     pub(super) fn new(pool: usize) -> Self {
         Huge {
             allowed: Vec::new(),

@@ -12,9 +12,9 @@ use serde::Serialize;
 /// The conditions of the runs; of what the system does not say there is nothing.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Conditions {
-    /// Around a fault of a file the kernel maps so many bytes.
+    /// Bytes that the kernel maps around a fault of a file.
     pub fault_around: Option<u64>,
-    /// Of each file, before and after: a read of the disk takes so many bytes at most.
+    /// Of each file, before and after: maximum bytes of a read of the disk.
     pub readahead: [Option<u64>; 2],
     /// Of each file: its share in the page cache before the runs, medians.
     pub cached: [Cached; 2],

@@ -33,8 +33,8 @@ const COLLAPSE: usize = 25;
 const LEAST_US: u64 = 15;
 /// A huge page that takes more microseconds of processor time is slow: so long take 512 faults on a quick machine.
 const SLOW_US: u64 = 400;
-/// All slow huge pages of the process may take so many microseconds, and one part in `SHARE` of its processor time. It is
-/// little, as the thread that allocates waits for them: 2 to 3 ms each, where small pages take as long, but one by one.
+/// All slow huge pages of the process may take `START_US` microseconds and one part in `SHARE` of its processor time. That
+/// is little, as the thread that allocates waits for each, 2 to 3 ms. Small pages take as long there, but one by one.
 const START_US: u64 = 1_000;
 const SHARE: u64 = 256;
 
@@ -202,7 +202,7 @@ pub fn is_dense(p: *mut u8, len: usize, ask: impl Fn(*mut u8, usize, &mut [Run])
 
 /// Microseconds that promotion took.
 static PROMOTED: AtomicU64 = AtomicU64::new(0);
-/// Promotion may take one part in so many of the process's processor time: 4 ms in 100 ms, as a tick has.
+/// Promotion may take one part in `PROMOTED_SHARE` of the process's processor time: 4 ms in 100 ms, as a tick has.
 const PROMOTED_SHARE: u64 = 25;
 
 /// See `Os::promotion_time`.
