@@ -176,8 +176,8 @@ int neap_sample(neap_hook hook, void *context, size_t interval);
  * docs/examples/profile.c is an example.
  */
 
-/* Begins to keep samples that are `interval` bytes apart on average; 0: the usual 512 KiB; 1: each block (slower). Blocks
- * that were allocated before are in no profile. If samples are kept already (NEAP_PROFILE, neap profile --pid), only the
+/* Begins to keep samples that are `interval` bytes apart on average; 0: the usual 512 KiB; 1: each block (slower).
+ * Blocks that were allocated before are in no profile. If samples are kept already (NEAP_PROFILE, neap profile --pid), only the
  * distance changes. NEAP_NO_MEMORY: there is no memory (5 MiB; 36 MiB for each block) or no file for the samples. Not for
  * signal handlers. The child of a fork keeps samples of its own, from none on. */
 int neap_profile_start(size_t interval);

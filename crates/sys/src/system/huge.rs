@@ -33,8 +33,8 @@ const COLLAPSE: usize = 25;
 const LEAST_US: u64 = 15;
 /// A huge page that takes more microseconds of processor time is slow: so long take 512 faults on a quick machine.
 const SLOW_US: u64 = 400;
-/// All slow huge pages of the process may take `START_US` microseconds and one part in `SHARE` of its processor time. That
-/// is little, as the thread that allocates waits for each, 2 to 3 ms. Small pages take as long there, but one by one.
+/// All slow huge pages of the process may take `START_US` microseconds and one part in `SHARE` of its processor time.
+/// That is little, as the thread that allocates waits for each, 2 to 3 ms. Small pages take as long there, but one by one.
 const START_US: u64 = 1_000;
 const SHARE: u64 = 256;
 
