@@ -1,4 +1,8 @@
-//! `neap top` on a terminal: what it shows, what keys do, and how it leaves the terminal.
+//! `neap top` on a terminal: what it shows, what keys do, and how it leaves the terminal. `neap why` and its neighbours on
+//! a terminal of 80 columns, and the page of `neap why --html` in a browser, with names that are long and odd.
+
+#[path = "top/views.rs"]
+mod views;
 
 use std::ffi::OsStr;
 use std::process::ExitCode;
@@ -24,6 +28,14 @@ fn main() -> ExitCode {
         ),
         Case::new("top::ends", "a screen that Ctrl-C does not end", || ends_with("\x03")),
         Case::new("top::narrow", "a window in which nothing can be drawn", narrow),
+        Case::new("columns::why", "a line that a terminal of 80 columns breaks", views::lines_of_why),
+        Case::new("columns::others", "the same of `neap top`, `stats` and `advise`", views::lines_of_others),
+        Case::new(
+            "page::why",
+            "a page that is wider than a phone, hard to read, or asks the network",
+            views::page_of_a_process,
+        ),
+        Case::new("page::container", "the same of the page of a container", views::page_of_a_container),
     ])
 }
 

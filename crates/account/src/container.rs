@@ -200,7 +200,7 @@ fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, Stri
     let whole = bytes(of.current);
     let first = match cause {
         Cause::PageCache => format!(
-            "{} of {whole} are page cache, which the kernel takes back by itself when the limit is near",
+            "{} of {whole} are page cache, which the kernel takes back by itself when memory is short",
             bytes(cache)
         ),
         Cause::Tmpfs => {

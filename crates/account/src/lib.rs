@@ -25,6 +25,7 @@
 //! | `watch.rs` | what changes over time: leak, plateau, fragmentation, retention |
 //! | `python.rs` | pools of CPython |
 //! | `text.rs`, `html/` | a report for people (JSON is the model itself) |
+//! | `units.rs`, `shell.rs` | numbers and names for people; names in commands |
 //!
 //! May depend on `neap-trace` (the style of neap's pages), well-kept libraries and std.
 #![forbid(unsafe_code)]
@@ -42,7 +43,7 @@ pub mod seen;
 mod shell;
 pub mod sum;
 pub mod text;
-mod units;
+pub mod units;
 mod verdict;
 pub mod watch;
 

@@ -5,7 +5,7 @@ use crate::model::{Cause, Kind, Remedy, Report};
 use crate::runtime;
 use crate::seen::Seen;
 use crate::shell;
-use crate::units::bytes;
+use crate::units::{bytes, columns};
 
 /// Remedies of less than so much are left out.
 const LEAST: u64 = 64 << 10;
@@ -13,7 +13,11 @@ const LEAST: u64 = 64 << 10;
 impl Remedy {
     /// The command in a few words.
     pub fn short(&self) -> &str {
-        if self.command.contains("malloc_trim") { "malloc_trim(0)" } else { &self.command }
+        match self.command.as_str() {
+            trim if trim.contains("malloc_trim") => "malloc_trim(0)",
+            long if long.starts_with("neap run -- ") && columns(long) > 48 => "neap run",
+            command => command,
+        }
     }
 }
 

@@ -1,13 +1,10 @@
 //! Names of others in commands that people paste.
 
+use crate::units::is_hidden;
+
 /// The text as one word of a shell; none if it has characters that are not seen for what they are.
 pub fn word(text: &str) -> Option<String> {
-    let hidden = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{fffd}' | '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
-            || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
-    };
-    if text.is_empty() || text.chars().any(hidden) {
+    if text.is_empty() || text.contains(|c| c == '\u{fffd}' || is_hidden(c)) {
         return None;
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:=@%".contains(c);

@@ -2,7 +2,7 @@
 
 use crate::container::Container;
 use crate::model::{Account, Kind, Remedy, Report};
-use crate::units::{bytes, fit, percent, plain};
+use crate::units::{bytes, columns, fit, fit_front, front, percent, plain};
 
 /// Columns of a line.
 const COLUMNS: usize = 80;
@@ -46,7 +46,7 @@ pub fn text(report: &Report, style: Style) -> String {
     table(&mut out, &report.accounts, report.rss_bytes, style);
     for apart in &report.apart {
         let line = format!("{:>10}        not in Rss: {}", bytes(apart.bytes), apart.text);
-        out.push_str(&format!("{}\n", cut(&line)));
+        out.push_str(&format!("{}\n", fit_front(&line, COLUMNS)));
     }
     heaps(&mut out, report);
     remedies(&mut out, &report.remedies, &bold);
@@ -59,9 +59,9 @@ pub fn text(report: &Report, style: Style) -> String {
 /// The account of a container as text.
 pub fn container(of: &Container, style: Style) -> String {
     let bold = |text: &str| if style.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() };
-    let mut out = bold(&format!("cgroup {}", plain(&of.path)));
+    let mut out = bold(&wrapped(&format!("cgroup {}", plain(&of.path)), 7));
     let limit = of.limit_bytes.map_or("no limit".to_owned(), |limit| format!("limit {}", bytes(limit)));
-    out.push_str(&format!("\ncharged {}, {limit}; {} processes\n\n", bytes(of.rss_bytes), of.processes.len()));
+    out.push_str(&format!("charged {}, {limit}; {} processes\n\n", bytes(of.rss_bytes), of.processes.len()));
     out.push_str(&bold(&wrapped(&plain(&of.verdict), 0)));
     out.push('\n');
     table(&mut out, &of.accounts, of.rss_bytes, style);
@@ -101,7 +101,10 @@ fn table(out: &mut String, accounts: &[Account], whole: u64, style: Style) {
             account.kind.label()
         );
         out.push_str(&head);
-        out.push_str(&format!("{}\n", fit(&plain(&account.owner), COLUMNS - head.chars().count())));
+        let (owner, room) = (plain(&account.owner), COLUMNS - columns(&head));
+        // The end is what tells paths apart.
+        let owner = if owner.starts_with('/') { fit(&owner, room) } else { fit_front(&owner, room) };
+        out.push_str(&format!("{owner}\n"));
         if let Some(note) = &account.note {
             let indent = 18;
             out.push_str(&wrapped(&format!("{}{}", " ".repeat(indent), plain(note)), indent));
@@ -162,43 +165,36 @@ fn remedies(out: &mut String, remedies: &[Remedy], bold: &dyn Fn(&str) -> String
     }
 }
 
-/// A text in lines that fit; those after the first are indented.
+/// A text in lines that fit; those after the first are indented. What is longer than a line without a blank is broken.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let lead = text.len() - text.trim_start().len();
     let mut out = String::new();
     let mut line = text[..lead].to_owned();
-    let mut empty = true;
-    for word in text.trim_start().split(' ') {
-        if !empty && line.chars().count() + 1 + word.chars().count() > COLUMNS {
+    let (mut width, mut empty) = (lead, true);
+    for mut word in text.trim_start().split(' ') {
+        loop {
+            let blank = usize::from(!empty);
+            if width + blank + columns(word) <= COLUMNS {
+                line.push_str(&" "[..blank]);
+                line.push_str(word);
+                width += blank + columns(word);
+                empty = false;
+                break;
+            }
+            if empty {
+                let part = front(word, COLUMNS.saturating_sub(width).max(2));
+                line.push_str(&word[..part]);
+                word = &word[part..];
+            }
             out.push_str(line.trim_end());
             out.push('\n');
             line = " ".repeat(indent);
-            empty = true;
+            (width, empty) = (indent, true);
         }
-        if !empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        empty = false;
     }
     out.push_str(line.trim_end());
     out.push('\n');
     out
-}
-
-fn cut(line: &str) -> String {
-    match line.chars().count() > COLUMNS {
-        true => line.chars().take(COLUMNS - 1).chain(['…']).collect(),
-        false => line.to_owned(),
-    }
-}
-
-/// At most `most` characters of the front.
-fn fit_front(text: &str, most: usize) -> String {
-    match text.chars().count() > most {
-        true => text.chars().take(most - 1).chain(['…']).collect(),
-        false => text.to_owned(),
-    }
 }
 
 #[cfg(test)]
@@ -210,7 +206,7 @@ mod tests {
     /// Catches lines that a terminal of 80 columns breaks, and names that change a terminal.
     #[test]
     fn lines_fit() {
-        let long = format!("/opt/{}/lib\u{1b}[31m.so", "a-long-folder/".repeat(20));
+        let long = format!("/opt/{}/lib\u{1b}[31m.so", "a-long-folder/データ".repeat(20));
         let mut mappings = vec![mapping(0x1000, 80 << 20, &long), mapping(0x1000_0000, 7 << 20, "[heap]")];
         mappings.push(mapping(0x3000_0000, 9 << 20, &format!("[anon:{}]", "name ".repeat(40))));
         let mut of = Seen { pid: 4_194_303, mappings, command: vec![long.clone(), "x".repeat(200)], ..Seen::default() };
@@ -218,10 +214,9 @@ mod tests {
         of.page_tables = 1 << 20;
         let report = report(&of);
         let text = text(&report, Style { colour: false, all: true });
+        // Commands are not broken.
         for line in text.lines().filter(|line| !line.contains("neap profile")) {
-            let columns = line.chars().count();
-            // The verdict may have a path without a blank.
-            assert!(columns <= COLUMNS || line.contains("/opt/"), "{columns}: {line}");
+            assert!(columns(line) <= COLUMNS, "{}: {line}", columns(line));
         }
         assert!(!text.contains('\u{1b}') && text.contains("83 %"), "{text}");
     }
@@ -236,5 +231,8 @@ mod tests {
             text.lines().all(|line| line.len() <= COLUMNS)
                 && text.lines().nth(1).is_some_and(|l| l.starts_with("    w"))
         );
+        let text = wrapped(&format!("see {}", "long-".repeat(40)), 4);
+        assert!(text.lines().all(|line| line.len() <= COLUMNS) && text.lines().count() == 4, "{text}");
+        assert_eq!(text.split_whitespace().collect::<String>(), format!("see{}", "long-".repeat(40)));
     }
 }

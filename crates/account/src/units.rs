@@ -1,4 +1,6 @@
-//! Numbers for people.
+//! Numbers and names for people.
+
+use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
 
 /// `512 B`, `1.5 KiB`, `34.2 MiB`.
 pub fn bytes(n: u64) -> String {
@@ -25,22 +27,52 @@ pub fn percent(part: u64, whole: u64) -> u64 {
     (part.saturating_mul(100) + whole / 2).checked_div(whole).unwrap_or(0)
 }
 
-/// A text for a terminal: no control characters, which a name of a file or a program may have.
+/// A text for a terminal: no characters that change it or are not seen, which a name of a file or a program may have.
 pub fn plain(text: &str) -> String {
-    match text.contains(char::is_control) {
-        true => text.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.into() }).collect(),
+    match text.contains(is_hidden) {
+        true => text.chars().map(|c| if is_hidden(c) { c.escape_default().to_string() } else { c.into() }).collect(),
         false => text.to_owned(),
     }
 }
 
-/// At most `most` characters: the end is what tells paths apart.
+/// Whether a character is not seen for what it is: controls, and what turns the direction of others.
+pub fn is_hidden(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
+        || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// The columns that a text takes in a terminal: letters of East Asia take two.
+pub fn columns(text: &str) -> usize {
+    text.width()
+}
+
+/// At most `most` columns: the end is what tells paths apart.
 pub fn fit(text: &str, most: usize) -> String {
-    let count = text.chars().count();
-    if count <= most {
+    if columns(text) <= most {
         return text.to_owned();
     }
-    let end: String = text.chars().skip(count - most.saturating_sub(1)).collect();
-    format!("…{end}")
+    let end: String = text.chars().rev().collect();
+    let end = &end[..front(&end, most.saturating_sub(1))];
+    format!("…{}", end.chars().rev().collect::<String>())
+}
+
+/// At most `most` columns of the front.
+pub fn fit_front(text: &str, most: usize) -> String {
+    match columns(text) > most {
+        true => format!("{}…", &text[..front(text, most.saturating_sub(1))]),
+        false => text.to_owned(),
+    }
+}
+
+/// The bytes of the front that take at most so many columns.
+pub fn front(text: &str, most: usize) -> usize {
+    let mut taken = 0;
+    let over = text.char_indices().find(|(_, c)| {
+        taken += c.width().unwrap_or(0);
+        taken > most
+    });
+    over.map_or(text.len(), |(at, _)| at)
 }
 
 #[cfg(test)]
@@ -55,6 +87,7 @@ mod tests {
         assert_eq!(signed(-2048), "-2.0 KiB");
         assert_eq!((percent(1, 3), percent(2, 3), percent(1, 0)), (33, 67, 0));
         assert_eq!(fit("/usr/lib/libc.so.6", 9), "…ibc.so.6");
-        assert_eq!(plain("a\u{1b}[1m"), "a\\u{1b}[1m");
+        assert_eq!((plain("a\u{1b}[1m"), plain("a\u{202e}b")), ("a\\u{1b}[1m".into(), "a\\u{202e}b".into()));
+        assert_eq!((fit("データ.db", 6), fit_front("データ.db", 6)), ("…タ.db".into(), "デー…".into()));
     }
 }

@@ -1,6 +1,8 @@
 //! What the runs mean: one line for each, one for the advice, and warnings.
 
 use crate::turn::{Run, ending};
+use neap_account::text::wrapped;
+use neap_account::units::{columns, fit, plain};
 use neap_launch::units::bytes;
 use serde::Serialize;
 use std::ffi::OsString;
@@ -144,14 +146,14 @@ fn warnings(runs: &[Run]) -> Vec<String> {
 pub fn text(advice: &Advice) -> String {
     let idled = advice.runs.iter().any(|run| run.idled);
     let last = if idled { "after idling" } else { "at its end" };
-    let width = advice.runs.iter().map(|run| run.name.chars().count()).max().unwrap_or(0).max(9);
+    let width = advice.runs.iter().map(|run| columns(&plain(&run.name))).max().unwrap_or(0).clamp(9, 16);
     let unknown = |value: Option<u64>| value.map_or("-".to_owned(), bytes);
     let mut text = format!(
         "{:<width$} {:>10} {:>10} {:>12} {:>12} {:>13}\n",
         "", "time", "processor", "peak", last, "could go back"
     );
     for run in &advice.runs {
-        let name = run.name.replace(char::is_control, "?");
+        let name = fit(&plain(&run.name), 16);
         text.push_str(&format!(
             "{name:<width$} {:>8.2} s {:>8.2} s {:>12} {:>12} {:>13}\n",
             run.seconds,
@@ -161,9 +163,9 @@ pub fn text(advice: &Advice) -> String {
             unknown(run.kept_bytes)
         ));
     }
-    text.push_str(&format!("{}\n", advice.advice));
+    text.push_str(&wrapped(&advice.advice, 0));
     for warning in &advice.warnings {
-        text.push_str(&format!("warning: {}\n", warning.replace(char::is_control, "?")));
+        text.push_str(&wrapped(&format!("warning: {}", plain(warning)), 9));
     }
     text
 }
@@ -186,7 +188,7 @@ mod tests {
         }
     }
 
-    /// Catches a change that is called the wrong way, noise that is called a change, and more than four lines.
+    /// Catches a change that is called the wrong way, noise that is called a change, and more lines than four texts take.
     #[test]
     fn the_advice_compares() {
         let same = judge(&[], vec![run("glibc", 1.0, 100, 100), run("neap", 1.03, 101, 99)]);
@@ -196,7 +198,9 @@ mod tests {
             less.advice,
             "neap takes 50 % less time, 25 % more memory at its peak, 75 % less resident at its end than glibc."
         );
-        assert_eq!((text(&less).lines().count(), less.warnings.len()), (4, 0));
+        // The sentence takes two lines.
+        assert_eq!((text(&less).lines().count(), less.warnings.len()), (5, 0));
+        assert!(text(&less).lines().all(|line| line.len() <= 80), "{}", text(&less));
         let more = judge(&[], vec![run("glibc", 1.0, 9, 9), run("neap", 1.0, 9, 9), run("x", 1.0, 9, 3)]);
         assert!(more.advice.ends_with("; x has least resident at its end, 3.0 MiB."), "{}", more.advice);
         let short = judge(&[], vec![run("glibc", 0.001, 9, 9), run("neap", 0.007, 9, 9)]);

@@ -2,11 +2,11 @@
 
 use crate::args::TopArgs;
 use crate::rows::{self, Column, Row};
+use crate::sys;
 use neap_collect::Collector;
 use neap_launch::error::Error;
-use neap_launch::sys;
 
-/// Wide enough for whatever reads it: lines are not cut.
+/// Wide enough for whatever reads it: lines are cut for terminals only.
 const WIDTH: usize = 4096;
 
 /// Prints all processes once.
@@ -15,12 +15,13 @@ pub fn print(args: &TopArgs, collector: &Collector) -> Result<u8, Error> {
     rows::sort(&mut rows, args.sort, false);
     if args.json {
         let text = serde_json::to_string_pretty(&rows).map_err(|error| Error::failed(error.to_string()))?;
-        return sys::print((text + "\n").as_bytes());
+        return neap_launch::sys::print((text + "\n").as_bytes());
     }
-    let mut text = rows::line(|column: Column| column.head().0.to_owned(), WIDTH) + "\n";
+    let width = sys::size().map_or(WIDTH, |(width, _)| width.into());
+    let mut text = rows::line(|column: Column| column.head().0.to_owned(), width) + "\n";
     for row in &rows {
-        text.push_str(&rows::line(|column| row.text(column), WIDTH));
+        text.push_str(&rows::line(|column| row.text(column), width));
         text.push('\n');
     }
-    sys::print(text.as_bytes())
+    neap_launch::sys::print(text.as_bytes())
 }

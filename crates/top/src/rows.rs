@@ -1,6 +1,7 @@
 //! From processes to rows: figures, order, filter.
 
 use clap::ValueEnum;
+use neap_account::units::{columns, front, is_hidden};
 use neap_collect::Process;
 use serde::Serialize;
 use std::cmp::Ordering;
@@ -161,7 +162,7 @@ impl Row {
         match (column, self.figure(column)) {
             (Column::Pid, _) => self.pid.to_string(),
             _ if !column.is_figure() && self.word(column).is_empty() => "-".to_owned(),
-            _ if !column.is_figure() => self.word(column).replace(char::is_control, "?"),
+            _ if !column.is_figure() => self.word(column).replace(is_hidden, "?"),
             (_, Some(bytes)) => short(bytes),
             (_, None) => "-".to_owned(),
         }
@@ -213,10 +214,14 @@ pub fn line(texts: impl Fn(Column) -> String, width: usize) -> String {
         match column {
             Column::Command => line.push_str(&text),
             _ if column.is_figure() => line.push_str(&format!("{text:>room$} ")),
-            _ => line.push_str(&format!("{:<room$} ", text.chars().take(room).collect::<String>())),
+            _ => {
+                let text = &text[..front(&text, room)];
+                line.push_str(&format!("{text}{} ", " ".repeat(room - columns(text))));
+            }
         }
     }
-    line.chars().take(width).collect()
+    line.truncate(front(&line, width));
+    line
 }
 
 #[cfg(test)]

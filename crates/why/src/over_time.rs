@@ -5,6 +5,7 @@ use crate::output::Output;
 use crate::read::{Effort, look_until};
 use crate::{failed, identity};
 use neap_account::text::wrapped;
+use neap_account::units::{fit, plain};
 use neap_account::watch::{Step, Watch};
 use neap_launch::error::Error;
 use neap_launch::signals;
@@ -76,8 +77,7 @@ fn line(step: &Step) -> String {
     text.push('\n');
     for change in step.changes.iter().take(CHANGES) {
         let sign = if change.bytes < 0 { '-' } else { '+' };
-        let owner: String = change.owner.chars().rev().take(40).collect::<Vec<_>>().into_iter().rev().collect();
-        let owner = owner.replace(char::is_control, "?");
+        let owner = fit(&plain(&change.owner), 38);
         let amount = format!("{sign}{}", bytes(change.bytes.unsigned_abs()));
         text.push_str(&format!("         {amount:>10} {}, {owner}\n", change.kind.label()));
     }

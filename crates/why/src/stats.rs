@@ -1,6 +1,7 @@
 //! `neap stats`: what the counters page of a process says.
 
 use crate::args::StatsArgs;
+use neap_account::text::wrapped;
 use neap_counters::{Gauges, Snapshot, Syscall, Unit};
 use neap_launch::error::Error;
 use neap_launch::sys;
@@ -78,16 +79,18 @@ fn text(pid: u32, snapshot: &Snapshot) -> String {
         .map(|(call, value)| format!("{} {}", call.name(), count(value)))
         .collect();
     if !calls.is_empty() {
-        text.push_str(&format!("system calls            {}\n", calls.join(", ")));
+        text.push_str(&wrapped(&format!("{:<24}{}", "system calls", calls.join(", ")), 24));
     }
     if snapshot.exact {
-        text.push_str(&format!(
-            "calls                   {} blocks ({}) allocated, {} ({}) freed\n",
+        let calls = format!(
+            "{:<24}{} blocks ({}) allocated, {} ({}) freed",
+            "calls",
             count(snapshot.blocks_allocated),
             bytes(snapshot.bytes_allocated),
             count(snapshot.blocks_freed),
             bytes(snapshot.bytes_freed)
-        ));
+        );
+        text.push_str(&wrapped(&calls, 24));
     }
     text
 }

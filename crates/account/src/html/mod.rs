@@ -3,7 +3,7 @@
 
 use crate::container::Container;
 use crate::model::{Account, HeapFigures, Kind, Remedy, Report};
-use crate::units::{bytes, percent, plain};
+use crate::units::{bytes, fit_front, percent, plain};
 use neap_trace::format::html::{BASE_STYLE, escaped, fill};
 use std::io::{self, Write};
 
@@ -21,7 +21,7 @@ pub fn page(report: &Report, out: &mut dyn Write) -> io::Result<()> {
         bytes(report.swap_bytes),
         report.threads
     );
-    let mut sections = accounts(&report.accounts, report.rss_bytes);
+    let mut sections = accounts(&report.accounts, report.rss_bytes, true);
     sections.push_str(&remedies(&report.remedies));
     sections.push_str(&heaps(&report.heaps));
     let apart: Vec<String> =
@@ -30,7 +30,7 @@ pub fn page(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     sections.push_str(&list("Notes", &report.notes));
     let whole = format!("Resident memory: {}", bytes(report.rss_bytes));
     let parts = Parts {
-        title: format!("{} ({})", report.command.join(" "), report.pid),
+        title: format!("{} ({})", fit_front(&report.command.join(" "), LONGEST), report.pid),
         facts,
         verdict: &report.verdict,
         whole,
@@ -43,16 +43,17 @@ pub fn page(report: &Report, out: &mut dyn Write) -> io::Result<()> {
 /// Writes the account of a cgroup.
 pub fn container(of: &Container, out: &mut dyn Write) -> io::Result<()> {
     let limit = of.limit_bytes.map_or("no limit".to_owned(), |limit| format!("limit {}", bytes(limit)));
-    let mut sections = accounts(&of.accounts, of.rss_bytes);
+    let mut sections = accounts(&of.accounts, of.rss_bytes, false);
     sections.push_str(&remedies(&of.remedies));
     let rows = of.processes.iter().map(|process| {
         let figures =
             [process.rss_bytes, process.pss_bytes].map(|figure| format!("<td class=\"number\">{}</td>", bytes(figure)));
-        format!("<tr>{}<td class=\"owner\">{} {}</td></tr>", figures.concat(), process.pid, text(&process.command))
+        let command = text(&fit_front(&process.command, LONGEST));
+        format!("<tr>{}<td class=\"owner\">{} {command}</td></tr>", figures.concat(), process.pid)
     });
     let rows: Vec<String> = rows.collect();
     if !rows.is_empty() {
-        sections.push_str(&table("Processes", "accounts", &["Rss", "Pss", "process"], &rows));
+        sections.push_str(&table("Processes", "processes", &["Rss", "Pss", "process"], &rows));
     }
     sections.push_str(&list("Notes", &of.notes));
     let parts = Parts {
@@ -81,13 +82,29 @@ impl Parts<'_> {
             "title" => write!(out, "{}", text(&self.title)),
             "style" => write!(out, "{BASE_STYLE}{STYLE}"),
             "facts" => write!(out, "{}", text(&self.facts)),
-            "verdict" => write!(out, "{}", text(self.verdict)),
+            "verdict" => write!(out, "{}", with_code(self.verdict)),
             "whole" => write!(out, "{}", text(&self.whole)),
             "bar" => write!(out, "{}", self.bar),
             "sections" => write!(out, "{}", self.sections),
             _ => Ok(()),
         })
     }
+}
+
+/// The most characters of a command line.
+const LONGEST: usize = 160;
+
+/// A text in which commands stand between backquotes.
+fn with_code(words: &str) -> String {
+    let parts: Vec<&str> = words.split('`').collect();
+    if parts.len().is_multiple_of(2) {
+        return text(words);
+    }
+    let part = |(at, part): (usize, &&str)| match at % 2 {
+        0 => text(part),
+        _ => format!("<code>{}</code>", text(part)),
+    };
+    parts.iter().enumerate().map(part).collect()
 }
 
 /// A text in HTML, without control characters.
@@ -129,26 +146,27 @@ fn bar(accounts: &[Account], whole: u64) -> String {
     format!("<div class=\"bar\" aria-hidden=\"true\">{bar}</div>\n<ul class=\"legend\">{legend}</ul>\n")
 }
 
-fn accounts(accounts: &[Account], whole: u64) -> String {
+/// The accounts; those of a container have no figures of mappings.
+fn accounts(accounts: &[Account], whole: u64, mapped: bool) -> String {
     let row = |account: &Account| {
         let share = account.bytes as f64 * 100.0 / whole.max(1) as f64;
         let note =
             account.note.as_ref().map_or(String::new(), |note| format!("<span class=\"sub\">{}</span>", text(note)));
+        let wide = [account.pss_bytes, account.private_bytes, account.reserved_bytes];
+        let wide = wide.iter().filter(|_| mapped).map(|of| format!("<td class=\"number wide\">{}</td>", bytes(*of)));
         format!(
             "<tr><td class=\"number\">{}<div class=\"share\" style=\"width: {share:.2}%\"></div></td>\
-             <td class=\"number\">{} %</td><td class=\"kind\">{}</td><td class=\"owner\">{}{note}</td>\
-             <td class=\"number wide\">{}</td><td class=\"number wide\">{}</td><td class=\"number wide\">{}</td></tr>",
+             <td class=\"number\">{} %</td><td class=\"kind\">{}</td><td class=\"owner\">{}{note}</td>{}</tr>",
             bytes(account.bytes),
             percent(account.bytes, whole),
             account.kind.label(),
             text(&account.owner),
-            bytes(account.pss_bytes),
-            bytes(account.private_bytes),
-            bytes(account.reserved_bytes),
+            wide.collect::<String>(),
         )
     };
     let rows: Vec<String> = accounts.iter().map(row).collect();
-    table("Accounts", "accounts", &["resident", "part", "kind", "owner", "Pss", "private", "reserved"], &rows)
+    let head = ["resident", "part", "kind", "owner", "Pss", "private", "reserved"];
+    table("Accounts", "accounts", &head[..if mapped { 7 } else { 4 }], &rows)
 }
 
 fn heaps(heaps: &[HeapFigures]) -> String {
@@ -175,13 +193,14 @@ const WIDE: [&str; 6] = ["Pss", "private", "reserved", "in caches", "trimmable",
 fn table(title: &str, class: &str, head: &[&str], rows: &[String]) -> String {
     let cell = |name: &&str| {
         let is_number = !WORDS.contains(name) || (class == "accounts" && *name == "part");
-        let wide = WIDE.contains(name) && title != "Processes";
-        let class = match (is_number, wide) {
-            (true, true) => " class=\"number wide\"",
-            (true, false) => " class=\"number\"",
-            _ => "",
+        let wide = WIDE.contains(name) && class != "processes";
+        let class = match (is_number, wide, *name) {
+            (true, true, _) => "number wide",
+            (true, false, _) => "number",
+            (_, _, "process") => "owner",
+            (_, _, name) => name,
         };
-        format!("<th scope=\"col\"{class}>{name}</th>")
+        format!("<th scope=\"col\" class=\"{class}\">{name}</th>")
     };
     let head: String = head.iter().map(cell).collect();
     format!(
