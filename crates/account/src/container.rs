@@ -220,7 +220,10 @@ fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, Stri
                     member.pid
                 )
             });
-            format!("{} of {whole} are memory of its {} processes{who}", bytes(most), members.len())
+            match members.len() {
+                1 => format!("{} of {whole} are memory of its process{who}", bytes(most)),
+                count => format!("{} of {whole} are memory of its {count} processes{who}", bytes(most)),
+            }
         }
     };
     let limit = match of.limit {
@@ -231,15 +234,16 @@ fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, Stri
 }
 
 fn remedies(of: &Charged, cache: u64, files: &[MemoryFile]) -> Vec<Remedy> {
-    let clean = cache.saturating_sub(of.dirty);
+    let clean = cache.saturating_sub(of.dirty) + of.slab_reclaimable;
     let (amount, file) = if of.v2 { (clean, "memory.reclaim") } else { (0, "memory.force_empty") };
     let file = shell::word(&format!("{}/{file}", of.folder));
     let reclaim = file.map_or_else(String::new, |file| format!("echo {amount} > {file}"));
     let mut all = vec![Remedy {
-        text: "Have the kernel drop page cache now; it does so by itself before it kills a process.".into(),
+        text: "Have the kernel drop page cache and its own caches now; it does so by itself before it kills a process."
+            .into(),
         command: reclaim,
         bytes: clean,
-        rule: "page cache that is not dirty, and no file in memory".into(),
+        rule: "page cache that is not dirty, and no file in memory; slab that the kernel can free".into(),
         now: true,
     }];
     for file in files.iter().take(5) {
@@ -289,6 +293,7 @@ mod tests {
             file: 450 << 20,
             shmem: 400 << 20,
             dirty: 20 << 20,
+            slab_reclaimable: 5 << 20,
             v2: true,
             ..Charged::default()
         };
@@ -299,7 +304,7 @@ mod tests {
         assert_eq!(made.remedies[0].command, "");
         let made = container(&of, Vec::new(), &files("/dev/shm/x"), Vec::new());
         let remedies: Vec<(&str, u64)> = made.remedies.iter().map(|r| (r.command.as_str(), r.bytes >> 20)).collect();
-        assert_eq!(remedies, [("rm /dev/shm/x", 390), ("echo 31457280 > /memory.reclaim", 30)]);
+        assert_eq!(remedies, [("rm /dev/shm/x", 390), ("echo 36700160 > /memory.reclaim", 35)]);
         assert!(made.verdict.contains("/dev/shm/x"), "{}", made.verdict);
     }
 }

@@ -20,7 +20,7 @@ pub struct Style {
 
 /// The report as text.
 pub fn text(report: &Report, style: Style) -> String {
-    let bold = |text: &str| if style.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() };
+    let bold = |text: &str| bold(text, style);
     let mut out = String::new();
     let command = plain(&report.command.join(" "));
     let head = format!("{} ({})", fit_front(&command, 56), report.pid);
@@ -58,10 +58,10 @@ pub fn text(report: &Report, style: Style) -> String {
 
 /// The account of a container as text.
 pub fn container(of: &Container, style: Style) -> String {
-    let bold = |text: &str| if style.colour { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() };
+    let bold = |text: &str| bold(text, style);
     let mut out = bold(&wrapped(&format!("cgroup {}", plain(&of.path)), 7));
     let limit = of.limit_bytes.map_or("no limit".to_owned(), |limit| format!("limit {}", bytes(limit)));
-    out.push_str(&format!("charged {}, {limit}; {} processes\n\n", bytes(of.rss_bytes), of.processes.len()));
+    out.push_str(&format!("charged {}, {limit}; {}\n\n", bytes(of.rss_bytes), processes(of.processes.len())));
     out.push_str(&bold(&wrapped(&plain(&of.verdict), 0)));
     out.push('\n');
     table(&mut out, &of.accounts, of.rss_bytes, style);
@@ -82,6 +82,17 @@ pub fn container(of: &Container, style: Style) -> String {
         out.push_str(&wrapped(&format!("Note: {}", plain(note)), 6));
     }
     out
+}
+
+/// Bold, but for the end of a line.
+fn bold(text: &str, style: Style) -> String {
+    let end = text.trim_end_matches('\n').len();
+    if style.colour { format!("\x1b[1m{}\x1b[0m{}", &text[..end], &text[end..]) } else { text.to_owned() }
+}
+
+/// A number of processes in words.
+pub(crate) fn processes(count: usize) -> String {
+    if count == 1 { "1 process".to_owned() } else { format!("{count} processes") }
 }
 
 /// The accounts, one a line: bytes, percent, kind, owner.

@@ -1,6 +1,8 @@
 //! `neap why` and `neap stats` on real processes: planted causes and their remedies, sums, a command, time, errors.
 
 mod common;
+#[path = "why/containers.rs"]
+mod containers;
 #[path = "why/programs.rs"]
 mod programs;
 
@@ -499,72 +501,4 @@ fn a_report_takes_the_place_of_a_good_one() {
         assert!(output.status.success(), "{}", stderr(&output));
         assert!(!fs::read_to_string(&file).expect("a file").contains("good"), "{option}");
     }
-}
-
-/// A cgroup for one test, of version 1 or 2; removed at its end.
-struct Cgroup(PathBuf);
-
-impl Cgroup {
-    fn new(name: &str) -> Option<Cgroup> {
-        let text = fs::read_to_string("/proc/self/cgroup").ok()?;
-        let line =
-            |wanted: &str| text.lines().find_map(|line| line.split_once(wanted).map(|(_, path)| path.to_owned()));
-        let folder = match line(":memory:") {
-            Some(path) => PathBuf::from(format!("/sys/fs/cgroup/memory{path}/{name}")),
-            None => PathBuf::from(format!("/sys/fs/cgroup{}/{name}", line("::")?)),
-        };
-        fs::create_dir(&folder).ok()?;
-        let made = Cgroup(folder);
-        made.charged()?;
-        Some(made)
-    }
-
-    fn charged(&self) -> Option<u64> {
-        let read = |name| fs::read_to_string(self.0.join(name)).ok();
-        read("memory.current").or_else(|| read("memory.usage_in_bytes"))?.trim().parse().ok()
-    }
-}
-
-impl Drop for Cgroup {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
-/// Catches page cache and files in memory of a container that nobody is told of, and remedies that do not work.
-#[test]
-fn a_container_has_more_than_processes() {
-    let neap = Neap::new();
-    let Some(cgroup) = Cgroup::new(&format!("neap-why-{}", std::process::id())) else {
-        return skip("a_container", "needs root, and a cgroup that may have others below it");
-    };
-    let procs = cgroup.0.join("cgroup.procs").display().to_string();
-    let look = || -> Value {
-        let output = neap.output(["why", "--json", "--cgroup", &cgroup.0.display().to_string()]);
-        assert!(output.status.success(), "{}", stderr(&output));
-        let report: Value = serde_json::from_str(&stdout(&output)).expect("JSON");
-        check_sum(&report);
-        report
-    };
-    let fill = |file: &str| {
-        let script = format!("echo $$ > {procs}; dd if=/dev/zero of={file} bs=1M count=64 2>/dev/null; sync {file}");
-        assert!(Command::new("sh").args(["-c", &script]).status().expect("sh starts").success());
-    };
-    let shared = format!("/dev/shm/neap-why-test-{}", std::process::id());
-    fill(&shared);
-    let report = look();
-    let (before, promised) = (cgroup.charged().expect("a number"), remedy(&report, &shared));
-    assert_cause(&report, "tmpfs", "shared", 60 * MIB);
-    fs::remove_file(&shared).expect("it is there");
-    assert_near("rm of a file in memory", promised, before.saturating_sub(cgroup.charged().expect("a number")));
-
-    let file = neap.path("cache").display().to_string();
-    fill(&file);
-    let report = look();
-    assert_cause(&report, "page-cache", "file", 60 * MIB);
-    let remedies = report["remedies"].as_array().expect("remedies");
-    let command = remedies.iter().filter_map(|of| of["command"].as_str()).find(|command| command.starts_with("echo"));
-    let (promised, before) = (remedy(&report, "page cache"), cgroup.charged().expect("a number"));
-    let _ = Command::new("sh").args(["-c", command.expect("a command")]).stderr(Stdio::null()).status();
-    assert_near("page cache", promised, before.saturating_sub(cgroup.charged().expect("a number")));
 }

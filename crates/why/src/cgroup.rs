@@ -113,8 +113,8 @@ fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
             page_tables: of("pagetables"),
             kernel_stacks: of("kernel_stack"),
             percpu: of("percpu"),
-            kernel: of("kernel")
-                .saturating_sub(of("slab") + of("sock") + of("pagetables") + of("kernel_stack") + of("percpu")),
+            // Buffers of sockets are charged beside it.
+            kernel: of("kernel").saturating_sub(of("slab") + of("pagetables") + of("kernel_stack") + of("percpu")),
             swap: number(folder, "memory.swap.current").unwrap_or(0),
             ..common
         });

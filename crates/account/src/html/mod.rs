@@ -3,6 +3,7 @@
 
 use crate::container::Container;
 use crate::model::{Account, HeapFigures, Kind, Remedy, Report};
+use crate::text::processes;
 use crate::units::{bytes, fit_front, percent, plain};
 use neap_trace::format::html::{BASE_STYLE, escaped, fill};
 use std::io::{self, Write};
@@ -14,12 +15,13 @@ const STYLE: &str = include_str!("page.css");
 pub fn page(report: &Report, out: &mut dyn Write) -> io::Result<()> {
     let moment = report.moment.as_ref().map_or(String::new(), |moment| format!(", {moment}"));
     let facts = format!(
-        "Rss {}, Pss {}, private {}, swapped {}; {} threads{moment}",
+        "Rss {}, Pss {}, private {}, swapped {}; {} thread{}{moment}",
         bytes(report.rss_bytes),
         bytes(report.pss_bytes),
         bytes(report.private_bytes),
         bytes(report.swap_bytes),
-        report.threads
+        report.threads,
+        if report.threads == 1 { "" } else { "s" },
     );
     let mut sections = accounts(&report.accounts, report.rss_bytes, true);
     sections.push_str(&remedies(&report.remedies));
@@ -58,7 +60,7 @@ pub fn container(of: &Container, out: &mut dyn Write) -> io::Result<()> {
     sections.push_str(&list("Notes", &of.notes));
     let parts = Parts {
         title: format!("cgroup {}", of.path),
-        facts: format!("{limit}; {} processes", of.processes.len()),
+        facts: format!("{limit}; {}", processes(of.processes.len())),
         verdict: &of.verdict,
         whole: format!("Charged memory: {}", bytes(of.rss_bytes)),
         bar: bar(&of.accounts, of.rss_bytes),
