@@ -46,8 +46,11 @@ fn stacks(seen: &Seen) -> HashMap<u64, &Thread> {
         let Some(pointer) = thread.stack_pointer else { continue };
         let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
         let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
-        // Goroutines have stacks in Go's heap.
-        if !runtime::is_go_heap(seen, mapping) && (mapping.is_nameless() || mapping.name.starts_with("[anon:")) {
+        // Goroutines have stacks in Go's heap, and others in blocks of malloc.
+        if !runtime::is_go_heap(seen, mapping)
+            && !seen.is_in_heap(pointer)
+            && (mapping.is_nameless() || mapping.name.starts_with("[anon:"))
+        {
             found.entry(mapping.range.start).or_insert(thread);
         }
     }

@@ -162,6 +162,11 @@ pub struct Seen {
     pub stacks: Vec<StackUse>,
     /// Zeros in huge pages.
     pub zeros: Vec<Zeros>,
+    /// Memory that the process maps at several addresses, so that Rss counts it several times: the start of one of the
+    /// mappings, and the bytes that are counted again.
+    pub repeated: Vec<(u64, u64)>,
+    /// Threads whose stack is a block of malloc or part of one.
+    pub stacks_in_heaps: u32,
     /// Zeros in locked memory.
     pub locked_zeros: u64,
     /// Devices of file systems in memory.
@@ -172,4 +177,11 @@ pub struct Seen {
     pub allocators: Vec<String>,
     /// What else the reader has to say.
     pub notes: Vec<String>,
+}
+
+impl Seen {
+    /// Whether an address is in a heap that was walked.
+    pub fn is_in_heap(&self, address: u64) -> bool {
+        self.heaps.iter().flat_map(|part| &part.pieces).any(|piece| piece.range.contains(&address))
+    }
 }

@@ -31,7 +31,7 @@ pub fn report(seen: &Seen) -> Report {
     let claims = all_claims(seen, &classes);
     let parts = parts(seen, &classes, &claims);
     let mut accounts = accounts(seen, &classes, &parts);
-    note(&mut accounts, seen, &claims);
+    note(&mut accounts, seen, &classes, &claims);
     let mut report = Report {
         schema: SCHEMA,
         pid: seen.pid,
@@ -42,6 +42,7 @@ pub fn report(seen: &Seen) -> Report {
         pss_bytes: seen.total.pss,
         private_bytes: seen.total.private_clean + seen.total.private_dirty,
         swap_bytes: seen.total.swap,
+        repeated_bytes: seen.repeated.iter().map(|(_, bytes)| bytes).sum(),
         locked_bytes: seen.mappings.iter().map(|mapping| mapping.figures.locked).sum(),
         threads: seen.threads.len() as u32,
         allocators: allocators(seen),
@@ -72,7 +73,9 @@ fn notes(seen: &Seen) -> Vec<String> {
         let counts = if is_named { "live and free are not told apart" } else { "its memory counts as without a name" };
         format!("{name}: the structures of this version are not known, so {counts}")
     });
-    seen.notes.iter().cloned().chain(not_walked).collect()
+    let in_heaps = (seen.stacks_in_heaps > 0)
+        .then(|| format!("the stacks of {} threads are blocks of malloc: they count as such", seen.stacks_in_heaps));
+    seen.notes.iter().cloned().chain(not_walked).chain(in_heaps).collect()
 }
 
 /// Claims of heaps, of readers of runtimes, and of stacks.
@@ -267,7 +270,21 @@ fn empty(class: &Class) -> Account {
 }
 
 /// Adds what else is known of accounts.
-fn note(accounts: &mut [Account], seen: &Seen, claims: &[Claim]) {
+fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Claim]) {
+    // Of files: what was copied, and what has changed in the page cache.
+    let mut files: HashMap<&str, (u64, u64)> = HashMap::new();
+    let mut repeated: HashMap<(Kind, &str), u64> = HashMap::new();
+    for (mapping, class) in seen.mappings.iter().zip(classes) {
+        let f = &mapping.figures;
+        if class.kind == Kind::File {
+            let of = files.entry(&class.owner).or_default();
+            let own = f.anonymous.min(f.rss);
+            *of = (of.0 + own, of.1 + (f.private_dirty + f.shared_dirty).saturating_sub(own));
+        }
+        for (_, bytes) in seen.repeated.iter().filter(|(start, _)| *start == mapping.range.start) {
+            *repeated.entry((class.kind, &class.owner)).or_default() += bytes;
+        }
+    }
     let used: u64 = seen.stacks.iter().map(|of| of.used).sum();
     let below: u64 = seen.stacks.iter().map(|of| of.below).sum();
     let mut told = false;
@@ -285,11 +302,19 @@ fn note(accounts: &mut [Account], seen: &Seen, claims: &[Claim]) {
                 let (used, below) = (units::bytes(used), units::bytes(below));
                 Some(format!("of all stacks {used} are in use, {below} were touched once"))
             }
-            Kind::File if account.private_bytes > 0 && account.dirty_bytes > 0 => {
-                Some(format!("{} of it changed, its own", units::bytes(account.dirty_bytes)))
+            Kind::File => {
+                let (own, dirty) = files.get(account.owner.as_str()).copied().unwrap_or_default();
+                let own = (own > 0).then(|| format!("{} of it changed, its own", units::bytes(own)));
+                let dirty =
+                    (dirty > 0).then(|| format!("{} of it changed, not written to the file yet", units::bytes(dirty)));
+                own.into_iter().chain(dirty).reduce(|a, b| format!("{a}; {b}"))
             }
             _ => None,
         };
+        if let Some(bytes) = repeated.get(&(account.kind, account.owner.as_str())) {
+            let again = format!("{} of it counted again, as it is mapped at several addresses", units::bytes(*bytes));
+            account.note = Some(account.note.take().map_or(again.clone(), |note| format!("{again}; {note}")));
+        }
     }
 }
 

@@ -152,7 +152,18 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
         Cause::OffHeap => off_heap(report, facts, seen),
         _ => holding(report, facts, seen),
     };
-    format!("{first}{}.", remedies(report))
+    format!("{first}{}{}.", remedies(report), again(report))
+}
+
+/// That Rss is more than there is.
+fn again(report: &Report) -> String {
+    match percent(report.repeated_bytes, report.rss_bytes) >= 5 {
+        true => format!(
+            "; {} are counted more than once, as they are mapped at several addresses",
+            bytes(report.repeated_bytes)
+        ),
+        false => String::new(),
+    }
 }
 
 /// The sentence for blocks of malloc beside the heap of a runtime.

@@ -471,6 +471,39 @@ fn odd_processes_are_read() {
     }
 }
 
+/// Catches memory that counts several times without a word of it, a changed file that is called the process's own, and
+/// blocks of malloc that are called stacks as threads run on them.
+#[test]
+fn what_is_counted_again_and_whose_it_is() {
+    let neap = Neap::new();
+    let Some(program) = odd(&neap) else { return skip("what_is_counted_again", "needs a C compiler") };
+    let folder = neap.dir.path().to_str().expect("UTF-8");
+    let note = |report: &Value, owner: &str| {
+        let accounts = report["accounts"].as_array().expect("accounts").iter();
+        let of = accounts.filter(|of| of["owner"].as_str().is_some_and(|name| name.ends_with(owner)));
+        of.filter_map(|of| of["note"].as_str()).collect::<Vec<_>>().join("; ")
+    };
+    let thrice = Planted::start(&program, &["thrice"], &[]);
+    let report = why(&neap, thrice.pid);
+    assert_eq!(report["repeated_bytes"], 32 * MIB, "{report:#}");
+    assert!(note(&report, "memfd:thrice").starts_with("32.0 MiB of it counted again"), "{report:#}");
+    let verdict = report["verdict"].as_str().expect("a sentence");
+    assert!(verdict.contains("32.0 MiB are counted more than once"), "{verdict}");
+
+    let dirty = Planted::start(&program, &["dirty", folder], &[]);
+    let report = why(&neap, dirty.pid);
+    assert_eq!(note(&report, "/copied"), "1.0 MiB of it changed, its own", "{report:#}");
+    let written = note(&report, "/written");
+    assert!(written.ends_with("changed, not written to the file yet") && !written.contains("own"), "{report:#}");
+
+    let stacks = Planted::start(&program, &["stacks"], &[]);
+    let report = why(&neap, stacks.pid);
+    assert!(report["notes"].to_string().contains("the stacks of 2 threads are blocks of malloc"), "{report:#}");
+    let said = report["accounts"].as_array().expect("accounts").iter().find(|of| of["kind"] == "stack");
+    assert!(said.is_some_and(|of| !of["note"].to_string().contains("MiB")), "{report:#}");
+    assert!(of(&report, "stack") < MIB && of(&report, "heap-live") > 18 * MIB, "{report:#}");
+}
+
 /// Catches a watch that goes on with another program, and takes an error for the end of the process.
 #[test]
 fn a_watch_is_of_one_program() {

@@ -3,10 +3,13 @@
 use crate::collector::{self, Collector};
 use crate::jobs::Job;
 use neap_launch::error::{Error, system_message};
+use std::cell::RefCell;
 use std::io;
 use std::mem::MaybeUninit;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Pause where nothing is due.
@@ -44,7 +47,7 @@ impl Shared {
     /// Does a job, and keeps its result.
     fn make(&self, job: Job) -> Duration {
         let before = processor_time(Clock::Thread);
-        let made = collector::make(job);
+        let made = collector::make(job, hurries);
         let cost = processor_time(Clock::Thread).saturating_sub(before);
         self.lock().done(job, made, cost);
         cost
@@ -61,20 +64,57 @@ pub fn make_up_to(shared: &Shared, time: Duration) {
     }
 }
 
-/// The thread; it ends soon after this value, which does not wait: a look at a large process takes seconds.
+/// The thread. When this value is dropped, its look is cut short and it ends; it is not waited for for ever, as the kernel
+/// may make it wait for a process.
 #[derive(Debug)]
 pub struct Background {
     /// Dropped to end the thread.
-    _stop: mpsc::Sender<()>,
+    stop: Option<mpsc::Sender<()>>,
+    /// The look that it is at is to be cut short.
+    hurry: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The longest that the end waits for the thread.
+const END: Duration = Duration::from_secs(2);
+
+thread_local! {
+    /// That of the [`Background`] whose thread this is.
+    static HURRY: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
+}
+
+/// Whether this thread is to end.
+fn hurries() -> bool {
+    // Relaxed: nothing else is read for it.
+    HURRY.with_borrow(|hurry| hurry.as_ref().is_some_and(|hurry| hurry.load(Ordering::Relaxed)))
 }
 
 impl Background {
     /// Starts it. It inherits the mask of signals.
     pub fn start(shared: &Shared) -> io::Result<Background> {
         let (stop, stopped) = mpsc::channel();
-        let shared = shared.clone();
-        std::thread::Builder::new().name("accounts".to_owned()).spawn(move || run(&shared, &stopped))?;
-        Ok(Background { _stop: stop })
+        let (shared, hurry) = (shared.clone(), Arc::new(AtomicBool::new(false)));
+        let of_thread = Arc::clone(&hurry);
+        let thread = std::thread::Builder::new().name("accounts".to_owned()).spawn(move || {
+            HURRY.set(Some(of_thread));
+            run(&shared, &stopped);
+        })?;
+        Ok(Background { stop: Some(stop), hurry, thread: Some(thread) })
+    }
+}
+
+impl Drop for Background {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        self.hurry.store(true, Ordering::Relaxed);
+        let Some(thread) = self.thread.take() else { return };
+        let until = Instant::now() + END;
+        while !thread.is_finished() && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        if thread.is_finished() {
+            let _ = thread.join();
+        }
     }
 }
 
@@ -123,4 +163,29 @@ pub fn processor_time(of: Clock) -> Duration {
         time.assume_init()
     };
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Filter, Pace};
+
+    /// Catches a thread that goes on with a look after its end.
+    #[test]
+    fn the_thread_has_ended() {
+        let threads = || {
+            let all = std::fs::read_dir("/proc/self/task").expect("threads").flatten();
+            let names = all.filter_map(|of| std::fs::read_to_string(of.path().join("comm")).ok());
+            names.filter(|name| name.trim() == "accounts").count()
+        };
+        let pace = Pace { share: 1.0, rollup: Duration::ZERO, account: Duration::ZERO };
+        let shared = Shared::new(Collector::new(Filter::new(None).expect("none"), pace));
+        shared.look().expect("/proc");
+        for pause in [0, 3, 30] {
+            let background = Background::start(&shared).expect("a thread");
+            std::thread::sleep(Duration::from_millis(pause));
+            drop(background);
+            assert_eq!(threads(), 0, "{pause}");
+        }
+    }
 }

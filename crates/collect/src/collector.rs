@@ -186,11 +186,12 @@ pub enum Made {
     Account(Brief),
 }
 
-/// Does a job.
-pub fn make(job: Job) -> Result<Made, Why> {
+/// Does a job; an account is cut short when `stop` says so, and is none then.
+pub fn make(job: Job, stop: fn() -> bool) -> Result<Made, Why> {
     match job.what {
         What::Rollup => read::rollup(job.pid).map(Made::Rollup),
-        What::Account => match neap_why::look(job.pid, neap_why::Effort::Full) {
+        What::Account => match neap_why::look_until(job.pid, neap_why::Effort::Full, stop) {
+            Ok(_) if stop() => Err(Why::Other),
             Ok(report) => Ok(Made::Account(Brief::of(&report))),
             // `look` says why for people; whether the process is still there tells the rest.
             Err(_) => Err(read::rollup(job.pid).err().unwrap_or(Why::Other)),
@@ -233,7 +234,7 @@ mod tests {
         assert!(process.light.rss > 0 && process.reclaimable().is_none());
         for _ in 0..2 {
             let (job, _) = all.next_job(Instant::now()).expect("nothing is known");
-            all.done(job, make(job), Duration::from_millis(1));
+            all.done(job, make(job, || false), Duration::from_millis(1));
         }
         let process = all.processes().next().expect("it runs");
         assert!(process.rollup.is_some_and(|rollup| rollup.value.pss > 0), "{process:?}");
@@ -267,13 +268,13 @@ mod tests {
         let process = look(&mut all, &|process| process.command == "sh");
         let light = process.light;
         let job = Job { pid, started: light.started, program: light.program, what: What::Rollup, mark: light.mark() };
-        all.done(job, make(job), Duration::ZERO);
+        all.done(job, make(job, || false), Duration::ZERO);
         assert!(all.processes().any(|process| process.pid == pid && process.rollup.is_some()));
         std::io::Write::write_all(child.0.stdin.as_mut().expect("a pipe"), b"\n").expect("it listens");
         let process = look(&mut all, &|process| process.light.program != light.program);
         assert!(process.light.started == light.started && process.rollup.is_none(), "{process:?}");
         // The result of a job that began before is of the other program.
-        all.done(job, make(job), Duration::ZERO);
+        all.done(job, make(job, || false), Duration::ZERO);
         assert!(all.processes().all(|process| process.pid != pid || process.rollup.is_none()));
     }
 }

@@ -71,6 +71,9 @@ pub fn mapped(pid: u32, buffer: &mut Vec<u8>) -> Result<(&'static str, Option<ne
     // Its first thread may have ended.
     let pid = if is_empty { neap_why::living(pid) } else { pid };
     let maps = if is_empty { text(pid, "maps", buffer)? } else { String::from_utf8_lossy(buffer) };
+    if maps.is_empty() {
+        return Err(Why::Ended);
+    }
     let page = neap_observe::Page::find_in(pid, &maps).ok();
     Ok((if page.is_some() { "neap" } else { parse::allocator(&maps) }, page))
 }
@@ -89,8 +92,9 @@ pub fn neap(snapshot: &Snapshot) -> Neap {
 /// Pss and huge pages.
 pub fn rollup(pid: u32) -> Result<Rollup, Why> {
     let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", neap_why::living(pid)))?;
+    // It had memory when it was looked at.
     if text.is_empty() {
-        return Err(Why::NoMemory);
+        return Err(Why::Ended);
     }
     let figures = lists::rollup(&text);
     Ok(Rollup {
@@ -100,4 +104,22 @@ pub fn rollup(pid: u32) -> Result<Rollup, Why> {
         huge: figures.anon_huge,
         swap: figures.swap,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::process::Command;
+
+    /// Catches a process that ended while it was read and is in no count of errors.
+    #[test]
+    fn what_has_ended_is_an_error() {
+        let mut child = Command::new("true").spawn().expect("true(1)");
+        while light(child.id(), &mut Vec::new()) != Err(Why::NoMemory) {
+            std::thread::yield_now();
+        }
+        let (rollup, mapped) = (rollup(child.id()).err(), mapped(child.id(), &mut Vec::new()).err());
+        child.wait().expect("it has ended");
+        assert_eq!((rollup, mapped), (Some(Why::Ended), Some(Why::Ended)));
+    }
 }

@@ -33,8 +33,7 @@ pub fn run(address: &str, shared: &Shared) -> Result<u8, Error> {
     while !signals::asked_to_end(Duration::ZERO) {
         server.round().map_err(|error| failed("serve", &error))?;
     }
-    // The process ends with its threads, whatever they wait for.
-    std::mem::forget(background);
+    drop(background);
     inherited.release();
     Ok(0)
 }

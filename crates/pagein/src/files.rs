@@ -3,9 +3,10 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use neap_observe::mapped;
 use neap_symbols::{Image, Lines, Listing};
 use neap_trace::track::{Sighting, parse_maps};
 use neap_trace::{FileId, Object, ObjectId};
@@ -153,10 +154,9 @@ fn open(path: &Path, bytes: &'static [u8]) -> Option<Opened> {
     Some(Opened { image, lines_in, lines: None })
 }
 
-/// Opens a file, and nothing else: at the path of an object there can be a pipe by now, which would make neap wait.
+/// Opens a file, and nothing else: at the path of an object there can be a pipe or a device by now.
 fn open_regular(path: &Path) -> Option<File> {
-    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(path).ok()?;
-    file.metadata().ok()?.is_file().then_some(file)
+    mapped::regular(path, None).ok()
 }
 
 /// A file's bytes, for the rest of the process: symbols borrow from them.

@@ -1,9 +1,9 @@
 //! Finds the control block of a process: by the ELF note of the object that neap is part of.
 
 use crate::Error;
-use crate::mapped;
 use crate::process::{Front, Memory, fronts};
 use crate::resident::Pages;
+use neap_observe::mapped;
 use neap_samples::control::{CONTROL_MAGIC, CONTROL_VERSION, Control, NOTE_NAME, NOTE_TYPE};
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;

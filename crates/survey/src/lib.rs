@@ -4,7 +4,6 @@
 //! | file | answers |
 //! |---|---|
 //! | `process.rs` | what a process has mapped, and how its memory is read and written |
-//! | `mapped.rs` | how a file is opened that it has mapped |
 //! | `fuel.rs` | what a look at it may cost |
 //! | `find.rs` | where its control block is |
 //! | `ask.rs` | how it is asked for samples |
@@ -17,14 +16,13 @@
 //! A process is asked and read through `/proc/PID/mem`, without stopping it. That wants the rights of a debugger, which
 //! the kernel checks: the same user (where `kernel.yama.ptrace_scope` is 1: a process that this one started), or root.
 //! May depend on `neap-core` (structures of the heap), `neap-samples` (layouts), `neap-profile` (the model),
-//! `neap-symbols` and std.
+//! `neap-symbols`, `neap-observe` and std.
 #![forbid(unsafe_code)]
 
 mod ask;
 mod find;
 mod fuel;
 mod heap;
-pub mod mapped;
 mod names;
 mod pinned;
 mod process;

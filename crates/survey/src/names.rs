@@ -1,6 +1,6 @@
 //! Names and lines for addresses, from the files that the process has mapped.
 
-use crate::mapped;
+use neap_observe::mapped;
 use neap_symbols::{Image, Line, Lines, What, demangle};
 use std::collections::HashMap;
 use std::io::Read;

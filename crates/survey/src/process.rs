@@ -1,7 +1,7 @@
 //! What a process has mapped, and how its memory is read and written.
 
-use crate::mapped::Identity;
 use crate::{Error, Fuel};
+use neap_observe::mapped::Identity;
 use std::fs::{self, File};
 use std::io;
 use std::ops::Range;

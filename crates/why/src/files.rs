@@ -2,8 +2,8 @@
 
 use neap_account::seen;
 use neap_heaps::{Mapping, Unreadable};
+use neap_observe::mapped::{self, Identity};
 use neap_survey::Fuel;
-use neap_survey::mapped::{self, Identity};
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

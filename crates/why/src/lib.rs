@@ -11,7 +11,7 @@
 //! | `identity.rs` | is it still the same process and program |
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
 //! | `files.rs`, `known.rs` | its files; what is remembered of them |
-//! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `python.rs` | what its memory says |
+//! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `repeated.rs`, `python.rs` | what its memory says |
 //! | `cgroup.rs` | a container |
 //! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; where reports go |
 //! | `stats.rs` | `neap stats` |
@@ -33,6 +33,7 @@ mod over_time;
 mod program;
 mod python;
 mod read;
+mod repeated;
 mod stacks;
 mod stats;
 mod sys;
@@ -43,7 +44,7 @@ use neap_launch::error::Error;
 pub use cgroup::look as look_at_cgroup;
 pub use failed::{check_proc, remedy};
 pub use program::{Exit, Watched};
-pub use read::{Effort, living, look};
+pub use read::{Effort, living, look, look_until};
 pub use stats::run as stats;
 
 use self::args::WhyArgs;

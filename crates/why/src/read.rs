@@ -2,7 +2,7 @@
 
 use crate::memory::Process;
 use crate::sys::text;
-use crate::{failed, heaps, identity, python, stacks, zeros};
+use crate::{failed, heaps, identity, python, repeated, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
@@ -151,13 +151,15 @@ fn deep(seen: &mut Seen, memory: &Process) {
         seen.notes.push(failed::not_readable(seen.pid));
         return;
     }
-    stacks::read(seen, memory);
+    repeated::read(seen, memory);
     if is_32_bit(seen.pid) {
         seen.notes.push("it is a 32-bit program: its heaps are not split".into());
     } else {
         heaps::read(seen, memory);
         python::read(seen, memory);
     }
+    // After the heaps: blocks of malloc may be stacks.
+    stacks::read(seen, memory);
     zeros::read(seen, memory);
     if memory.fuel.is_over() {
         seen.notes.push("the look took too long and was cut short: heaps and pools are known in part only".into());

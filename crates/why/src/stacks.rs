@@ -13,10 +13,15 @@ const TOP: u64 = 8 << 10;
 pub fn read(seen: &mut Seen, memory: &Process) {
     let page = crate::sys::page_size();
     let mut stacks: Vec<StackUse> = Vec::new();
+    let mut in_heaps = 0;
     for thread in &seen.threads {
         let Some(pointer) = thread.stack_pointer else { continue };
         let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
         let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
+        if seen.is_in_heap(pointer) {
+            in_heaps += 1;
+            continue;
+        }
         let is_stack = mapping.is_nameless() || mapping.name == "[stack]" || mapping.name.starts_with("[anon:");
         if !is_stack
             || neap_account::is_go_heap(seen, mapping)
@@ -35,6 +40,7 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         });
     }
     seen.stacks = stacks;
+    seen.stacks_in_heaps = in_heaps;
 }
 
 /// The address of the thread's record below the end of its stack.

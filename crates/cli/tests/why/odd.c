@@ -54,6 +54,51 @@ static void sparse(const char *folder) {
     *at = 1;
     unlink(name);
 }
+/* 16 MiB of one file in memory at three addresses, all touched. */
+static void thrice(void) {
+    int file = memfd_create("thrice", 0);
+    if (ftruncate(file, 16 << 20)) exit(1);
+    for (int i = 0; i < 3; i++) memset(mmap(0, 16 << 20, 3, MAP_SHARED, file, 0), 1, 16 << 20);
+}
+/* A file that is written through a mapping, and one of which a part was copied. */
+static void dirty(const char *folder) {
+    char name[4096];
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s/%s", folder, i ? "copied" : "written");
+        int file = open(name, O_RDWR | O_CREAT, 0600);
+        if (ftruncate(file, 8 << 20)) exit(1);
+        memset(mmap(0, 8 << 20, 3, i ? MAP_PRIVATE : MAP_SHARED, file, 0), 1, i ? 1 << 20 : 8 << 20);
+    }
+}
+/* Threads on stacks in blocks of malloc, one of them in an arena that has 20 MiB of other blocks. */
+static void *sleeper(void *said) {
+    volatile char used[16 << 10];
+    for (int i = 0; i < sizeof used; i += 4096) used[i] = 1;
+    __atomic_add_fetch((int *)said, 1, __ATOMIC_RELEASE);
+    pause();
+    return 0;
+}
+static void on_block(size_t bytes, int *said) {
+    pthread_t thread;
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setstack(&attributes, aligned_alloc(4096, bytes), bytes);
+    pthread_create(&thread, &attributes, sleeper, said);
+}
+static void *in_arena(void *said) {
+    for (int i = 0; i < 20000; i++) memset(malloc(1000), 1, 1000);
+    on_block(64 << 10, said);
+    pause();
+    return 0;
+}
+static void stacks(void) {
+    static int said;
+    pthread_t thread;
+    on_block(8 << 20, &said);
+    pthread_create(&thread, 0, in_arena, &said);
+    while (__atomic_load_n(&said, __ATOMIC_ACQUIRE) < 2) usleep(1000);
+    usleep(50000);
+}
 static void obey(void) {
     char byte;
     while (read(0, &byte, 1) == 1) {
@@ -82,6 +127,9 @@ int main(int count, char **words) {
     }
     if (!strcmp(how, "leaf")) leaf();
     if (!strcmp(how, "untouched")) untouched(words[2]), gap();
+    if (!strcmp(how, "thrice")) thrice();
+    if (!strcmp(how, "dirty")) dirty(words[2]);
+    if (!strcmp(how, "stacks")) stacks();
     if (!strcmp(how, "sparse")) sparse(words[2]);
     if (!strcmp(how, "name")) prctl(PR_SET_NAME, "\xff\xfe odd");
     if (strcmp(how, "again")) printf("%d\n", getpid());

@@ -1,12 +1,13 @@
 //! The memory of a process, with breakpoints in it.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::FileExt;
 use std::rc::Rc;
 
 use libc::pid_t;
 use neap_launch::ptrace;
+use neap_observe::mapped::{self, Identity};
 use neap_trace::track::parse_maps;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
@@ -166,9 +167,11 @@ fn loader_function(pid: pid_t) -> Option<u64> {
     let base = auxiliary(pid, libc::AT_BASE).filter(|&base| base != 0)?;
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let line = parse_maps(&maps).find(|line| line.start == base)?;
-    let exactly = format!("/proc/{pid}/map_files/{:x}-{:x}", line.start, line.end);
     let path = std::str::from_utf8(line.path).ok()?;
-    let bytes = fs::read(exactly).or_else(|_| fs::read(path)).ok()?;
+    let identity = Identity { device: line.device, inode: line.inode };
+    let mut file = mapped::open(pid.unsigned_abs(), &(line.start..line.end), path, identity).ok()?;
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes).ok()?;
     let file = ElfFile64::<Endianness>::parse(bytes.as_slice()).ok()?;
     let symbols = file.dynamic_symbols().chain(file.symbols());
     let mut found = symbols.filter(|symbol| symbol.is_definition() && symbol.name() == Ok(NAME));

@@ -29,7 +29,7 @@ pub fn open(pid: u32, range: &Range<u64>, path: &str, identity: Identity) -> io:
 }
 
 /// Opens a regular file, without doing anything to what else may be there.
-pub(crate) fn regular(path: &Path, identity: Option<Identity>) -> io::Result<File> {
+pub fn regular(path: &Path, identity: Option<Identity>) -> io::Result<File> {
     // This opens nothing yet, so it does nothing to what is there.
     let place = File::options().read(true).custom_flags(PATH).open(path)?;
     let metadata = place.metadata()?;
