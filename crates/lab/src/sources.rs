@@ -68,7 +68,7 @@ const WORKLOADS: &[File] = files![
 ];
 
 /// Scripts that [`script`] writes.
-const SCRIPTS: &[File] = files!["experiments/bursts-sqlite.py"];
+const SCRIPTS: &[File] = files!["experiments/bursts-sqlite.py", "experiments/service.py"];
 
 /// What interpreters run in `programs`.
 pub const PYTHON_SCRIPT: File = files!["programs/script.py"][0];

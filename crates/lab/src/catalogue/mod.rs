@@ -11,6 +11,7 @@ mod order;
 mod pages;
 mod programs;
 mod retain;
+mod service;
 mod threads;
 mod tls;
 
@@ -219,6 +220,7 @@ pub fn names() -> Vec<&'static str> {
 /// All experiments.
 pub fn all(quick: bool) -> Vec<Design> {
     vec![
+        service::service(quick),
         calloc::calloc(quick),
         calloc::recycled(quick),
         tls::tls_chunks(quick),
