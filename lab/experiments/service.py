@@ -5,7 +5,7 @@
 Each of THREADS threads serves REQUESTS requests. A request is a JSON document of 16 KiB to 2 MiB, most of them small. It
 arrives in pieces in a growing buffer, is parsed, goes into the thread's cache of recent requests, and is written as JSON
 again. One request in four opens a session of some 1 KiB, which stays. After the load the caches are emptied and the
-threads wait for work; with `trim` the program calls malloc_trim(0) then. Prints `metric NAME UNIT VALUE`; `kept` is the
+threads wait for work for IDLE_MS, and then twice as long; with `trim` the program calls malloc_trim(0) then. Prints `metric NAME UNIT VALUE`; `kept` is the
 part of the memory that came with the load which stays resident, without the sessions.
 
 The sizes come from a fixed sequence for each thread, so that every allocator serves the same requests.
@@ -106,6 +106,8 @@ def main():
     at_once = rss()
     time.sleep(idle / 1000)
     after = rss()
+    time.sleep(2 * idle / 1000)
+    late = rss()
     end.set()
     for worker in workers:
         worker.join()
@@ -118,6 +120,7 @@ def main():
         ("rss-loaded", "MiB", loaded),
         ("rss-at-once", "MiB", at_once),
         ("rss-idle", "MiB", after),
+        ("rss-late", "MiB", late),
         ("kept", "ratio", max(after - live, 0.0) / (loaded - base)),
     ]:
         print("metric", name, unit, value)

@@ -24,6 +24,7 @@ pub fn service(quick: bool) -> Design {
         ("under load", "rss-loaded"),
         ("caches emptied", "rss-at-once"),
         ("1 s later", "rss-idle"),
+        ("3 s later", "rss-late"),
         ("part of the load's memory that stays", "kept"),
         ("load, ms", "wall"),
         ("page faults", "run-faults"),
