@@ -1,6 +1,6 @@
 /* The cost of calloc and free of one size.
  *
- * untouched: the blocks are not written to; a page-aware allocator needs no work for their bytes.
+ * untouched: the blocks are never written; a page-aware allocator needs no work for their bytes.
  * touched:   one byte in each 4 KiB of each block is written before its free.
  * once:      only the first block is touched. The mean over the iterations after that touch, with
  *            the free of the touched block ("mean") and without it ("mean-later").

@@ -2,7 +2,7 @@
  *
  * For each power of two from 2^--low to 2^--high bytes: one pointer in each line of 64 bytes, no padding, linked into
  * one cycle in random order (Sattolo's algorithm, so no shorter cycle can come out); then the walk, for --ms in five
- * slices, of which the median is told. Each step depends on the one before, so its time is that of one memory access
+ * slices, of which the median is printed. Each step depends on the one before, so its time is that of one memory access
  * with its TLB miss. The time is the thread's processor time, so that other programs do not count.
  *
  * small:   4 KiB pages (MADV_NOHUGEPAGE)

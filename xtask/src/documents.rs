@@ -3,26 +3,30 @@
 //! | document | made of |
 //! |---|---|
 //! | `BENCHMARKS.md` | the experiment `suite`, and `lab/notes/BENCHMARKS.md` |
-//! | `docs/headline.svg` | the experiments `retain-large` and `suite` |
-//! | `EXPERIMENTS.md` | the other experiments, and `lab/notes/EXPERIMENTS.md` |
-//! | the table in `README.md` | five figures of these |
+//! | `docs/headline.svg`, `docs/headline-dark.svg` | the experiments `retain-large`, `service` and `suite` |
+//! | `EXPERIMENTS.md` | a line for each other experiment, and `lab/notes/EXPERIMENTS.md` |
+//! | the picture and the table in `README.md` | figures of these |
 //!
-//! A full run of the lab has all of it. `lab/results/published` names the runs that the documents are made of.
+//! A full run of the lab has all of it. `lab/results/published` names the runs that the documents are made of. They are
+//! kept packed, without what a later one has measured again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use neap_lab::failure::failure;
-use neap_lab::store;
+use neap_lab::{catalogue, plan, store};
 use neap_report::markdown::{Options, document};
-use neap_report::{readme, theme::Theme};
+use neap_report::{readme, summary};
 use neap_results::{Run, notes_from, suite};
 
 use crate::place::root;
 
 /// Names the folders of the published runs, one a line, relative to the root.
 const PUBLISHED: &str = "lab/results/published";
+/// What is made.
+const DOCUMENTS: [&str; 5] =
+    ["BENCHMARKS.md", "docs/headline.svg", "docs/headline-dark.svg", "EXPERIMENTS.md", "README.md"];
 /// Remarks by hand, in files called like the documents.
 const NOTES: &str = "lab/notes";
 
@@ -46,12 +50,13 @@ pub struct Args {
 /// Runs the command.
 pub fn main(args: Args) -> Result<()> {
     let dirs = if args.dirs.is_empty() { published()? } else { args.dirs.clone() };
-    let runs = load(&dirs)?;
+    let mut runs = load(&dirs)?;
     if args.into.is_none() {
         worthy(&dirs, &runs)?;
+        runs = pack(&dirs, runs)?;
     }
     let folder = args.into.clone().unwrap_or_else(root);
-    for (name, text) in documents(&runs)? {
+    for (name, text) in documents(&dirs, &runs)? {
         let path = folder.join(name);
         fs::create_dir_all(path.parent().unwrap_or(&folder))?;
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
@@ -105,26 +110,57 @@ fn worthy(dirs: &[PathBuf], runs: &[Run]) -> Result<()> {
     Ok(())
 }
 
+/// Makes the runs small: what a later one has is taken from the earlier ones, and texts and verdicts are this version's.
+fn pack(dirs: &[PathBuf], mut runs: Vec<Run>) -> Result<Vec<Run>> {
+    for place in 0..runs.len() {
+        let (earlier, later) = runs.split_at_mut(place + 1);
+        let run = &mut earlier[place];
+        let again = |name: &str| later.iter().any(|run| run.experiment(name).is_some());
+        run.experiments.retain(|experiment| !again(&experiment.name));
+        run.rows.retain(|row| !again(&row.experiment));
+        plan::refresh(run);
+        store::pack(&dirs[place], run)?;
+    }
+    Ok(runs)
+}
+
 /// The documents: name from the root on, text.
-fn documents(runs: &[Run]) -> Result<Vec<(&'static str, String)>> {
+fn documents(dirs: &[PathBuf], runs: &[Run]) -> Result<Vec<(&'static str, String)>> {
     let mut made = Vec::new();
     let suite = runs.iter().rev().find_map(suite::of);
     let pages = runs.iter().filter_map(without_suite).reduce(with_later);
+    let mut readme = fs::read_to_string(root().join("README.md")).context("cannot read README.md")?;
+    let place = |place: readme::Place, readme: &str, text: &str| {
+        place.with(readme, text).with_context(|| format!("README.md has no line `{}`", place.begin))
+    };
     if let Some((suite, pages)) = suite.as_ref().zip(pages.as_ref()) {
-        made.extend(readme::picture(suite, pages, Theme::Light).map(|svg| ("docs/headline.svg", svg)));
+        for (name, theme) in readme::FILES {
+            made.extend(readme::picture(suite, pages, theme).map(|svg| (name, svg)));
+        }
+        if let (Some(picture), Some(table)) = (readme::element(suite, pages), readme::table(pages)) {
+            readme = place(readme::PICTURE, &readme, &picture)?;
+            made.push(("README.md", place(readme::TABLE, &readme, &table)?));
+        }
     }
     if let Some(suite) = suite {
-        made.push(("BENCHMARKS.md", text("Benchmarks", "BENCHMARKS.md", suite)));
+        let intro = format!(
+            "The allocation suite: geometric means over 15 programs, at one and two threads. {}",
+            whole(dirs, runs, |run| suite::of(run).is_some())
+        );
+        made.push(("BENCHMARKS.md", summary::benchmarks(&with_notes(suite, "BENCHMARKS.md"), &intro)));
     }
-    if let Some(pages) = pages {
-        if let Some(table) = readme::table(&pages) {
-            let old = fs::read_to_string(root().join("README.md")).context("cannot read README.md")?;
-            let new = readme::with_table(&old, &table);
-            made.push(("README.md", new.with_context(|| format!("README.md has no line `{}`", readme::BEGIN))?));
-        }
-        made.push(("EXPERIMENTS.md", text("Experiments", "EXPERIMENTS.md", pages)));
+    if let Some(mut pages) = pages {
+        let names = catalogue::names();
+        pages.experiments.sort_by_key(|one| names.iter().position(|name| *name == one.name));
+        let intro = format!(
+            "Each experiment runs a program of an article, a paper or a bug report again, under neap and other \
+             allocators ([docs/lab.md](docs/lab.md)). One line says what came of it: how often neap leads, and where it \
+             falls behind first. {}",
+            whole(dirs, runs, |run| without_suite(run).is_some())
+        );
+        made.push(("EXPERIMENTS.md", summary::experiments(&with_notes(pages, "EXPERIMENTS.md"), &intro)));
     }
-    for name in ["BENCHMARKS.md", "docs/headline.svg", "EXPERIMENTS.md", "README.md"] {
+    for name in DOCUMENTS {
         if !made.iter().any(|(other, _)| *other == name) {
             eprintln!("left as it is: {name}; the run lacks experiments for it");
         }
@@ -157,12 +193,20 @@ fn with_later(mut run: Run, later: Run) -> Run {
     run
 }
 
-/// A document with the remarks that were written by hand.
-fn text(title: &str, name: &str, run: Run) -> String {
+/// Where all tables and charts of these runs are.
+fn whole(dirs: &[PathBuf], runs: &[Run], is_part: impl Fn(&Run) -> bool) -> String {
+    let parts = dirs.iter().zip(runs).filter(|(_, run)| is_part(run));
+    let commands: Vec<String> = parts
+        .map(|(dir, _)| format!("`neap lab show {}`", dir.strip_prefix(root()).unwrap_or(dir).display()))
+        .collect();
+    format!("All figures with their spread, all verdicts and the commands: {}.", commands.join(", "))
+}
+
+/// A run with the remarks on it that were written by hand.
+fn with_notes(mut run: Run, name: &str) -> Run {
     let notes = fs::read_to_string(root().join(NOTES).join(name)).unwrap_or_default();
-    let mut run = run;
-    run.notes.extend(notes_from(&notes));
-    document(&run, &Options { title, ..Options::default() })
+    run.notes = notes_from(&notes);
+    run
 }
 
 /// The tables of one run, for the terminal.
@@ -199,8 +243,8 @@ mod tests {
         let dirs = published().expect("kept");
         let runs = load(&dirs).expect("readable");
         worthy(&dirs, &runs).expect("whole runs");
-        let made = documents(&runs).expect("made");
-        assert_eq!(made.len(), 4);
+        let made = documents(&dirs, &runs).expect("made");
+        assert_eq!(made.len(), DOCUMENTS.len());
         for (name, text) in made {
             let there = fs::read_to_string(root().join(name)).expect("readable");
             assert!(there == text, "{name} is stale; to write it anew: cargo xtask documents");
@@ -208,5 +252,25 @@ mod tests {
         let notes = fs::read_to_string(root().join(NOTES).join("BENCHMARKS.md")).expect("readable");
         let first = notes.lines().find(|line| line.starts_with("## ")).expect("a heading");
         assert!(fs::read_to_string(root().join("BENCHMARKS.md")).is_ok_and(|text| text.contains(first)));
+    }
+
+    /// Catches results that make every clone large, pages that can be made again, and paths of the machine that made them.
+    #[test]
+    fn what_is_kept_is_small() {
+        let mut size = 0;
+        for dir in published().expect("kept") {
+            for entry in fs::read_dir(&dir).expect("a folder") {
+                let path = entry.expect("an entry").path();
+                let name = path.file_name().and_then(|name| name.to_str()).expect("a name");
+                assert!([store::RUN, store::PACKED].contains(&name), "{}", path.display());
+                size += fs::metadata(&path).expect("a file").len();
+            }
+            let run = store::load(&dir).expect("readable");
+            let text = run.to_json_without_rows() + &neap_results::rows_to_csv(&run.rows, true);
+            for folder in ["/root/", "/home/", "/tmp/", "/work/", "/var/"] {
+                assert!(!text.contains(folder), "{}: {folder}", dir.display());
+            }
+        }
+        assert!(size < 500_000, "{size} bytes");
     }
 }

@@ -36,7 +36,7 @@ pub struct Args {
     /// Only mutants in files with this text in their name
     #[arg(long, value_name = "TEXT")]
     file: Option<String>,
-    /// Only mutants that lived when they were last run, and that docs/mutants.md does not explain
+    /// Only mutants that lived when they were last run, and that crates/core/mutants.md does not explain
     #[arg(long)]
     again: bool,
     /// Go on where the last run ended: only mutants that did not run, and the results of both
@@ -60,7 +60,7 @@ pub struct Args {
 }
 
 /// Which mutants may live, and why.
-const EXPLAINED: &str = "docs/mutants.md";
+const EXPLAINED: &str = "crates/core/mutants.md";
 
 /// What became of a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -274,7 +274,7 @@ fn caught_by(tests: &[&Test], log: &Path) -> String {
     }
 }
 
-/// Rows of the table in docs/mutants.md: what the name of a mutant begins with, and the parts that follow in it, with
+/// Rows of the table in crates/core/mutants.md: what the name of a mutant begins with, and the parts that follow in it, with
 /// anything in between.
 struct Explained(Vec<Vec<String>>);
 

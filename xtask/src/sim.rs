@@ -12,7 +12,7 @@ pub struct Args {
     /// Put each fault of crates/sim/mutants into a copy of the tree, and see how long the simulation takes to find it
     #[arg(long)]
     pub mutants: bool,
-    /// Options of the simulation (see docs/testing.md), or with --mutants the names of some of them
+    /// Options of the simulation (see docs/testing-core.md), or with --mutants the names of some of them
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub options: Vec<String>,
 }

@@ -2,6 +2,8 @@
 #![cfg_attr(not(test), no_main)]
 
 mod args;
+#[cfg(test)]
+mod documents;
 mod lab;
 mod man;
 mod options;

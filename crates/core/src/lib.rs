@@ -3,32 +3,7 @@
 //! This crate has no std, no libc, no thread-local storage and no exported symbols. It may depend on nothing but
 //! `core`; the system is reached through [`Os`], so that every rule here can be tested against a fake.
 //!
-//! # Glossary
-//!
-//! | word | meaning |
-//! |---|---|
-//! | OS page | the kernel's page; its size is read at run time |
-//! | block | what malloc returns |
-//! | size class | a rounded block size, see [`class`] |
-//! | chunk | [`CHUNK`] bytes, aligned to their size: the unit that arenas are carved in and the granule of the page map |
-//! | slab | a chunk cut into blocks of one class, see [`slab`] |
-//! | range | neighbouring chunks that are free, or one large block, see [`range`] |
-//! | arena | a reserved range of addresses with its side tables, see [`arena`] |
-//! | page map | one byte for each chunk of the address space: the size class of the slab there, see [`page_map`] |
-//! | heap | what one thread owns: a cache of free blocks for each class, and slabs that fill it, see [`heap`] |
-//! | local free, remote free | by the thread that owns the block's slab, by another thread |
-//! | large block, huge block | whole OS pages from an arena; a mapping of its own |
-//! | reserved, clean, dirty | not usable yet, and without memory; known to read as zero; may hold anything |
-//! | purge | give OS pages back to the system; they are clean afterwards |
-//! | waiting, due | free, dirty, and not given back yet; waiting long enough to be purged, see [`pages::age`] |
-//! | purger | the helper thread, or if there can be none the threads that free memory, see [`back::purge`] |
-//! | hole | OS pages of a slab on which no block is in use, see [`blocks::holes`] |
-//! | handshake | how another thread gets to use a heap while its owner is in no call, see [`back::handshake`] |
-//! | reentrant call | one in a signal handler that interrupted another call of its thread, see [`reentrant`] |
-//! | reentrant reserve | chunks for reentrant calls, see [`pages::reentrant_reserve`] |
-//! | orphan | a heap whose thread has ended; a new thread adopts it whole |
-//! | stranded | a child of a fork whose structures may be half changed: all its calls are reentrant, see [`fork`] |
-//! | note | what a layer asks the layers above it to do later, see [`pages::notes`] |
+//! `docs/glossary.md` has the words.
 //!
 //! # Layers
 //!

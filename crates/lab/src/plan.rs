@@ -235,6 +235,24 @@ pub fn gates_off(run: &Run) -> usize {
     gates(&calm).saturating_sub(gates(run))
 }
 
+/// Brings a run that was kept up to date: the texts of its experiments, their charts and tables are this version's, and
+/// the verdicts are computed again.
+pub fn refresh(run: &mut Run) {
+    for design in catalogue::all(run.quick) {
+        let Some(experiment) = run.experiments.iter_mut().find(|experiment| experiment.name == design.name) else {
+            continue;
+        };
+        experiment.title = design.title.into();
+        experiment.question = design.question.into();
+        experiment.about = design.about.into();
+        experiment.claims = design.claims;
+        experiment.metrics = design.metrics;
+        experiment.charts = design.charts;
+        experiment.tables = design.tables;
+    }
+    conclude(run);
+}
+
 /// Computes the verdicts from the rows, and says which experiments could not be run.
 pub fn conclude(run: &mut Run) {
     let view = View::of(run);

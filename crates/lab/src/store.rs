@@ -1,10 +1,14 @@
-//! The folder of a run: `run.json` (without the rows) and `rows.csv`, to which each run is appended at once.
+//! The folder of a run: `run.json` (without the rows) and `rows.csv`, to which each run is appended at once. Runs that are
+//! kept in the repository have `rows.csv.gz` instead.
 
 use std::fs;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
 use neap_results::{ReadError, Row, Run, rows_from_csv, rows_to_csv};
 
 use crate::failure::failure;
@@ -13,13 +17,15 @@ use crate::failure::failure;
 pub const RUN: &str = "run.json";
 /// The rows.
 pub const ROWS: &str = "rows.csv";
+/// The rows of a run that is kept: compressed.
+pub const PACKED: &str = "rows.csv.gz";
 
 /// The pages that are made of a run and lie beside it.
 const PAGES: [&str; 2] = ["report.html", "report.md"];
 
 /// Whether a folder has a run already.
 pub fn has_run(dir: &Path) -> bool {
-    [RUN, ROWS].iter().any(|name| dir.join(name).exists())
+    [RUN, ROWS, PACKED].iter().any(|name| dir.join(name).exists())
 }
 
 /// Makes sure that no run is lost: fails where `dir` has one. With `force` the pages of that run go; its other files are
@@ -32,8 +38,22 @@ pub fn make_way(dir: &Path, force: bool) -> Result<()> {
         let cause = format!("{} has a run already", dir.display());
         return Err(failure(cause, "name another folder with -o, or replace that run with --force"));
     }
-    for page in PAGES {
+    for page in PAGES.into_iter().chain([PACKED]) {
         let _ = fs::remove_file(dir.join(page));
+    }
+    Ok(())
+}
+
+/// Writes a run as it is kept in the repository: small. All other files of the folder are removed: they can be made again.
+pub fn pack(dir: &Path, run: &Run) -> Result<()> {
+    let path = dir.join(PACKED);
+    let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
+    encoder.write_all(rows_to_csv(&run.rows, true).as_bytes())?;
+    replace(&path, &encoder.finish()?)?;
+    replace(&dir.join(RUN), run.to_json_without_rows().as_bytes())?;
+    let files = fs::read_dir(dir)?.flatten().map(|entry| entry.file_name());
+    for name in files.filter(|name| name != RUN && name != PACKED) {
+        fs::remove_file(dir.join(name))?;
     }
     Ok(())
 }
@@ -66,13 +86,13 @@ impl Writer {
 
     /// Writes the run as it is now.
     pub fn write_run(&self, run: &Run) -> Result<()> {
-        replace(&self.dir.join(RUN), &run.to_json_without_rows())
+        replace(&self.dir.join(RUN), run.to_json_without_rows().as_bytes())
     }
 
     /// Writes both files for good: rows that were measured again are gone.
     pub fn finish(self, run: &Run) -> Result<()> {
         self.write_run(run)?;
-        replace(&self.dir.join(ROWS), &rows_to_csv(&run.rows, true))
+        replace(&self.dir.join(ROWS), rows_to_csv(&run.rows, true).as_bytes())
     }
 }
 
@@ -84,7 +104,7 @@ fn unwritten(path: &Path, error: &std::io::Error) -> anyhow::Error {
 }
 
 /// Writes a file whole or not at all.
-fn replace(path: &Path, text: &str) -> Result<()> {
+fn replace(path: &Path, text: &[u8]) -> Result<()> {
     let partial = path.with_extension("partial");
     let written = fs::write(&partial, text).and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
@@ -120,12 +140,20 @@ pub fn load(dir: &Path) -> Result<Run> {
     };
     let mut run = Run::from_json(&text).map_err(|error| damaged(error, &path))?;
     if run.rows.is_empty() {
-        let path = dir.join(ROWS);
-        let rows = fs::read_to_string(&path)
-            .map_err(|error| failure(format!("cannot read {}: {error}", path.display()), "copy the whole folder"))?;
+        let packed = !dir.join(ROWS).exists() && dir.join(PACKED).exists();
+        let path = dir.join(if packed { PACKED } else { ROWS });
+        let rows = if packed { unpacked(&path) } else { fs::read_to_string(&path) };
+        let rows =
+            rows.map_err(|error| failure(format!("cannot read {}: {error}", path.display()), "copy the whole folder"))?;
         run.rows = rows_from_csv(&rows).map_err(|error| damaged(error, &path))?;
     }
     Ok(run)
+}
+
+fn unpacked(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    GzDecoder::new(fs::File::open(path)?).read_to_string(&mut text)?;
+    Ok(text)
 }
 
 #[cfg(test)]
@@ -148,6 +176,12 @@ mod tests {
         run.rows = vec![row(2.0)];
         run.ended = Some("later".into());
         writer.finish(&run).unwrap();
+        assert_eq!(load(&dir).unwrap(), run);
+        fs::write(dir.join("report.html"), "a page").unwrap();
+        pack(&dir, &run).unwrap();
+        let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        names.sort_unstable();
+        assert_eq!(names, [PACKED, RUN]);
         assert_eq!(load(&dir).unwrap(), run);
         assert_eq!(load(&dir.join(RUN)).unwrap(), run);
         fs::remove_dir_all(&dir).unwrap();

@@ -4,17 +4,7 @@
 //! Depends on `neap-trace` (tables, and what formats of both have in common), well-kept libraries that know formats, and
 //! the standard library. Opens no file and makes no system call.
 //!
-//! # Glossary
-//!
-//! | word | meaning |
-//! |---|---|
-//! | value type | what a column of values means, and its unit: `inuse_space` in `bytes` |
-//! | view | value types that are asked for and shown together: live blocks, allocations, pinned memory, time |
-//! | sample | a stack with one value for each value type of the profile, and labels |
-//! | stack | a path in a tree, from the innermost frame outwards |
-//! | location | an instruction: its address, mapping and frames |
-//! | frame | a function and a line; several at one location where functions were inlined |
-//! | mapping | a file in the process, by which a location is found in the file |
+//! `docs/glossary.md` has the words.
 //!
 //! Start with [`Profile`]; a [`Builder`] makes one. One profile may have the value types of several views.
 #![forbid(unsafe_code)]

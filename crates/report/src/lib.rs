@@ -20,6 +20,7 @@ pub mod page;
 pub mod picture;
 pub mod plot;
 pub mod readme;
+pub mod summary;
 pub mod theme;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! A run as markdown: what `EXPERIMENTS.md` and `BENCHMARKS.md` are made of.
+//! A run as markdown, with all its tables.
 
 use std::fmt::Write as _;
 
@@ -95,9 +95,7 @@ fn section(text: &mut String, experiment: &Experiment, view: &View, options: &Op
             let _ = write!(text, "\n![{}]({folder}/{file}.svg)\n", chart.title);
         }
     }
-    for one in &experiment.tables {
-        table(text, one, experiment, view);
-    }
+    tables(text, experiment, view);
     for listing in &experiment.listings {
         let _ = write!(
             text,
@@ -114,8 +112,15 @@ fn section(text: &mut String, experiment: &Experiment, view: &View, options: &Op
     }
 }
 
+/// The tables of an experiment.
+pub(crate) fn tables(text: &mut String, experiment: &Experiment, view: &View) {
+    for one in &experiment.tables {
+        table(text, one, experiment, view);
+    }
+}
+
 /// What stands before a verdict; what is missed stands out.
-fn mark(verdict: &Verdict) -> String {
+pub(crate) fn mark(verdict: &Verdict) -> String {
     let (word, class) = crate::page::tag(verdict);
     match (verdict.kind, class) {
         (Kind::Told, _) => String::new(),
@@ -174,10 +179,10 @@ mod tests {
         let text = document(&run, &Options { title: "T", intro: "I", pictures: Some("docs") });
         for part in [
             "# T\n\nI\n\n",
-            "> calloc clears what nobody touched. (an article, 2016)\n> 10,000 times 100 MiB: 8 minutes.",
+            "> calloc clears what was not touched. (an article, 2016)\n> 10,000 times 100 MiB: 8 minutes.",
             "**neap is first of 2.**",
             "- seen: glibc grows with the size",
-            "- **missed**: neap has 912 ns, at most 500 ns asked",
+            "- **missed**: neap has 912 ns (limit: 500 ns)",
             "![calloc and free](docs/calloc-sizes.svg)",
             "| other | 1 | **failed: crashed (signal 11)** |",
             "| glibc | 0.461 | 7.10 [7, 7.20] |",

@@ -51,7 +51,7 @@ pub fn run() -> Run {
     let allocator = |name: &str| Allocator { name: name.into(), version: "1.0".into(), ..Allocator::default() };
     let figures = vec![ClaimFigure { label: "10,000 times 100 MiB".into(), value: "8 minutes".into() }];
     let claim = Claim {
-        text: "calloc clears what nobody touched.".into(),
+        text: "calloc clears what was not touched.".into(),
         source: "an article".into(),
         year: Some(2016),
         figures,
@@ -59,7 +59,7 @@ pub fn run() -> Run {
     let verdict = |text: &str, holds, kind| Verdict { text: text.into(), holds, must_hold: false, kind };
     let calloc = Experiment {
         name: "calloc".into(),
-        title: "calloc of what nobody touches".into(),
+        title: "calloc of untouched memory".into(),
         question: "What does it cost?".into(),
         claims: vec![claim],
         command: "neap lab run calloc".into(),
@@ -70,7 +70,7 @@ pub fn run() -> Run {
         verdicts: vec![
             verdict("glibc grows with the size", Some(true), Kind::Finding),
             verdict("neap is first of 2", Some(true), Kind::Rank),
-            verdict("neap has 912 ns, at most 500 ns asked", Some(false), Kind::Target),
+            verdict("neap has 912 ns (limit: 500 ns)", Some(false), Kind::Target),
         ],
         listings: vec![Listing {
             title: "Every fault of `true`".into(),

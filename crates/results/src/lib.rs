@@ -3,19 +3,7 @@
 //! Depends on the standard library and on crates that know formats (serde, csv), opens no file and makes no system
 //! call. `neap lab` measures and keeps the files; `neap-report` draws.
 //!
-//! # Glossary
-//!
-//! | word | meaning |
-//! |---|---|
-//! | run | one pass of the lab: experiments, machine, allocators, rows |
-//! | experiment | a question, the programs that answer it, how the answer is shown |
-//! | case | one way of running an experiment's program: a size, a number of threads |
-//! | round | all allocators in turn on one case; ratios are taken within a round |
-//! | metric | what a program tells: a name, a unit, a value |
-//! | row | one value of one metric in one round; or one failure |
-//! | figure | experiment, case and metric: what one number of each allocator belongs to |
-//! | claim | what was published before |
-//! | verdict | one sentence on a claim, a rank or a target, computed from rows |
+//! `docs/glossary.md` has the words.
 //!
 //! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts, [`mod@compare`] tells two
 //! runs apart, [`suite`] adds ratios and means to the allocation workloads.

@@ -4,16 +4,7 @@
 //! file and makes no system call: what comes in is bytes or records, what goes out is bytes. The command `neap pagein`
 //! does the rest.
 //!
-//! # Glossary
-//!
-//! | word | meaning |
-//! |---|---|
-//! | fault | one page fault, as the processor raised it |
-//! | process | one image of a process: exec begins another one under the same pid |
-//! | mapping | a range of addresses of a process, for as long as it meant the same |
-//! | object | a file with symbols: a program, a library; or what stands for one (`[vdso]`, `[kernel]`, `[jit]`) |
-//! | place | an address, resolved: its object, symbol and line |
-//! | stack | the callers of a faulting instruction, as a path in a tree |
+//! `docs/glossary.md` has the words.
 //!
 //! Start with [`Tables`] and [`Fault`]; a [`Source`] has both; [`format::FORMATS`] are the ways of writing
 //! them, and [`diff`] compares two that were written.

@@ -82,7 +82,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_period)]
     pub period: Duration,
 
-    /// With --heap, --allocs and --pinned: sample one block each so many bytes on average (64K, 4MiB); 1: each block
+    /// With --heap, --allocs and --pinned: mean bytes between two samples (64K, 4MiB); 1: each block
     #[arg(long, value_name = "SIZE", default_value = "512K", value_parser = parse_interval)]
     pub interval: u64,
 

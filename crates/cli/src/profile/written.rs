@@ -7,7 +7,7 @@ use neap_profile::{Options, Profile};
 
 use super::args::Written;
 
-/// The file of a profile of a process: opened before there is one. Text goes where it is in nobody's way.
+/// The file of a profile of a process: opened before there is one. Text goes to standard error.
 pub fn output(written: &Written, pid: u32) -> Result<Option<Output>, Error> {
     if written.output.is_none() && written.format.name == "text" {
         return Ok(None);

@@ -129,7 +129,7 @@ fn read_page(path: &Path) -> Option<[u8; FILE_BYTES]> {
 }
 
 fn parse(page: &[u8; FILE_BYTES], pid: u32, number: u32) -> Option<Image> {
-    // No process writes any more, or one that outlives the program: then the gauges may be of two updates.
+    // No process writes, or only one that outlives the program: then the gauges may be of two updates.
     let s = Snapshot::parse_still(page).ok()?;
     // A process that was killed between two counts can be one block off: never below zero.
     let live = |inherited: u64, allocated: u64, freed: u64| inherited.saturating_add(allocated).saturating_sub(freed);

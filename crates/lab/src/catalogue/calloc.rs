@@ -69,13 +69,13 @@ pub fn calloc(quick: bool) -> Design {
     }
     Design {
         name: "calloc",
-        title: "What calloc pays for memory that nobody touches",
+        title: "What calloc costs for memory that is never touched",
         question: "Does calloc of a large block cost time for bytes that the program never touches?",
-        about: "calloc and free of one size, 4 KiB to 2 GiB: nobody writes to the block; one byte in each 4 KiB is \
+        about: "calloc and free of one size, 4 KiB to 2 GiB: the block is never written; one byte in each 4 KiB is \
                 written each time; only the first block is written.",
         claims: vec![claim(
             "On macOS 10.12 freed blocks between 127 KiB and about 125 MiB were kept in a cache and zeroed whole when \
-             they were used again, although nobody had touched them. Linux with glibc takes constant time from about \
+             they were used again, although they had not been touched. Linux with glibc takes constant time from about \
              127 KiB on.",
             SLOW_CALLOC,
             Some(2016),
@@ -166,8 +166,8 @@ pub fn recycled(quick: bool) -> Design {
     }
     Design {
         name: "recycled",
-        title: "Recycled blocks that nobody touches",
-        question: "Does calloc of recycled memory make pages resident that nobody touches?",
+        title: "Recycled blocks that are not touched",
+        question: "Does calloc of recycled memory make pages resident that are not touched?",
         about: "128 MiB of blocks of 4 KiB to 1 MiB are freed and taken again by calloc, then left untouched.",
         claims: Vec::new(),
         timeout: seconds(60),
@@ -207,7 +207,7 @@ fn most_growth(view: &View, form: &str) -> Result<Judged, Judged> {
     }
     let (growth, size) = worst.ok_or_else(|| Judged::open("no size was run"))?;
     let text = format!(
-        "neap grows by at most {} MiB of 128, with blocks of {}; at most {} MiB asked",
+        "neap grows by at most {} MiB of 128, with blocks of {} (limit: {} MiB)",
         number(growth.max(0.0)),
         size_text(size),
         number(NO_GROWTH_MIB)

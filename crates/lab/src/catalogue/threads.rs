@@ -148,7 +148,7 @@ fn no_fall(view: &View, full: u32) -> Result<Judged, Judged> {
     }
     let (threads, part) = worst.ok_or_else(|| Judged::open("no thread count above the core count was run"))?;
     let goal = number(NO_FALL);
-    let text = format!("neap at {threads} threads has {} its rate at {full}, at least {goal} asked", times(part));
+    let text = format!("neap at {threads} threads has {} its rate at {full} (expected: at least {goal})", times(part));
     Ok(Judged::new(text, Some(part >= NO_FALL)))
 }
 

@@ -134,12 +134,12 @@ fn no_slower(view: &View, huge: Figure, small: Figure) -> Result<Judged, Judged>
     let about = "chunks of 1 GiB against 1 MiB";
     let fallen = part(GLIBC).ok().filter(|base| own < NO_SLOWER && *base < NO_SLOWER && *base > 0.0);
     let Some(base) = fallen else {
-        let text = format!("{about}: neap has {} the throughput, at least {goal} asked", judge::times(own));
+        let text = format!("{about}: neap has {} the throughput (expected: at least {goal})", judge::times(own));
         return Ok(Judged::new(text, Some(own >= NO_SLOWER)));
     };
     let text = format!(
         "{about}: glibc falls to {} as well, so that is the machine's memory and not the allocator; neap has {}, {} \
-         of glibc's part, at least {goal} asked",
+         of glibc's part (expected: at least {goal})",
         number(base),
         number(own),
         number(own / base)

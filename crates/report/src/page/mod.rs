@@ -125,7 +125,7 @@ mod tests {
         let text = html(&sample::run());
         for part in [
             "What does it cost?",
-            "calloc clears what nobody touched.",
+            "calloc clears what was not touched.",
             "an article, 2016",
             "8 minutes",
             "neap lab run calloc",

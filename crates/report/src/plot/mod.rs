@@ -36,6 +36,7 @@ struct Drawing {
 /// Draws one chart of an experiment; none where there is nothing to draw. `id` must be unique on the page.
 pub fn draw(chart: &Chart, experiment: &str, view: &View, size: Size, theme: Theme, id: &str) -> Option<String> {
     let Drawing { svg, height, description } = drawing(chart, experiment, view, size, theme)?;
+    let description = format!("{description} The table has all values.");
     Some(svg.finish((size.width(), height), id, &plain(&chart.title), &description))
 }
 
@@ -69,7 +70,7 @@ pub fn plain(text: &str) -> String {
 /// Draws one chart as a file of its own, with its title.
 pub fn standalone(chart: &Chart, experiment: &str, view: &View, theme: Theme) -> Option<String> {
     let mut sheet = Sheet::new(theme);
-    sheet.add(&[chart], experiment, view).then(|| sheet.finish(&chart.name))
+    sheet.add(&[(chart, experiment)], view).then(|| sheet.finish(&chart.name))
 }
 
 /// What stands in brackets behind a title.
@@ -88,7 +89,8 @@ fn describe(chart: &Chart, grid: &Grid) -> String {
         ChartKind::Bar => "Bar chart",
         ChartKind::Dots => "Dot chart",
     };
-    let mut text = format!("{kind} of {}, by {}.", chart.y.label, chart.x.label);
+    let by = if chart.x.label.is_empty() { String::new() } else { format!(", by {}", chart.x.label) };
+    let mut text = format!("{kind}: {}{by}.", chart.y.label);
     for row in &grid.rows {
         let at = |place: usize| match row.cells[place].spread() {
             Some(spread) => quantity(spread.median, &chart.y.unit),
@@ -101,7 +103,7 @@ fn describe(chart: &Chart, grid: &Grid) -> String {
             _ => format!(" {}: {} at {}, {} at {}.", row.name, at(0), name(0), at(last), name(last)),
         };
     }
-    text + " The table has all values."
+    text
 }
 
 #[cfg(test)]
@@ -165,7 +167,7 @@ mod tests {
         chart.title = "calloc of `64 KiB`".into();
         chart.series[0].points.truncate(1);
         let text = draw(&chart, "calloc", &View::of(&run), Size::Wide, Theme::Page, "c").unwrap();
-        assert!(text.contains("Dot chart of") && text.contains(">calloc of 64 KiB</title>"), "{text}");
+        assert!(text.contains("Dot chart: ") && text.contains(">calloc of 64 KiB</title>"), "{text}");
     }
 
     // Would catch a place that is not drawn, one beyond the axis that is, and one without a figure that ends the report.
@@ -201,7 +203,7 @@ mod tests {
         let chart = &run.experiments[0].charts[0];
         let text = standalone(chart, "calloc", &View::of(&run), Theme::Dark).unwrap();
         assert!(text.contains(">calloc and free (less is better)</text>") && text.contains("color=\"#56b4e9\""));
-        assert!(text.contains("<desc id=\"sizes-d\">Line chart of"), "{text}");
+        assert!(text.contains("<desc id=\"sizes-d\">Line chart: "), "{text}");
         assert_eq!((text.matches("<svg").count(), text.matches("</svg>").count()), (1, 1));
     }
 

@@ -13,6 +13,8 @@ use crate::theme::{Ink, Look, Marker, look};
 const STEP: f64 = 24.0;
 /// The height of a bar.
 const BAR: f64 = 15.0;
+/// A bar is drawn at least this wide, so that it is seen.
+const LEAST: f64 = 2.5;
 /// With more positions than this a panel for each would be a long way to scroll.
 const MANY: usize = 8;
 /// Between panels side by side.
@@ -156,7 +158,7 @@ fn draw_panel(
         let (zero, place) = (scale.place(if log { f64::MIN_POSITIVE } else { 0.0 }), scale.place(spread.median));
         if chart.kind == ChartKind::Bar {
             let (from, to) = (zero.min(place), zero.max(place));
-            svg.bar((from, middle - BAR / 2.0), (to - from, BAR), look.hollow);
+            svg.bar((from, middle - BAR / 2.0), ((to - from).max(LEAST), BAR), look.hollow);
         } else {
             svg.line(ink, (left, middle), (place, middle), 1.0, "1 3");
         }
@@ -180,12 +182,17 @@ fn draw_panel(
         svg.label(Ink::Mark, (place + 5.0, top + 4.0), false, &mark.label);
     }
     for (x, middle, bold, text) in texts {
+        // Beside a line to compare with, not on it.
+        let crosses = |place: &f64| (x - 4.0..x + width_of(&text, bold) + 4.0).contains(place);
+        let mut places: Vec<f64> = chart.marks.iter().map(|mark| scale.place(mark.value)).collect();
+        places.sort_by(f64::total_cmp);
+        let x = places.iter().rev().find(|place| crosses(place)).map_or(x, |place| place + 6.0);
         svg.label(Ink::Text, (x, middle + TEXT / 3.0), bold, &text);
     }
 }
 
 fn grid_lines(svg: &mut Svg, scale: &Scale, unit: &str, top: f64, bottom: f64) {
-    let ticks = scale.ticks();
+    let ticks = scale.ticks_of(unit);
     let places: Vec<f64> = ticks.iter().map(|tick| scale.place(*tick)).collect();
     for place in &places {
         svg.line(Ink::Grid, (*place, top), (*place, bottom + 4.0), 1.0, "");

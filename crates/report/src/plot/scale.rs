@@ -60,6 +60,16 @@ impl Scale {
         self.from + part.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
+    /// [`Scale::ticks`], round in the unit that they are shown in: from 2 GiB on, whole parts of a GiB.
+    pub fn ticks_of(&self, unit: &str) -> Vec<f64> {
+        const GIB: f64 = 1024.0;
+        if unit != "MiB" || self.log || self.high < 2.0 * GIB {
+            return self.ticks();
+        }
+        let gib = Scale { low: self.low / GIB, high: self.high / GIB, ..*self };
+        gib.ticks().into_iter().map(|tick| tick * GIB).collect()
+    }
+
     /// Some five round values; on a logarithmic scale the decades, or also their halves and fifths where there are few.
     pub fn ticks(&self) -> Vec<f64> {
         if !self.log {
@@ -149,6 +159,15 @@ mod tests {
         assert_eq!(Scale::of([3.0, 8.0].into_iter(), true, 0.0, 1.0).ticks(), [2.0, 5.0, 10.0]);
         assert!(Scale::of([0.0].into_iter(), true, 0.0, 1.0).place(0.0).is_finite());
         assert!(Scale::tight([5.0].into_iter(), true, 0.0, 1.0).place(5.0) == 0.5);
+    }
+
+    // Would catch an axis of GiB with ticks at 1.95 GiB.
+    #[test]
+    fn ticks_are_round_in_their_unit() {
+        let scale = Scale::of([5714.0].into_iter(), false, 0.0, 1.0);
+        let texts: Vec<String> = scale.ticks_of("MiB").into_iter().map(|tick| tick_text(tick, "MiB")).collect();
+        assert_eq!(texts, ["0", "2 GiB", "4 GiB"]);
+        assert_eq!(scale.ticks_of("ms"), scale.ticks());
     }
 
     // Would catch labels on top of each other.

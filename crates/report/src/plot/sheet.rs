@@ -27,14 +27,20 @@ impl Sheet {
         Sheet { svg: Svg::new(theme), theme, height: 0.0, titles: Vec::new(), descriptions: Vec::new() }
     }
 
-    /// Adds a line of charts, one or two, below the others; false, and nothing, where one of them has nothing to show.
-    pub fn add(&mut self, charts: &[&Chart], experiment: &str, view: &View) -> bool {
+    /// An empty one without a background, for pages whose background is not known.
+    pub fn clear(theme: Theme) -> Self {
+        let sheet = Sheet::new(theme);
+        Sheet { svg: sheet.svg.clear(), ..sheet }
+    }
+
+    /// Adds a line of charts with their experiments, one or two, below the others; false, and nothing, where one of them has nothing to show.
+    pub fn add(&mut self, charts: &[(&Chart, &str)], view: &View) -> bool {
         let size = if charts.len() > 1 { Size::Half } else { Size::Wide };
-        let drawn = charts.iter().map(|chart| drawing(chart, experiment, view, size, self.theme));
+        let drawn = charts.iter().map(|(chart, experiment)| drawing(chart, experiment, view, size, self.theme));
         let Some(drawn) = drawn.collect::<Option<Vec<_>>>() else { return false };
         let height = drawn.iter().map(|one| one.height).fold(0.0, f64::max);
         let step = size.width() + (Size::Wide.width() - size.width() * charts.len() as f64);
-        for (place, (chart, one)) in charts.iter().zip(drawn).enumerate() {
+        for (place, ((chart, _), one)) in charts.iter().zip(drawn).enumerate() {
             let better = better_words(chart.better).map_or(String::new(), |words| format!(" ({words})"));
             let title = plain(&format!("{}{better}", chart.title));
             let left = step * place as f64;
@@ -47,16 +53,20 @@ impl Sheet {
         true
     }
 
-    /// The file. `id` begins the names of its parts.
-    pub fn finish(self, id: &str) -> String {
-        // One chart is described by what it shows; of several each says first what it is.
-        let descriptions = match &self.descriptions[..] {
+    /// What the charts show, in words. One chart is described by what it shows; of several each says first what it is.
+    pub fn words(&self) -> String {
+        match &self.descriptions[..] {
             [one] => one.clone(),
             all => {
                 let said = |(title, words): (&String, &String)| format!("{title}: {words}");
                 self.titles.iter().zip(all).map(said).collect::<Vec<_>>().join(" ")
             }
-        };
+        }
+    }
+
+    /// The file. `id` begins the names of its parts.
+    pub fn finish(self, id: &str) -> String {
+        let descriptions = self.words();
         let size = (Size::Wide.width() + MARGIN.0, self.height + MARGIN.1);
         self.svg.finish(size, id, &self.titles.join("; "), &descriptions)
     }
@@ -74,13 +84,14 @@ mod tests {
         let view = View::of(&run);
         let charts: Vec<&Chart> = run.experiments[0].charts.iter().collect();
         let mut sheet = Sheet::new(Theme::Light);
-        assert!(sheet.add(&[charts[1], charts[1]], "calloc", &view) && sheet.add(&[charts[0]], "calloc", &view));
+        let calloc = |number: usize| (charts[number], "calloc");
+        assert!(sheet.add(&[calloc(1), calloc(1)], &view) && sheet.add(&[calloc(0)], &view));
         let before = sheet.height;
-        assert!(!sheet.add(&charts, "other", &view) && sheet.height == before);
+        assert!(!sheet.add(&[(charts[0], "other")], &view) && sheet.height == before);
         let text = sheet.finish("two");
         assert_eq!((text.matches("<svg").count(), text.matches("translate(").count()), (1, 3), "{text}");
         assert!(text.contains("translate(0 34)") && text.contains("translate(460 34)"), "{text}");
         assert_eq!(text.matches(">calloc of 1 MiB (less is better)</text>").count(), 2, "{text}");
-        assert!(text.contains("calloc and free (less is better): Line chart of"), "{text}");
+        assert!(text.contains("calloc and free (less is better): Line chart: "), "{text}");
     }
 }

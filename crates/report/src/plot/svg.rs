@@ -12,6 +12,8 @@ use crate::theme::{Ink, Marker, Theme};
 pub struct Svg {
     body: String,
     theme: Theme,
+    /// Without a background of its own: the page's shows through.
+    clear: bool,
 }
 
 /// Where a text stands against its point.
@@ -31,7 +33,12 @@ pub const TEXT: f64 = 12.5;
 impl Svg {
     /// An empty picture.
     pub fn new(theme: Theme) -> Svg {
-        Svg { body: String::new(), theme }
+        Svg { body: String::new(), theme, clear: false }
+    }
+
+    /// Leaves out the background.
+    pub fn clear(self) -> Svg {
+        Svg { clear: true, ..self }
     }
 
     /// The attributes that give a colour.
@@ -161,7 +168,7 @@ impl Svg {
             escaped(title),
             escaped(description)
         );
-        if let Some(colour) = self.theme.colour(Ink::Back) {
+        if let Some(colour) = self.theme.colour(Ink::Back).filter(|_| !self.clear) {
             let _ = write!(text, "<rect width=\"{width}\" height=\"{height}\" fill=\"{colour}\"/>");
         }
         text + &self.body + "</svg>\n"
@@ -231,5 +238,6 @@ mod tests {
         };
         assert!(picture(Theme::Light).contains("color=\"#") && picture(Theme::Light).contains("<rect"));
         assert!(!picture(Theme::Page).contains("color=\"#") && !picture(Theme::Page).contains("<rect"));
+        assert!(!Svg::new(Theme::Dark).clear().finish((10.0, 10.0), "a", "t", "d").contains("<rect"));
     }
 }

@@ -12,14 +12,10 @@ fn lead(verdicts: &[Verdict]) -> Option<String> {
     let told = &behind.first().or(ranks.first()).or(judged.first())?.text;
     Some(match (ranks.len(), behind.len()) {
         (0 | 1, _) => format!("{told}."),
-        (2, 0) => format!("neap is first, or level with the first, in both figures; {told}."),
-        (all, 0) => format!("neap is first, or level with the first, in all {all} figures; {told}."),
-        (all, 1) => format!("neap is first, or level with the first, in {} of {all} figures; not in {told}.", all - 1),
-        (all, missed) if missed == all => format!("neap is first in none of {all} figures; {told}."),
-        (all, missed) => format!(
-            "neap is first, or level with the first, in {} of {all} figures; the first of those where it is not: {told}.",
-            all - missed
-        ),
+        (2, 0) => format!("neap leads or ties in both figures; {told}."),
+        (all, 0) => format!("neap leads or ties in all {all} figures; {told}."),
+        (all, missed) if missed == all => format!("neap leads in none of {all} figures; {told}."),
+        (all, missed) => format!("neap leads or ties in {} of {all} figures. Behind on {told}.", all - missed),
     })
 }
 
@@ -46,18 +42,15 @@ mod tests {
         let open = verdict("peak: neap was not run", None, Kind::Rank);
         let of = |verdicts: &[&Verdict]| lead(&verdicts.iter().copied().cloned().collect::<Vec<_>>());
         assert_eq!(of(&[&first, &open]).unwrap(), "time: neap is first of 3.");
-        let both = "neap is first, or level with the first, in both figures; time: neap is first of 3.";
+        let both = "neap leads or ties in both figures; time: neap is first of 3.";
         assert_eq!(of(&[&first, &first]).unwrap(), both);
         assert!(of(&[&first; 3]).unwrap().contains("in all 3 figures; time: "));
-        let some = "neap is first, or level with the first, in 1 of 2 figures; not in RSS: neap is second of 3.";
+        let some = "neap leads or ties in 1 of 2 figures. Behind on RSS: neap is second of 3.";
         assert_eq!(of(&[&first, &second, &open]).unwrap(), some);
-        let none = "neap is first in none of 2 figures; RSS: neap is second of 3.";
+        let none = "neap leads in none of 2 figures; RSS: neap is second of 3.";
         assert_eq!(of(&[&second, &second]).unwrap(), none);
         let two = of(&[&first, &second, &second]).unwrap();
-        assert!(
-            two.ends_with("in 1 of 3 figures; the first of those where it is not: RSS: neap is second of 3."),
-            "{two}"
-        );
+        assert!(two.ends_with("in 1 of 3 figures. Behind on RSS: neap is second of 3."), "{two}");
     }
 
     // Would catch an experiment without a rank that has no sentence, and one without data that has.

@@ -67,7 +67,7 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
                 }
             });
             format!(
-                "neap shares the first place of {count} with {}: {own_text} against {} of {near}{}",
+                "neap ties for first of {count} with {}: {own_text} against {} of {near}{}",
                 list(&names),
                 quantity(*value, unit),
                 within.unwrap_or_default()
@@ -146,12 +146,11 @@ pub fn ratio(view: &View, of: (Figure, &str), to: (Figure, &str), low: f64, high
     };
     let goal = match (low <= 0.0, high.is_infinite()) {
         (true, true) => String::new(),
-        (true, false) => format!(", at most {}", number(high)),
-        (false, true) => format!(", at least {}", number(low)),
-        (false, false) => format!(", between {} and {}", number(low), number(high)),
+        (true, false) => format!(" (limit: {})", number(high)),
+        (false, true) => format!(" (expected: at least {})", number(low)),
+        (false, false) => format!(" (expected: {} to {})", number(low), number(high)),
     };
     let holds = (low..=high).contains(&ratio.ratio);
-    let goal = if goal.is_empty() { goal } else { format!("{goal} asked") };
     let interval = if ratio.count > 1 && ratio.low != ratio.high {
         format!(" [{}, {}]", number(ratio.low), number(ratio.high))
     } else {
@@ -163,12 +162,12 @@ pub fn ratio(view: &View, of: (Figure, &str), to: (Figure, &str), low: f64, high
 
 /// Whether the median of an allocator is at most a goal.
 pub fn at_most(view: &View, figure: Figure, allocator: &str, goal: f64) -> Judged {
-    goal_of(view, figure, allocator, goal, "at most", |value| value <= goal)
+    goal_of(view, figure, allocator, goal, "limit:", |value| value <= goal)
 }
 
 /// Whether the median of an allocator is at least a goal.
 pub fn at_least(view: &View, figure: Figure, allocator: &str, goal: f64) -> Judged {
-    goal_of(view, figure, allocator, goal, "at least", |value| value >= goal)
+    goal_of(view, figure, allocator, goal, "expected: at least", |value| value >= goal)
 }
 
 fn goal_of(view: &View, figure: Figure, allocator: &str, goal: f64, words: &str, so: impl Fn(f64) -> bool) -> Judged {
@@ -176,7 +175,7 @@ fn goal_of(view: &View, figure: Figure, allocator: &str, goal: f64, words: &str,
     match need(view, figure, allocator) {
         Err(judged) => judged,
         Ok(value) => {
-            let text = format!("{allocator} has {}, {words} {} asked", quantity(value, unit), quantity(goal, unit));
+            let text = format!("{allocator} has {} ({words} {})", quantity(value, unit), quantity(goal, unit));
             Judged::new(text, Some(so(value)))
         }
     }
@@ -256,7 +255,7 @@ mod tests {
     fn a_place_is_shared_both_ways() {
         let near = view(&[("neap", &[10.0, 11.0, 9.0]), ("other", &[10.2, 10.9, 9.1]), ("glibc", &[20.0; 3])]);
         let judged = rank(&near, WALL, Better::Less);
-        let text = "neap shares the first place of 3 with other: 10 ms against 10.2 ms of other, and 0.989 times \
+        let text = "neap ties for first of 3 with other: 10 ms against 10.2 ms of other, and 0.989 times \
                     [0.980, 1.01] within a round";
         assert_eq!(judged, Judged::new(text, Some(true)));
         // Behind a third one both are second.
@@ -270,14 +269,14 @@ mod tests {
     #[test]
     fn what_rounds_do_not_show_is_no_rank() {
         let one = view(&[("neap", &[10.0]), ("other", &[10.1])]);
-        let text = "neap shares the first place of 2 with other: 10 ms against 10.1 ms of other (0.990 times)";
+        let text = "neap ties for first of 2 with other: 10 ms against 10.1 ms of other (0.990 times)";
         assert_eq!(rank(&one, WALL, Better::Less), Judged::new(text, Some(true)));
         let one = view(&[("neap", &[10.0]), ("other", &[9.0])]);
         assert_eq!(rank(&one, WALL, Better::Less).holds, Some(false));
         // By the medians 11 against 5, but half in two rounds of three.
         let contrary = view(&[("neap", &[11.0, 2.5, 12.0]), ("other", &[22.0, 5.0, 4.0])]);
         let judged = rank(&contrary, WALL, Better::Less);
-        assert!(judged.holds == Some(true) && judged.text.contains("shares the first place"), "{judged:?}");
+        assert!(judged.holds == Some(true) && judged.text.contains("ties for first"), "{judged:?}");
     }
 
     // Would catch a first place among those that are left, without a word on who is not.
@@ -324,11 +323,11 @@ mod tests {
     fn goals() {
         let view = view(&[("neap", &[10.0; 5]), ("other", &[40.0; 5])]);
         let judged = at_most(&view, WALL, "neap", 10.0);
-        assert_eq!(judged, Judged::new("neap has 10 ms, at most 10 ms asked", Some(true)));
+        assert_eq!(judged, Judged::new("neap has 10 ms (limit: 10 ms)", Some(true)));
         assert_eq!(at_most(&view, WALL, "neap", 9.9).holds, Some(false));
         assert_eq!(at_least(&view, WALL, "neap", 10.1).holds, Some(false));
         let judged = ratio(&view, (WALL, "neap"), (WALL, "other"), 0.0, 0.25);
-        assert_eq!(judged, Judged::new("neap has 0.250 times that of other, at most 0.250 asked", Some(true)));
+        assert_eq!(judged, Judged::new("neap has 0.250 times that of other (limit: 0.250)", Some(true)));
         assert_eq!(ratio(&view, (WALL, "other"), (WALL, "neap"), 5.0, f64::INFINITY).holds, Some(false));
     }
 

@@ -90,7 +90,7 @@ pub fn flat(what: &str, points: &[(f64, f64)], unit: &str, factor: f64) -> Judge
     };
     let spread = if least.1 == most.1 { 1.0 } else { most.1 / least.1 };
     let text = format!(
-        "{what}: from {} to {}, {}, at most {} asked",
+        "{what}: from {} to {}, {} (limit: {})",
         quantity(least.1, unit),
         quantity(most.1, unit),
         times(spread),
@@ -109,7 +109,7 @@ mod tests {
         let mut rounds = [1.4; 6].to_vec();
         rounds.extend([3300.0, 3400.0, 3350.0]);
         assert_eq!(find_jump(&rounds, 10.0, 0.1), Some(6));
-        let text = "1.40 MiB in rounds 1 to 6, 3300 MiB to 3400 MiB from round 7 on";
+        let text = "1.40 MiB in rounds 1 to 6, 3.22 GiB to 3.32 GiB from round 7 on";
         assert_eq!(jump(&rounds, "MiB", 10.0, 0.1), Judged::new(text, Some(true)));
         rounds.push(1.4);
         assert_eq!(find_jump(&rounds, 10.0, 0.1), None);
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn flatness() {
         let judged = flat("neap", &[(1.0, 0.7), (2.0, 1.4)], "us", 3.0);
-        assert_eq!(judged, Judged::new("neap: from 700 ns to 1.40 µs, 2 times, at most 3 asked", Some(true)));
+        assert_eq!(judged, Judged::new("neap: from 700 ns to 1.40 µs, 2 times (limit: 3)", Some(true)));
         assert_eq!(flat("neap", &[(1.0, 0.7), (2.0, 2.8)], "us", 3.0).holds, Some(false));
         assert_eq!(flat("neap", &[], "us", 3.0).holds, None);
     }

@@ -38,7 +38,7 @@ pub fn quantity(value: f64, unit: &str) -> String {
         "s" => seconds(1.0),
         "B" => size(value),
         "KiB" => size(value * 1024.0),
-        "MiB" if value.abs() >= 10240.0 => format!("{} GiB", number(value / 1024.0)),
+        "MiB" if value.abs() >= 1024.0 => format!("{} GiB", number(value / 1024.0)),
         "GiB" => format!("{} GiB", number(value)),
         "" | "ratio" | "count" => number(value),
         "%" => format!("{} %", number(value)),
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(failed("timeout"), "failed: out of time");
         assert_eq!(value_text(&Value::Absent, "ms"), "not run");
         let spread = |values: &[f64]| value_text(&Spread::of(values).map_or(Value::Absent, Value::Is), "MiB");
-        assert_eq!(spread(&[1801.1, 1801.2]), "1801 MiB");
+        assert_eq!(spread(&[801.1, 801.2]), "801 MiB");
         assert_eq!(spread(&[1.0, 2.0, 4.0]), "2 MiB [1 MiB, 4 MiB]");
     }
 
@@ -156,7 +156,8 @@ mod tests {
             (0.0, "ms", "0 s"),
             (65536.0, "B", "64 KiB"),
             (104857600.0, "B", "100 MiB"),
-            (3328.0, "MiB", "3328 MiB"),
+            (3328.0, "MiB", "3.25 GiB"),
+            (512.0, "MiB", "512 MiB"),
             (1.0, "ratio", "1"),
             (668080.0, "1/s", "668,080/s"),
             (7.0, "faults", "7 faults"),
