@@ -38,6 +38,8 @@ fn main() -> ExitCode {
         }),
         Case::new("html::page", "a page whose script fails, or that lacks its rows", page_in_a_browser),
         Case::new("html::search", "a search that finds nothing, or too much", search_in_a_browser),
+        Case::new("html::lists", "lists without times, callers or allocation sites, or with 15 rows for ever", lists),
+        Case::new("show::formats", "a kept trace that is another one in another format", shown),
         Case::new("html::many", "a page that is slow with 100,000 faults", many_in_a_browser),
         Case::new("html::drawn", "charts in which nothing is drawn", drawn),
         Case::new("html::pictures", "a page that is wider than a narrow screen", pictures),
@@ -222,6 +224,52 @@ fn search_in_a_browser() -> Outcome {
     let (none, some, right) = (number("none")?, number("some")?, number("right")?);
     expect(none == 0.0 && some > 0.0 && right > some / 2.0, &done, &format!("{none}, {some}, {right}"))?;
     expect(number("all")? == number("ready")?, &done, "a filter that stays")
+}
+
+/// Lists are in the order of times, and have more rows where the user wants them.
+fn lists() -> Outcome {
+    program("chromium")?;
+    let dir = TempDir::new("neap-formats-")?;
+    let page = dir.path().join("trace.html");
+    let command = ["python3", "-c", "import json"].map(OsStr::new);
+    trace("html", &["--sites", "--callgraph", "dwarf"], &page, &command)?;
+    let script = "const rows = (id) => page.querySelectorAll('#' + id + ' tbody tr').length;
+        const heads = [...page.querySelectorAll('#symbols thead th')].map((head) => head.textContent).join();
+        const hidden = ['sites', 'callers'].filter((id) => page.getElementById(id).closest('section').hidden).length;
+        const before = rows('symbols');
+        page.getElementById('symbols-more').click();
+        return { heads, hidden, before, after: rows('symbols'), sites: rows('sites'), callers: rows('callers'),
+                 lead: page.getElementById('lead').textContent };";
+    let done = browser::look(&dir, &page, 1000, &[], script)?;
+    let number = |name| found_number(&done, name);
+    expect(found(&done, "heads")? == "Function,Time,Faults" && number("hidden")? == 0.0, &done, "no times or lists")?;
+    expect(number("before")? == 15.0 && number("after")? > 15.0, &done, "no more rows")?;
+    expect(number("sites")? > 3.0 && number("callers")? > 3.0, &done, "no sites or callers")?;
+    expect(found(&done, "lead")?.contains("which took"), &done, "no time in all")
+}
+
+/// What `neap pagein show` writes of a trace in JSON is what a run in that format would have written.
+fn shown() -> Outcome {
+    let (_, json, dir, file) = odd("json", "touch")?;
+    let show = |options: &[&str]| Run::new(neap()?).args(["pagein", "show"]).arg(&file).args(options).plain().run();
+    let again = show(&["--format", "json"])?.success()?;
+    let (before, after) = (parsed(&json)?, parsed(&again.stdout)?);
+    expect(before == after, &again, "another trace")?;
+    let csv = show(&["--format", "csv"])?.success()?;
+    let faults = before["faults"].as_array().map_or(0, Vec::len);
+    expect(faults > 1000 && csv.stdout.lines().count() == faults + 1, &csv, "other faults")?;
+    let page = dir.path().join("page.html");
+    let written = show(&["--format", "html", "-o", &page.to_string_lossy()])?.success()?;
+    expect(std::fs::read_to_string(&page)?.contains("<!doctype html>"), &written, "no page")?;
+    let summary = show(&[])?.success()?;
+    let says = ["the kernel counts ", "FUNCTION", "MAPPING", "[anon]"];
+    expect(says.iter().all(|words| summary.stdout.contains(words)), &summary, "no summary")?;
+    let refused = Run::new(neap()?).args(["pagein", "show"]).arg(&page).plain().run()?;
+    expect(
+        refused.status.code() == Some(125) && refused.stderr.contains("not in the format json"),
+        &refused,
+        "a page is no trace",
+    )
 }
 
 fn many_in_a_browser() -> Outcome {

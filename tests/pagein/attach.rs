@@ -8,7 +8,7 @@ use neap_tests::sys::TempDir;
 use neap_tests::{Case, Outcome, Run, Stop, expect, program};
 
 use crate::started::{Started, attached};
-use crate::trace::Text;
+use crate::trace::{ODD, Text};
 
 /// The tests.
 pub fn cases() -> Vec<Case> {
@@ -21,7 +21,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("attach::ended", "a process that ended, and is said to run", || counted(true)),
         Case::new("attach::zombie", "neap that waits for whoever does not ask how the process ended", zombie),
         Case::new("attach::threads", "threads that come and go while neap attaches", threads),
-        Case::new("attach::children", "children that are not traced, and nothing says so", children),
+        Case::new("attach::children", "children that were there before and are not traced, or not counted", children),
         Case::new("attach::refused", "a file that is emptied although the process may not be traced", refused),
     ]
 }
@@ -95,13 +95,25 @@ fn threads() -> Outcome {
     expect(fits, &done, &format!("{seen} of {counted} faults; {:?}", trace.footer))
 }
 
+/// A child that was there before, and executes a program while it is traced.
 fn children() -> Outcome {
     need_events()?;
-    let mut parent = Started::hard("zombie")?;
+    let odd = ODD.build()?;
+    let script = format!("exec 3<&0; (read word; exec {} touch) <&3 & echo ready; wait", odd.display());
+    let mut parent = Started::new(Command::new("sh").args(["-c", &script]))?;
     parent.line()?;
-    let options = ["pagein", "-o", "-", "--duration", "100ms", "--pid", &parent.pid().to_string()];
-    let done = Run::new(neap()?).args(options).plain().run()?.success()?;
-    expect(done.stdout.contains("the faults of 1 processes that it had made before"), &done, "no word of the child")
+    let dir = TempDir::new("neap-attach-")?;
+    let file = dir.join("trace");
+    let mut neap = attached(&[], parent.pid(), &file)?;
+    parent.say("go\n")?;
+    let status = neap.end()?;
+    let trace = Text::read(&file)?;
+    let of_child = trace.faults.iter().filter(|line| line.contains("odd-")).count();
+    let explained = !trace.says("not explained") && !trace.says("were not waited for");
+    if !status.success() || of_child < 1000 || !explained {
+        return Err(trace.wrong(&format!("{of_child} faults of the child")));
+    }
+    Ok(())
 }
 
 fn refused() -> Outcome {

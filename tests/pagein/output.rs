@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use neap_tests::command::{neap, need_events};
 use neap_tests::sys::TempDir;
 use neap_tests::terminal::Terminal;
-use neap_tests::{Case, Outcome, Run, Stop, expect, program, suite};
+use neap_tests::{Case, Outcome, Run, Source, Stop, expect, program, suite};
 
 use crate::started::{HARD, LIMIT, Started};
 use crate::trace::{ODD, Text};
@@ -23,9 +23,48 @@ pub fn cases() -> Vec<Case> {
         Case::new("lost::begin", "events that are lost and not counted", || lost("begin")),
         Case::new("lost::full", "the same where each fault is two events", || lost("full")),
         Case::new("terminal::progress", "a long run without a sign of life", progress),
+        Case::new(
+            "terminal::summary",
+            "a trace of which the terminal shows nothing, or lines that are too wide",
+            summary,
+        ),
+        Case::new("time::limit", "a program that goes on when its time is over", time_limit),
         Case::new("terminal::interrupt", "Ctrl-C that ends neap before the trace is written", interrupt),
         Case::new("time::ls", "a trace of ls that takes for ever", ls).exclusive(),
     ]
+}
+
+/// The functions and mappings with most faults, in 80 columns; without events too.
+fn summary() -> Outcome {
+    need_events()?;
+    let (dir, deny) = (TempDir::new("neap-output-")?, Source::new("pagein/deny.c").build()?);
+    let (file, odd) = (dir.join("trace"), ODD.build()?);
+    for before in [&["env"][..], &[&deny.to_string_lossy()]] {
+        let words = before.iter().map(OsStr::new).chain([neap()?.as_os_str()]);
+        let options = ["pagein", "-o"].map(OsStr::new);
+        let command: Vec<&OsStr> = words
+            .chain(options)
+            .chain([file.as_os_str(), OsStr::new("--"), odd.as_os_str(), OsStr::new("touch")])
+            .collect();
+        let (status, shown) = Terminal::run(&command)?.end(LIMIT)?;
+        let lists = shown.contains("FUNCTION") && shown.contains("MAPPING") && shown.contains("  [anon]");
+        let narrow = shown.lines().all(|line| line.trim_end().chars().count() <= 80);
+        if !status.success() || !lists || !narrow {
+            return Err(Stop::Fail(format!("{status:?}: no summary, or a wide one:\n{shown}")));
+        }
+    }
+    Ok(())
+}
+
+fn time_limit() -> Outcome {
+    let run = Run::new(neap()?).args(["pagein", "-o", "-", "--duration", "300ms", "--", "sleep", "60"]);
+    let started = Instant::now();
+    let done = run.plain().run()?;
+    let ended = done.status.signal() == Some(libc::SIGTERM) && started.elapsed() < Duration::from_secs(30);
+    expect(ended && done.stdout.contains("SIGTERM after 300ms"), &done, "it was not ended, or that is not said")?;
+    let run = Run::new(neap()?).args(["pagein", "-o", "-", "--duration", "30s", "--", "true"]);
+    let done = run.plain().run()?.success()?;
+    expect(!done.stdout.contains("SIGTERM"), &done, "it ended by itself")
 }
 
 fn readonly() -> Outcome {

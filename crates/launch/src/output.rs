@@ -49,6 +49,11 @@ impl Output {
         }
     }
 
+    /// Whether it is standard output.
+    pub fn is_standard(&self) -> bool {
+        self.standard
+    }
+
     /// Its name.
     pub fn path(&self) -> &Path {
         &self.path

@@ -202,3 +202,13 @@ pub fn faults_of_this_process() -> u64 {
     };
     u64::try_from(usage.ru_minflt + usage.ru_majflt).unwrap_or(0)
 }
+
+/// The columns of the terminal that is standard output, or standard error; none where neither is one.
+pub fn terminal_width() -> Option<usize> {
+    [libc::STDOUT_FILENO, libc::STDERR_FILENO].into_iter().find_map(|descriptor| {
+        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+        // SAFETY: TIOCGWINSZ writes one such structure.
+        let result = unsafe { libc::ioctl(descriptor, libc::TIOCGWINSZ, &raw mut size) };
+        (result == 0 && size.ws_col > 0).then_some(usize::from(size.ws_col))
+    })
+}

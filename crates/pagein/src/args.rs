@@ -21,6 +21,8 @@ Examples:
   neap pagein --callgraph dwarf --format table -- ./server    callers, without frame pointers
   neap pagein --pid 1234 --duration 10s -o faults
   neap pagein --format html -o faults.html -- ./server
+  neap pagein --duration 10s -- ./server the first ten seconds, then SIGTERM
+  neap pagein show trace.json --format html -o trace.html
   neap pagein --format folded --callgraph fp -o - -- ls | flamegraph.pl > faults.svg
   neap pagein diff before.json after.json
   neap pagein -- neap run -- ./server    a program on neap
@@ -41,7 +43,17 @@ Examples:
 
 A and B are traces in the format json or csv; `-` is standard input. Functions,
 mappings and pages of files are matched by their names, wherever they lay.
-A program whose name is `diff` is traced with: neap pagein -- diff ...";
+A program whose name is `diff` or `show` is traced with: neap pagein -- diff ...";
+
+const SHOW_EXAMPLES: &str = "\
+Examples:
+  neap pagein --format json -o trace.json -- ./server --check
+  neap pagein show trace.json
+  neap pagein show trace.json --format html -o trace.html
+  neap pagein show trace.json --format folded | flamegraph.pl > trace.svg
+
+A trace in the format json has all that the other formats show. What was not
+recorded (--detail, --callgraph, --sites) stays unknown.";
 
 /// Arguments of `neap pagein`.
 #[derive(Debug, Args)]
@@ -92,12 +104,12 @@ pub struct PageinArgs {
     )]
     pub sites: Option<u64>,
 
-    /// Trace a process that runs already
+    /// Trace a process that runs already, and all that it has made
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
 
-    /// With --pid: stop after that time (10s, 500ms, 2min)
-    #[arg(long, value_name = "TIME", requires = "pid", value_parser = parse_duration)]
+    /// Stop after that time (10s, 500ms, 2min); a program that neap started is ended with SIGTERM
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 
     /// The program and its arguments
@@ -125,6 +137,25 @@ impl PageinArgs {
 pub enum PageinAction {
     /// Compare two traces by kind, function, mapping and page of a file
     Diff(DiffArgs),
+    /// Show a kept trace: its summary, or in another format
+    Show(ShowArgs),
+}
+
+/// Arguments of `neap pagein show`.
+#[derive(Debug, Args)]
+#[command(after_help = SHOW_EXAMPLES)]
+pub struct ShowArgs {
+    /// The trace, in the format json; `-` is standard input
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
+
+    /// Write it in that format; without it, print what it covers and the functions and mappings with most faults
+    #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
+    pub format: Option<&'static Format>,
+
+    /// Write to FILE instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Arguments of `neap pagein diff`.

@@ -1,17 +1,18 @@
-//! `neap pagein --pid`: the faults of a process that runs already.
+//! `neap pagein --pid`: the faults of a process that runs already, and of those that it has made.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
 
+use neap_trace::Usage;
 use neap_trace::track::Tracker;
 
 use super::args::PageinArgs;
 use super::footer;
 use super::output;
 use super::perf::{Denied, Events, Wanted};
-use super::scan::{self, Scanner};
+use super::scan::{self, Begin, Scanner};
 use super::stat::Stat;
 use super::watch::{Watched, Watcher, collector, finish};
 use neap_launch::error::{Error, system_message};
@@ -38,17 +39,17 @@ pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
 
 /// What was seen of the process, and where it is to be written.
 fn trace(args: &PageinArgs, pid: u32) -> Result<(footer::Process, Watched, Output), Error> {
-    let children = scan::tree(pid).len() - 1;
-    let Attached { watcher, unfollowed, before, began } = attach(args, pid)?;
+    let Attached { watcher, unfollowed, mut counts, before, began } = attach(args, pid)?;
     let started = Instant::now();
     // Only now: a process that cannot be traced leaves no file behind.
     let output = output::create(args, pid)?;
-    let last = wait(pid, began, args.duration.map(|duration| started + duration));
+    let last = wait(args.duration.map(|duration| started + duration), || counts.look());
     let duration = started.elapsed();
     let watched = watcher.finish();
-    let ended = Stat::of(pid).unwrap_or(Stat { ended: true, ..last });
+    let ended = counts.look();
     let usage = ended.usage.since(before.usage);
     let edges = began.usage.since(before.usage).total() + ended.usage.since(last.usage).total();
+    let children = counts.last.len() > 1;
     let process = footer::Process { pid, usage, edges, ended: ended.ended, duration, children, unfollowed };
     Ok((process, watched, output))
 }
@@ -58,6 +59,7 @@ struct Attached {
     watcher: Watcher,
     /// Whether threads may have begun that are not traced.
     unfollowed: bool,
+    counts: Counts,
     /// What the kernel had counted just before the trace began, and just after.
     before: Stat,
     began: Stat,
@@ -69,7 +71,7 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
     tracker.tables_mut().summary.pid = pid;
     let wanted =
         Wanted { on_exec: false, callgraph: args.callgraph, detail: args.detail(), clock: None, monotonic: false };
-    let (opened, unfollowed) = open(pid, wanted).map_err(gone)?;
+    let (opened, unfollowed) = open(&|| threads_of_tree(pid), wanted).map_err(gone)?;
     let before = Stat::of(pid).map_err(gone)?;
     if before.ended {
         return Err(gone(io::Error::from_raw_os_error(libc::ESRCH)));
@@ -80,13 +82,16 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
         ))
         .remedy("name a process of a user program"));
     }
-    let began = || Stat::of(pid).unwrap_or(before);
+    let tree = scan::tree(pid);
+    tracker.count(&tree);
+    let mut counts = Counts { root: pid, last: tree.iter().map(|&pid| (pid, Usage::default())).collect() };
+    let before = counts.look();
     let (watcher, began) = match opened {
         Ok(events) => {
             events.enable().map_err(|e| Error::failed(format!("cannot start the trace: {}", system_message(&e))))?;
-            let began = began();
+            let began = counts.look();
             // What is mapped from now on is in records; what was mapped before, in /proc.
-            adopt(&mut tracker, pid);
+            tree.iter().for_each(|&pid| adopt(&mut tracker, pid));
             (collector(args, events, tracker)?, began)
         }
         Err(why) => {
@@ -94,25 +99,63 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
                 return Err(Error::failed(format!("cannot trace process {pid}: {}", system_message(&why.error)))
                     .remedy("it belongs to another user: run neap as that user, or as root"));
             }
-            adopt(&mut tracker, pid);
-            let scanner = Scanner::start(pid, tracker)
+            tree.iter().for_each(|&pid| adopt(&mut tracker, pid));
+            let scanner = Scanner::start(pid, tracker, Begin::Running, false)
                 .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
-            (Watcher::Scan { scanner, why }, began())
+            (Watcher::Scan { scanner, why, follower: None }, counts.look())
         }
     };
-    Ok(Attached { watcher, unfollowed, before, began })
+    Ok(Attached { watcher, unfollowed, counts, before, began })
+}
+
+/// What the kernel counts for the processes that are there when the trace begins.
+struct Counts {
+    root: u32,
+    /// Of each, as it was seen last.
+    last: HashMap<u32, Usage>,
+}
+
+impl Counts {
+    /// Of all together, and whether the first one has ended.
+    fn look(&mut self) -> Stat {
+        let mut sum = Stat { usage: Usage::default(), ended: true, kernel: false };
+        for (&pid, last) in &mut self.last {
+            match Stat::of(pid) {
+                Ok(stat) => {
+                    *last = stat.usage;
+                    sum.ended &= pid != self.root || stat.ended;
+                }
+                // The count of the first one is not part of another's here; that of a child, of its parent's.
+                Err(_) if pid == self.root => {}
+                Err(_) => *last = Usage::default(),
+            }
+            sum.usage = sum.usage.plus(*last);
+        }
+        sum
+    }
+}
+
+/// The threads of a process and of all that it has made and the user may look at.
+fn threads_of_tree(pid: u32) -> io::Result<BTreeSet<i32>> {
+    let may = |pid: &u32| fs::File::open(format!("/proc/{pid}/maps")).is_ok();
+    // One of the others may have ended meanwhile.
+    let others = scan::tree(pid).into_iter().skip(1).filter(may).filter_map(|pid| threads(pid).ok()).flatten();
+    Ok(threads(pid)?.into_iter().chain(others).collect())
 }
 
 /// Opens the events of all threads. One that begins meanwhile inherits those of the thread that made it as far as they
 /// were open by then. If it lasts, neap begins anew, and after some attempts puts up with it; whether it did.
-pub fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, bool)> {
+pub fn open(
+    threads: &dyn Fn() -> io::Result<BTreeSet<i32>>,
+    wanted: Wanted,
+) -> io::Result<(Result<Events, Denied>, bool)> {
     let mut left = ATTEMPTS;
     loop {
         left -= 1;
-        let tids = threads(pid)?;
+        let tids = threads()?;
         let list: Vec<i32> = tids.iter().copied().collect();
         let opened = Events::open(&list, wanted);
-        let begun: BTreeSet<i32> = threads(pid)?.difference(&tids).copied().collect();
+        let begun: BTreeSet<i32> = threads()?.difference(&tids).copied().collect();
         match opened {
             // All of them ended meanwhile.
             Err(Denied { error, .. }) if error.raw_os_error() == Some(libc::ESRCH) => {
@@ -123,7 +166,7 @@ pub fn open(pid: u32, wanted: Wanted) -> io::Result<(Result<Events, Denied>, boo
             Ok(_) if !begun.is_empty() => {
                 // Nothing is traced yet, so those that end now do not matter.
                 std::thread::sleep(LASTING);
-                let lasting = !threads(pid)?.is_disjoint(&begun);
+                let lasting = !threads()?.is_disjoint(&begun);
                 if !lasting || left == 0 {
                     return Ok((opened, lasting));
                 }
@@ -146,20 +189,19 @@ pub fn adopt(tracker: &mut Tracker, pid: u32) {
 }
 
 /// The threads of a process.
-fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
+pub fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Waits until the process has ended, the time is over, or a signal asks neap to end. What the kernel
-/// counted until then: `count` is what it had counted before.
-pub fn wait(pid: u32, mut count: Stat, deadline: Option<Instant>) -> Stat {
+/// Waits until the process has ended, the time is over, or a signal asks neap to end. What `look` saw last.
+pub fn wait(deadline: Option<Instant>, mut look: impl FnMut() -> Stat) -> Stat {
     loop {
         let left = deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()).min(LOOK));
         let over = left.is_zero() || signals::asked_to_end(left);
-        count = Stat::of(pid).unwrap_or(Stat { ended: true, ..count });
-        if over || count.ended {
-            return count;
+        let seen = look();
+        if over || seen.ended {
+            return seen;
         }
     }
 }

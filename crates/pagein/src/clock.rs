@@ -112,7 +112,7 @@ pub fn attach(pid: u32, duration: Option<Duration>, period: u64) -> Result<Clock
 fn attached(pid: u32, duration: Option<Duration>, period: u64) -> Result<(Seen, Collected, bool), Error> {
     let gone = |e: std::io::Error| attach::no_process(pid, &e);
     let mut tracker = Tracker::default();
-    let (events, unfollowed) = attach::open(pid, wanted(false, period)).map_err(gone)?;
+    let (events, unfollowed) = attach::open(&|| attach::threads(pid), wanted(false, period)).map_err(gone)?;
     let before = Stat::of(pid).map_err(gone)?;
     if before.ended || before.kernel {
         return Err(gone(std::io::Error::from_raw_os_error(libc::ESRCH)));
@@ -122,7 +122,9 @@ fn attached(pid: u32, duration: Option<Duration>, period: u64) -> Result<(Seen, 
     attach::adopt(&mut tracker, pid);
     let started = Instant::now();
     let watching = watch(events, tracker, pid)?;
-    attach::wait(pid, before, duration.map(|duration| started + duration));
+    attach::wait(duration.map(|duration| started + duration), || {
+        Stat::of(pid).unwrap_or(Stat { ended: true, ..before })
+    });
     let watched = started.elapsed();
     let (collected, kernel, began) = watching.finish();
     Ok((Seen { pid, watched, began, kernel }, collected, unfollowed))

@@ -26,6 +26,7 @@ const EARLY_NAP_MILLISECONDS: i32 = 2;
 const BEGINNING: Duration = Duration::from_millis(200);
 
 /// What was collected.
+#[derive(Default)]
 pub struct Collected {
     /// Processes, mappings, counts; faults are in the store.
     pub tracker: Tracker,
@@ -78,7 +79,7 @@ struct Collecting {
 
 impl Collecting {
     fn new(events: Events, tracker: Tracker, sites: Option<u64>) -> Self {
-        let collected = Collected { tracker, store: Store::default(), malformed: 0, files: Files::default() };
+        let collected = Collected { tracker, ..Collected::default() };
         Self {
             events,
             order: Order::default(),

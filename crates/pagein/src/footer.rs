@@ -31,6 +31,8 @@ pub struct Facts {
     pub rich: bool,
     /// Why there were no events.
     pub why: Option<Denied>,
+    /// Whether each process had a look at its begin and at its end, where page tables were scanned.
+    pub followed: bool,
 }
 
 /// What is known of a process that neap attached to.
@@ -45,8 +47,8 @@ pub struct Process {
     pub ended: bool,
     /// From the beginning of the trace to its end.
     pub duration: Duration,
-    /// Descendants that it had already.
-    pub children: usize,
+    /// Whether it had made others already, which are traced too.
+    pub children: bool,
     /// Whether threads may have begun that are not traced.
     pub unfollowed: bool,
 }
@@ -91,18 +93,12 @@ pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ende
 /// Fills in the summary of a process that neap attached to.
 pub fn of_process(tables: &mut Tables, facts: &Facts, process: &Process, store: &Store) {
     common(tables, facts);
-    let untraced = untraced(tables, facts, store) || process.children > 0 || process.unfollowed;
+    let untraced = untraced(tables, facts, store) || process.unfollowed;
     let summary = &mut tables.summary;
     summary.pid = process.pid;
     summary.end = if process.ended { End::Ended } else { End::Running };
     summary.duration = nanoseconds(process.duration);
     summary.usage = Some(process.usage);
-    if process.children > 0 {
-        summary.missing.push(format!(
-            "the faults of {} processes that it had made before: only those that it makes later are traced",
-            process.children
-        ));
-    }
     if process.unfollowed {
         summary.missing.push("the faults of some threads that began while neap attached".to_owned());
     }
@@ -111,6 +107,8 @@ pub fn of_process(tables: &mut Tables, facts: &Facts, process: &Process, store: 
     summary.differences = count.differences(facts, |rest| match rest {
         // The count may be that of some time before the end.
         ..0 if process.ended => Some(Cause::Edges),
+        // One of the others ended, and its parent did not ask for its count.
+        ..0 if process.children => Some(Cause::NotWaitedFor),
         0.. if untraced => Some(Cause::Untraced),
         _ => None,
     });
@@ -193,8 +191,12 @@ pub fn common(tables: &mut Tables, facts: &Facts) {
         }
         None => {
             let reason = facts.why.as_ref().map(reason).unwrap_or_default();
+            let when = match facts.followed {
+                true => "every 2 ms and at the end of each process",
+                false => "every 2 ms, so what ended sooner was not seen",
+            };
             summary.missing.push(format!(
-                "perf events are denied here ({reason}): page tables were scanned every few milliseconds instead, so there are no instructions, no exact order, no repeated faults, and no pages that came and went in between"
+                "perf events are denied here ({reason}): page tables were scanned instead, {when}; there are no instructions and no exact times, a page that faults again counts once, and new pages within 64 KiB of a file are one fault"
             ));
             if summary.sites.take().is_some() {
                 summary.missing.push("allocation sites: they are found by the exact times of faults".to_owned());
@@ -219,6 +221,11 @@ pub fn exact(tables: &mut Tables, inexact: Option<Inexact>) {
             "fault-around stayed on in {mappings} mappings (shared ones of files that may only be read)"
         ));
     }
+}
+
+/// Fills in that the program was ended.
+pub fn ended_by_limit(tables: &mut Tables, time: Duration) {
+    tables.summary.missing.push(format!("all later faults: the program was ended with SIGTERM after {time:?}"));
 }
 
 /// Why events are denied.
@@ -312,7 +319,17 @@ mod tests {
     use super::*;
 
     fn facts(kernel: Option<bool>, detail: Detail) -> Facts {
-        Facts { not_completed: 2, not_waited_for: 5, running: 0, malformed: 0, kernel, detail, rich: true, why: None }
+        Facts {
+            not_completed: 2,
+            not_waited_for: 5,
+            running: 0,
+            malformed: 0,
+            kernel,
+            detail,
+            rich: true,
+            why: None,
+            followed: true,
+        }
     }
 
     /// Catches differences that do not add up, or are blamed on the wrong cause.

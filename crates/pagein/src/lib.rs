@@ -4,9 +4,9 @@
 //! records, to read those of a process), well-kept libraries, the C library and std.
 //!
 //! The steps, each in a module: start the program (`program`) or attach to one (`attach`); open the events (`perf`) and
-//! collect them in a thread while it runs (`collect`, `store`), or do without events (`scan`); find symbols (`resolve`, `files`);
+//! collect them in a thread while it runs (`collect`, `store`), or do without events (`scan`, `follow`); find symbols (`resolve`, `files`);
 //! explain what the trace covers (`footer`), and write it (`watch` puts these together). `diff` compares two that were
-//! written. `clock` does the same with samples of the clock, for `neap profile --time`. What needs no system calls is in `crates/trace` and `crates/symbols`.
+//! written, `show` converts one. `clock` does the same with samples of the clock, for `neap profile --time`. What needs no system calls is in `crates/trace` and `crates/symbols`.
 
 pub mod args;
 mod attach;
@@ -18,6 +18,7 @@ mod collect;
 mod diff;
 mod exact;
 mod files;
+mod follow;
 mod footer;
 mod output;
 mod perf;
@@ -25,6 +26,7 @@ mod program;
 mod progress;
 pub mod resolve;
 mod scan;
+mod show;
 mod sites;
 mod stat;
 mod store;
@@ -42,8 +44,10 @@ pub fn run(mut args: PageinArgs) -> Result<u8, Error> {
     if let Some(json) = Format::from_name("json").filter(|_| args.json) {
         args.format = json;
     }
-    if let Some(PageinAction::Diff(diff)) = &args.action {
-        return diff::run(diff);
+    match &args.action {
+        Some(PageinAction::Diff(diff)) => return diff::run(diff),
+        Some(PageinAction::Show(show)) => return show::run(show),
+        None => {}
     }
     match (args.pid, args.command.is_empty()) {
         (Some(pid), true) => attach::run(&args, pid),

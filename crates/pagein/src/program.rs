@@ -4,9 +4,12 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use neap_launch::child::{self, Attendant, Program, Status};
-use neap_launch::error::{Error, FAILED};
+use neap_launch::error::{Error, FAILED, system_message};
 use neap_launch::library::{self, Placed};
 use neap_launch::private_dir::{PrivateDir, volatile_bases};
 use neap_launch::{Setting, environment, target};
@@ -16,6 +19,7 @@ use crate::args::PageinArgs;
 use crate::exact::{self, Exact};
 use crate::footer;
 use crate::output;
+use crate::sys::{self, Wakeup};
 use crate::watch::{Watcher, finish, watch};
 use neap_launch::output::Output;
 
@@ -25,13 +29,14 @@ struct Launched {
     output: Output,
     watcher: Watcher,
     exact: Option<Exact>,
+    limit: Option<TimeLimit>,
 }
 
 impl Attendant for Launched {
     fn wait(&mut self, pid: i32) -> io::Result<Option<Status>> {
         match &mut self.exact {
-            Some(exact) => exact.wait(),
-            None => ().wait(pid),
+            Some(exact) => exact.wait(self.watcher.scanner()),
+            None => self.watcher.wait(pid),
         }
     }
 }
@@ -49,11 +54,13 @@ pub fn run(args: &PageinArgs) -> Result<u8, Error> {
     }
     let (ended, launched, signals) = child::supervise_watched(&program, |pid| {
         let output = output::create(args, pid.unsigned_abs())?;
+        let limit = args.duration.map(|time| TimeLimit::start(pid, time)).transpose()?;
         let exact = args.exact.then(|| Exact::start(pid)).transpose()?;
         let directory = recorded.as_ref().map(|recorded| recorded.directory.path().as_os_str());
-        Ok(Launched { output, watcher: watch(args, pid, directory)?, exact })
+        Ok(Launched { output, watcher: watch(args, pid, directory)?, exact, limit })
     })?;
-    let Launched { mut output, watcher, exact } = launched;
+    let Launched { mut output, watcher, exact, limit } = launched;
+    let over = limit.is_some_and(TimeLimit::finish);
     let inexact = exact.as_ref().map(Exact::inexact);
     let watched = watcher.finish();
     drop(recorded);
@@ -62,6 +69,9 @@ pub fn run(args: &PageinArgs) -> Result<u8, Error> {
     let finished = finish(args, watched, &mut output, |tables, facts, store| {
         footer::of_program(tables, facts, &args.command, &ended, store);
         footer::exact(tables, inexact);
+        if let Some(time) = args.duration.filter(|_| over) {
+            footer::ended_by_limit(tables, time);
+        }
     });
     match finished {
         Ok(()) => Ok(child::end_like(ended.status)),
@@ -81,6 +91,45 @@ pub fn traceable(path: &Path, command: &str) -> Result<(), Error> {
 fn unreadable(path: &Path) -> Option<String> {
     let error = File::open(path).err()?;
     (error.kind() == io::ErrorKind::PermissionDenied).then(|| "it may be executed, but not read".to_owned())
+}
+
+/// Ends the program when its time is over.
+struct TimeLimit {
+    thread: JoinHandle<bool>,
+    stop: Arc<Wakeup>,
+}
+
+impl TimeLimit {
+    /// The time runs from now on.
+    fn start(pid: i32, time: Duration) -> Result<Self, Error> {
+        let failed = |e: io::Error| Error::failed(format!("cannot limit the time: {}", system_message(&e)));
+        // A number could be another process's by then.
+        let process = sys::process(pid).map_err(failed)?;
+        let stop = Arc::new(Wakeup::new().map_err(failed)?);
+        let stopped = Arc::clone(&stop);
+        let started = Instant::now();
+        let thread = std::thread::Builder::new().name("time limit".to_owned()).spawn(move || {
+            let mut descriptors = [sys::readable(&*stopped)];
+            loop {
+                let left = time.saturating_sub(started.elapsed());
+                if left.is_zero() {
+                    return sys::end(&process);
+                }
+                let left = left.as_millis().saturating_add(1).min(i32::MAX as u128);
+                sys::poll(&mut descriptors, i32::try_from(left).unwrap_or(i32::MAX));
+                if descriptors[0].revents != 0 {
+                    return false;
+                }
+            }
+        });
+        Ok(Self { thread: thread.map_err(failed)?, stop })
+    }
+
+    /// The program has ended; whether its time was over.
+    fn finish(self) -> bool {
+        self.stop.raise();
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
 }
 
 /// A program on neap that records where it allocates.

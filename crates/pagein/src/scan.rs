@@ -1,9 +1,10 @@
 //! Where events are denied: looks at the page tables of the program again and again, and takes each page that is newly
-//! there for a fault.
+//! there for a fault. Pages around a fault that the kernel mapped with it are one fault together.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
@@ -12,75 +13,151 @@ use neap_trace::perf::record::{Happened, Record, Sample};
 use neap_trace::track::{Tracker, parse_maps};
 
 use super::collect::Collected;
-use super::files::Files;
 use super::stat::Stat;
-use super::store::Store;
 use super::sys::{self, Wakeup};
 use super::unwind::Proc;
 
 /// How long between two looks.
 const NAP_MILLISECONDS: i32 = 2;
+/// What the kernel maps of a file with one fault: an aligned range of that many bytes (its default).
+const FAULT_AROUND: u64 = 64 << 10;
+
+/// What is known of the process when scans begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begin {
+    /// It has yet to execute its program: all pages that come are faults.
+    BeforeExec,
+    /// It runs already: the pages that it has are not faults of this trace.
+    Running,
+}
 
 /// A thread that looks.
 pub struct Scanner {
-    thread: JoinHandle<Collected>,
+    thread: JoinHandle<()>,
     stop: Arc<Wakeup>,
+    scanning: Arc<Mutex<Scanning>>,
 }
 
 impl Scanner {
-    /// Starts the thread. It takes no signals: they are blocked already.
-    pub fn start(pid: u32, tracker: Tracker) -> std::io::Result<Self> {
+    /// Starts the thread. It takes no signals: they are blocked already. With `exact`, each page is a fault.
+    pub fn start(pid: u32, tracker: Tracker, begin: Begin, exact: bool) -> std::io::Result<Self> {
         let stop = Arc::new(Wakeup::new()?);
         let stopped = Arc::clone(&stop);
+        let collected = Collected { tracker, ..Collected::default() };
+        let mut scanning = Scanning {
+            root: pid,
+            started: Instant::now(),
+            exact,
+            // What neap's own child has before it becomes the program is not the program's.
+            own: fs::read_link("/proc/self/exe").ok(),
+            followed: false,
+            known: HashMap::new(),
+            world: Proc::default(),
+            collected,
+        };
+        if begin == Begin::Running {
+            tree(pid).into_iter().for_each(|pid| scanning.begun(pid));
+        }
+        let scanning = Arc::new(Mutex::new(scanning));
+        let shared = Arc::clone(&scanning);
         let thread = std::thread::Builder::new().name("scanner".to_owned()).spawn(move || {
-            let collected = Collected { tracker, store: Store::default(), malformed: 0, files: Files::default() };
-            Scanning { root: pid, started: Instant::now(), known: HashMap::new(), world: Proc::default(), collected }
-                .run(&stopped)
+            let mut descriptors = [sys::readable(&*stopped)];
+            while descriptors[0].revents == 0 {
+                sys::poll(&mut descriptors, NAP_MILLISECONDS);
+                lock(&shared).round();
+            }
         })?;
-        Ok(Self { thread, stop })
+        Ok(Self { thread, stop, scanning })
     }
 
-    /// Ends the thread.
-    pub fn finish(self) -> Collected {
+    /// Ends the thread. What was collected, and whether begins and ends of processes were reported.
+    pub fn finish(self) -> (Collected, bool) {
         self.stop.raise();
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        let mut scanning = lock(&self.scanning);
+        (scanning.finish(), scanning.followed)
+    }
+
+    /// From now on, the begin of each process, what it executes and its end are reported by the calls below.
+    pub fn follow(&self) {
+        lock(&self.scanning).followed = true;
+    }
+
+    /// A process has begun, and is stopped: what it has, it has from its parent.
+    pub fn begun(&self, pid: u32) {
+        lock(&self.scanning).begun(pid);
+    }
+
+    /// A process has executed a program, and is stopped before its first instruction.
+    pub fn executed(&self, pid: u32) {
+        lock(&self.scanning).executed(pid);
+    }
+
+    /// A process is about to end, and is stopped: the last look.
+    pub fn ending(&self, pid: u32) {
+        lock(&self.scanning).look(pid);
     }
 }
 
-/// The state of the thread.
+/// The state, also after a panic in the other thread, which is reported when that is joined.
+fn lock(scanning: &Mutex<Scanning>) -> MutexGuard<'_, Scanning> {
+    scanning.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What is known of a process: its program, and the pages that were there at the last look.
+#[derive(Default)]
+struct Known {
+    program: Option<PathBuf>,
+    pages: HashSet<u64>,
+}
+
+/// What was seen so far.
 struct Scanning {
     root: u32,
     started: Instant,
-    /// The program of each process, and its pages that were there at the last look.
-    known: HashMap<u32, (Option<std::path::PathBuf>, HashSet<u64>)>,
+    exact: bool,
+    /// neap's own program.
+    own: Option<PathBuf>,
+    /// Whether begins, programs and ends of processes are reported.
+    followed: bool,
+    known: HashMap<u32, Known>,
     world: Proc,
     collected: Collected,
 }
 
 impl Scanning {
-    fn run(mut self, stop: &Wakeup) -> Collected {
-        let mut descriptors = [sys::readable(stop)];
-        // What neap's own child has before it becomes the program is not the program's.
-        let own = fs::read_link("/proc/self/exe").ok();
-        while descriptors[0].revents == 0 {
-            sys::poll(&mut descriptors, NAP_MILLISECONDS);
-            for pid in tree(self.root) {
-                let program = fs::read_link(format!("/proc/{pid}/exe")).ok();
-                if program.is_some() && program != own {
-                    self.look(pid, program);
-                }
+    /// Looks at all processes.
+    fn round(&mut self) {
+        for pid in tree(self.root) {
+            let program = program_of(pid);
+            if program.is_none() || program == self.own {
+                continue;
             }
-            self.world.seek(&mut self.collected.tracker);
-            self.world.blocks.forget();
-            self.forget_ended();
+            match self.known.get(&pid) {
+                Some(known) if known.program == program => self.look(pid),
+                // It is stopped, and reported next.
+                _ if self.followed => {}
+                Some(_) => self.executed(pid),
+                // A child that has executed nothing yet has its parent's pages.
+                None if pid != self.root && self.known.values().any(|known| known.program == program) => {
+                    self.begun(pid);
+                }
+                None => self.executed(pid),
+            }
         }
-        let Collected { tracker, store, .. } = &mut self.collected;
-        tracker.finish(&mut |fault| store.push(&fault));
-        self.collected.files = self.world.files;
-        self.collected
+        self.world.seek(&mut self.collected.tracker);
+        self.world.blocks.forget();
+        self.forget_ended();
     }
 
-    /// Tells of the processes that have ended since the last look.
+    /// Hands out what was collected.
+    fn finish(&mut self) -> Collected {
+        let Collected { mut tracker, mut store, malformed, .. } = std::mem::take(&mut self.collected);
+        tracker.finish(&mut |fault| store.push(&fault));
+        Collected { tracker, store, malformed, files: std::mem::take(&mut self.world.files) }
+    }
+
+    /// Reports the processes that have ended since the last look.
     fn forget_ended(&mut self) {
         let time = self.time();
         let Collected { tracker, store, .. } = &mut self.collected;
@@ -95,34 +172,78 @@ impl Scanning {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// Looks at one process.
-    fn look(&mut self, pid: u32, program: Option<std::path::PathBuf>) {
-        let Ok(maps) = fs::read(format!("/proc/{pid}/maps")) else { return };
-        let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return };
+    /// A process is there, with pages that are no faults of its own.
+    fn begun(&mut self, pid: u32) {
+        let pages = present(pid).map(|(_, pages)| pages.into_iter().flatten().collect()).unwrap_or_default();
+        self.known.insert(pid, Known { program: program_of(pid), pages });
+    }
+
+    /// A process has a new program. Its stack has the arguments, which the kernel put there without a fault.
+    fn executed(&mut self, pid: u32) {
+        let program = program_of(pid);
+        if program == self.own {
+            return;
+        }
+        let name = program.as_deref().and_then(|path| path.file_name()).unwrap_or_default();
+        let event =
+            Happened::Comm { pid, tid: pid, exec: true, name: name.to_string_lossy().into_owned().into_bytes() };
         let time = self.time();
         let Collected { tracker, store, .. } = &mut self.collected;
-        let (before, known) = self.known.entry(pid).or_default();
-        let name =
-            program.as_deref().and_then(|path| path.file_name()).unwrap_or_default().to_string_lossy().into_owned();
-        if *before != program {
-            before.clone_from(&program);
-            known.clear();
-            let event = Happened::Comm { pid, tid: pid, exec: true, name: name.into_bytes() };
-            tracker.record(&Record { time, event }, &mut self.world, &mut |fault| store.push(&fault));
-        }
+        tracker.record(&Record { time, event }, &mut self.world, &mut |fault| store.push(&fault));
+        let pages = present(pid).map(|(maps, pages)| {
+            let stack = parse_maps(&maps).zip(pages).filter(|(line, _)| line.path == b"[stack]");
+            stack.flat_map(|(_, pages)| pages).collect()
+        });
+        self.known.insert(pid, Known { program, pages: pages.unwrap_or_default() });
+        self.look(pid);
+    }
+
+    /// Looks at one process: pages that are new are faults.
+    fn look(&mut self, pid: u32) {
+        let Some((maps, pages)) = present(pid) else { return };
+        let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return };
+        let time = self.time();
+        let Some(known) = self.known.get_mut(&pid) else { return };
+        let Collected { tracker, store, .. } = &mut self.collected;
         tracker.adopt(pid, "", &[], Some(&maps));
-        let mut present = HashSet::with_capacity(known.len());
-        for line in parse_maps(&maps).filter(|line| line.start < 1 << 63) {
-            for page in sys::present_pages(&pagemap, line.start, line.end) {
-                present.insert(page);
-                if !known.contains(&page) {
-                    let event = Happened::Sample(Box::new(appeared(pid, page)));
-                    tracker.record(&Record { time, event }, &mut self.world, &mut |fault| store.push(&fault));
+        let mut now = HashSet::with_capacity(known.pages.len());
+        for (line, pages) in parse_maps(&maps).zip(pages) {
+            let mut around = None;
+            for page in pages {
+                now.insert(page);
+                if known.pages.contains(&page) {
+                    continue;
                 }
+                // A page of a private mapping that was written is the process's own, and had a fault of its own.
+                if !self.exact && line.inode != 0 && sys::is_of_file(&pagemap, page) {
+                    let window = page / FAULT_AROUND;
+                    if around.replace(window) == Some(window) {
+                        continue;
+                    }
+                }
+                let event = Happened::Sample(Box::new(appeared(pid, page)));
+                tracker.record(&Record { time, event }, &mut self.world, &mut |fault| store.push(&fault));
             }
         }
-        *known = present;
+        known.pages = now;
     }
+}
+
+/// The program of a process.
+fn program_of(pid: u32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/exe")).ok()
+}
+
+/// The mappings of a process, and for each the pages that are there.
+fn present(pid: u32) -> Option<(Vec<u8>, Vec<Vec<u64>>)> {
+    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
+    let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+    let pages = parse_maps(&maps).map(|line| match line.start >> 63 {
+        0 => sys::present_pages(&pagemap, line.start, line.end),
+        _ => Vec::new(),
+    });
+    let pages = pages.collect();
+    Some((maps, pages))
 }
 
 /// A page that was not there before.

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -241,6 +242,21 @@ impl AsRawFd for Wakeup {
     }
 }
 
+/// A process that this one has not waited for.
+pub fn process(pid: i32) -> io::Result<OwnedFd> {
+    // SAFETY: pidfd_open takes numbers.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as c_int)
+}
+
+/// Asks a process to end; whether it was still there.
+pub fn end(process: &OwnedFd) -> bool {
+    let no_information = std::ptr::null::<libc::siginfo_t>();
+    // SAFETY: pidfd_send_signal reads no information where there is none.
+    let sent =
+        unsafe { libc::syscall(libc::SYS_pidfd_send_signal, process.as_raw_fd(), libc::SIGTERM, no_information, 0) };
+    sent == 0
+}
+
 /// Waits until one of the descriptors can be read, has hung up, or the time is over. Descriptors that hung up are
 /// replaced by -1, which poll leaves out.
 pub fn poll(descriptors: &mut [libc::pollfd], milliseconds: c_int) {
@@ -380,6 +396,13 @@ pub fn present_pages(pagemap: &File, start: u64, end: u64) -> Vec<u64> {
         read_pages(pagemap.as_raw_fd(), start, end, &mut pages);
     }
     pages
+}
+
+/// Whether a page that is there is one of a file, or of shared memory: bit 61 of its word in pagemap.
+pub fn is_of_file(pagemap: &File, page: u64) -> bool {
+    let mut word = [0u8; 8];
+    let position = page / page_size() as u64 * size_of_val(&word) as u64;
+    pagemap.read_exact_at(&mut word, position).is_ok() && u64::from_ne_bytes(word) >> 61 & 1 == 1
 }
 
 fn scan_pages(pagemap: &File, start: u64, end: u64, pages: &mut Vec<u64>) -> Option<()> {

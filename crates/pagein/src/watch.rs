@@ -1,21 +1,25 @@
 //! What watches a process, and what becomes of what it saw: symbols, the footer, the file.
 
 use std::ffi::OsStr;
+use std::io::{self, IsTerminal};
 use std::os::unix::ffi::OsStrExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use neap_trace::track::Tracker;
-use neap_trace::{Clock, Source, Tables};
+use neap_trace::{Backend, Clock, Source, Tables};
 
 use super::args::PageinArgs;
 use super::collect::{Collected, Collector};
+use super::follow::Follower;
 use super::footer;
 use super::perf::{Denied, Detail, Events, Wanted};
 use super::progress::Shown;
 use super::resolve::Resolved;
-use super::scan::Scanner;
+use super::scan::{Begin, Scanner};
+use super::show;
 use super::store::Store;
 use super::sys;
+use neap_launch::child::{Attendant, Status};
 use neap_launch::error::{Error, system_message, tell};
 use neap_launch::output::Output;
 
@@ -23,8 +27,8 @@ use neap_launch::output::Output;
 pub enum Watcher {
     /// perf events.
     Perf { collector: Collector, kernel: bool, clock: ClockReading },
-    /// Scans of page tables, and why.
-    Scan { scanner: Scanner, why: Denied },
+    /// Scans of page tables, and why; what follows the program, where ptrace is allowed and `--exact` does not do it.
+    Scan { scanner: Scanner, why: Denied, follower: Option<Follower> },
 }
 
 /// What was watched, and what can be said about it.
@@ -35,6 +39,8 @@ pub struct Watched {
     kernel: Option<bool>,
     /// Why there are no events.
     why: Option<Denied>,
+    /// See [`footer::Facts`].
+    followed: bool,
 }
 
 /// Starts to watch a process that waits for its exec.
@@ -49,9 +55,13 @@ pub fn watch(args: &PageinArgs, pid: i32, sites: Option<&OsStr>) -> Result<Watch
     match Events::open(&[pid], wanted) {
         Ok(events) => collector(args, events, tracker),
         Err(why) => {
-            let scanner = Scanner::start(pid.unsigned_abs(), tracker)
+            let scanner = Scanner::start(pid.unsigned_abs(), tracker, Begin::BeforeExec, args.exact)
                 .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
-            Ok(Watcher::Scan { scanner, why })
+            if args.exact {
+                scanner.follow();
+            }
+            let follower = if args.exact { None } else { Follower::start(pid, &scanner).ok() };
+            Ok(Watcher::Scan { scanner, why, follower })
         }
     }
 }
@@ -73,11 +83,28 @@ impl Watcher {
         match self {
             Self::Perf { collector, kernel, clock } => {
                 let clock = clock.conversion();
-                Watched { collected: collector.finish(), clock, kernel: Some(kernel), why: None }
+                Watched { collected: collector.finish(), clock, kernel: Some(kernel), why: None, followed: true }
             }
-            Self::Scan { scanner, why } => {
-                Watched { collected: scanner.finish(), clock: Clock::default(), kernel: None, why: Some(why) }
+            Self::Scan { scanner, why, .. } => {
+                let (collected, followed) = scanner.finish();
+                Watched { collected, clock: Clock::default(), kernel: None, why: Some(why), followed }
             }
+        }
+    }
+
+    /// The scanner, where there is one.
+    pub fn scanner(&self) -> Option<&Scanner> {
+        match self {
+            Self::Perf { .. } => None,
+            Self::Scan { scanner, .. } => Some(scanner),
+        }
+    }
+
+    /// The next status of the program, by what follows it.
+    pub fn wait(&mut self, pid: i32) -> io::Result<Option<Status>> {
+        match self {
+            Self::Scan { scanner, follower: Some(follower), .. } => follower.wait(scanner),
+            _ => ().wait(pid),
         }
     }
 }
@@ -101,6 +128,7 @@ pub fn finish(
         // Only formats that show what is missing lack it.
         rich: format.rich,
         why: watched.why,
+        followed: watched.followed,
     };
     let (mut tables, stack_mappings) = tracker.into_tables();
     tables.clock = Clock { origin: tables.clock.origin, ..watched.clock };
@@ -113,8 +141,14 @@ pub fn finish(
             tell(format_args!("# {}", line.replace(char::is_control, "?")));
         }
     }
+    let summary = &resolved.tables().summary;
     if args.output.is_none() {
-        tell(format_args!("neap: {} faults in {}", resolved.tables().summary.faults, output.path().display()));
+        let by = if summary.backend == Backend::Scan { ", by page table scans," } else { "" };
+        tell(format_args!("neap: {} faults{by} in {}", summary.faults, output.path().display()));
+    }
+    if !output.is_standard() && io::stderr().is_terminal() {
+        // A terminal that is gone has no summary.
+        let _ = show::summary(&resolved, &mut io::stderr().lock());
     }
     Ok(())
 }

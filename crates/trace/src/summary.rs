@@ -93,6 +93,11 @@ impl Usage {
         self.minor.saturating_add(self.major)
     }
 
+    /// Those of two.
+    pub const fn plus(self, other: Self) -> Self {
+        Self { minor: self.minor.saturating_add(other.minor), major: self.major.saturating_add(other.major) }
+    }
+
     /// Those that came since `before` was counted.
     pub const fn since(self, before: Self) -> Self {
         Self { minor: self.minor.saturating_sub(before.minor), major: self.major.saturating_sub(before.major) }

@@ -18,18 +18,20 @@ use libc::{c_int, pid_t};
 use neap_trace::track::parse_maps;
 
 use self::uffd::Userfaultfd;
+use super::scan::Scanner;
 use super::sys;
 use neap_launch::child::Status;
 use neap_launch::error::{Error, system_message};
 use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened, Registers, SYSCALL_STOP, SYSTEM_CALL};
 
-/// All that the program makes is traced too: it stops when it begins, executes a program, or makes a system call that a
-/// filter points out. It is killed when neap ends, as that filter needs a tracer.
+/// All that the program makes is traced too: it stops when it begins, executes a program, ends, or makes a system call
+/// that a filter points out. It is killed when neap ends, as that filter needs a tracer.
 const OPTIONS: c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACEEXIT
     | libc::PTRACE_O_TRACESECCOMP
     | libc::PTRACE_O_EXITKILL;
 
@@ -100,7 +102,8 @@ impl Exact {
 
     /// Deals with all that has happened. The program's status, if it stopped, went on or ended; and it has ended only
     /// when nothing that it made is left: the filter would fail without a tracer.
-    pub fn wait(&mut self) -> io::Result<Option<Status>> {
+    /// Where page tables are scanned, `scanner` looks at each process that is stopped.
+    pub fn wait(&mut self, scanner: Option<&Scanner>) -> io::Result<Option<Status>> {
         loop {
             let happened = match self.later.pop_front() {
                 Some(happened) => Some(happened),
@@ -111,13 +114,13 @@ impl Exact {
                 },
             };
             let Some(happened) = happened else { return Ok(None) };
-            if let Some(status) = self.deal(happened) {
+            if let Some(status) = self.deal(happened, scanner) {
                 return Ok(Some(status));
             }
         }
     }
 
-    fn deal(&mut self, happened: Happened) -> Option<Status> {
+    fn deal(&mut self, happened: Happened, scanner: Option<&Scanner>) -> Option<Status> {
         let Happened { tid, status, usage } = happened;
         if !libc::WIFSTOPPED(status) {
             self.threads.remove(&tid);
@@ -131,9 +134,20 @@ impl Exact {
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
         let begun = self.threads.contains_key(&tid);
         match event {
-            EVENT_STOP if !begun => self.begin(tid),
+            EVENT_STOP if !begun => self.begin(tid, scanner),
             EVENT_STOP => return Some(ptrace::with_job(&happened)).filter(|_| tid == self.root),
-            libc::PTRACE_EVENT_EXEC => self.execute(tid),
+            libc::PTRACE_EVENT_EXEC => {
+                if let Some(scanner) = scanner {
+                    scanner.executed(tid.unsigned_abs());
+                }
+                self.execute(tid);
+            }
+            libc::PTRACE_EVENT_EXIT => {
+                if let Some(scanner) = scanner.filter(|_| process_of(tid) == Some(tid)) {
+                    scanner.ending(tid.unsigned_abs());
+                }
+                ptrace::go(tid, Go::On(0));
+            }
             libc::PTRACE_EVENT_SECCOMP => {
                 self.mapping.insert(tid);
                 ptrace::go(tid, Go::ToSystemCall);
@@ -152,8 +166,11 @@ impl Exact {
 
     /// A thread or a process begins. What shares the address space of another one has that one's registrations, and its
     /// own ones are refused, which does no harm.
-    fn begin(&mut self, tid: pid_t) {
+    fn begin(&mut self, tid: pid_t, scanner: Option<&Scanner>) {
         let process = process_of(tid).unwrap_or(tid);
+        if let Some(scanner) = scanner.filter(|_| process == tid) {
+            scanner.begun(tid.unsigned_abs());
+        }
         self.threads.insert(tid, process);
         let signals = if process == tid { self.equip(tid) } else { Vec::new() };
         self.go_on(tid, &signals);
@@ -260,7 +277,7 @@ fn refused(descriptor: &Userfaultfd, start: u64, end: u64) -> u64 {
 }
 
 /// The process of a thread.
-fn process_of(tid: pid_t) -> Option<pid_t> {
+pub fn process_of(tid: pid_t) -> Option<pid_t> {
     pid_t::try_from(status(tid, "Tgid:")?).ok()
 }
 

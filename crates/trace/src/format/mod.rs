@@ -12,6 +12,7 @@ pub mod folded;
 pub mod html;
 pub mod json;
 mod table;
+mod top;
 
 pub use self::csv::{COLUMNS, csv};
 pub use classic::classic;
@@ -20,6 +21,7 @@ pub use folded::folded;
 pub use html::html;
 pub use json::json;
 pub use table::table;
+pub use top::top;
 
 /// A way of writing a trace.
 #[derive(Clone, Copy, Debug)]

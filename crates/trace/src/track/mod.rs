@@ -13,7 +13,7 @@ mod space;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 
 use crate::perf::attr::Counter;
 use crate::perf::record::{Happened, Record, Sample};
@@ -170,6 +170,8 @@ pub struct Tracker {
     /// For each process in the table: whether it was still there at the end, or outlived its parent.
     orphans: Vec<u32>,
     unwaited: u64,
+    /// Processes besides the first one that the kernel is asked for the counts of.
+    counted: HashSet<u32>,
     faults_of: HashMap<u32, u64>,
 }
 
@@ -199,7 +201,8 @@ impl Tracker {
             self.abandon(tid);
         }
         self.release(true, sink);
-        let running: Vec<u32> = self.processes.keys().copied().filter(|&pid| pid != self.tables.summary.pid).collect();
+        let counted = |pid| pid == self.tables.summary.pid || self.counted.contains(&pid);
+        let running: Vec<u32> = self.processes.keys().copied().filter(|&pid| !counted(pid)).collect();
         for pid in running {
             self.unwaited += self.faults_of.remove(&pid).unwrap_or(0);
         }
@@ -287,6 +290,11 @@ impl Tracker {
     /// Processes that are there, as far as records tell.
     pub fn running(&self) -> usize {
         self.processes.len()
+    }
+
+    /// The kernel's count of faults is that of these processes together, not only of the first one.
+    pub fn count(&mut self, pids: &[u32]) {
+        self.counted.extend(pids);
     }
 
     /// A process that is there when the trace begins, with its threads.

@@ -5,7 +5,9 @@ const data = JSON.parse($('data').textContent);
 const KINDS = data.kinds;
 const N = data.shown;
 const PER_PAGE = 100;
-const TOP = 12;
+const TOP = 15;
+const MORE = 200;
+const LONGEST_PATH = 36;
 const MOST_BARS = 250;
 const MOST_CALLERS = 10;
 
@@ -57,7 +59,20 @@ function unpack(text) {
 
 const GUESSED = 1, DATA = 2, KERNEL = 4;
 const text = (position) => (position < 0 ? '' : data.texts[position]);
+// The middle of a long path is left out; the whole of it appears on hover.
+function shortPath(path) {
+  if (path.length <= LONGEST_PATH || !path.includes('/')) return path;
+  const parts = path.split('/');
+  let tail = '/' + parts.pop();
+  while (parts.length > 2 && tail.length + parts.at(-1).length < LONGEST_PATH / 2) tail = '/' + parts.pop() + tail;
+  return '/' + parts[1] + '/\u2026' + tail;
+}
 const nameOf = (path) => (path.startsWith('[') ? path : path.slice(path.lastIndexOf('/') + 1) || path);
+
+// Whether the trace has service times.
+const TIMED = F.took.some((took) => took >= 0);
+// Where the block at an address was allocated: `100 bytes from make (a.c:4) in /tmp/a`, for each text.
+const siteOf = data.texts.map((one) => /^\d+ bytes from (.+)$/.exec(one)?.[1] ?? '');
 
 // Functions: what the code table names, each once for each object.
 const functions = [];
@@ -91,6 +106,12 @@ const grouped = (n) => n.toLocaleString('en');
 const hexPage = (page, offset) => '0x' + (page.toString(16) + offset.toString(16).padStart(3, '0')).replace(/^0+(?=.)/, '');
 const address = (i) => hexPage(F.page[i], F.offset[i]);
 const milliseconds = (ns) => (ns / 1e6).toFixed(3);
+// Three digits or more, in the unit that fits.
+function duration(ns) {
+  const [unit, factor] = ns >= 1e9 ? ['s', 1e9] : ns >= 1e6 ? ['ms', 1e6] : ['\u00b5s', 1e3];
+  const value = ns / factor;
+  return (ns === 0 ? '0' : value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)) + ' ' + unit;
+}
 const microseconds = (ns) => (ns < 0 ? '' : (ns / 1e3).toFixed(1));
 
 function size(bytes) {
@@ -210,38 +231,69 @@ function list(table, names, rows) {
   const head = el('thead', {}, el('tr', {}, ...names.map((name, k) =>
     el('th', { scope: 'col', class: k ? 'number' : '' }, name))));
   const body = rows.map(({ label, sub, counts, part }) => el('tr', {},
-    el('th', { scope: 'row' }, label, sub ? el('span', { class: 'sub' }, sub) : '', part),
+    el('th', { scope: 'row' }, label, sub ? el('span', { class: 'sub', title: sub }, shortPath(sub)) : '', part),
     ...counts.map((count) => el('td', { class: 'number' }, count))));
   table.replaceChildren(head, el('tbody', {}, ...body));
 }
 
+// Lists that show more rows than at first.
+const longer = new Set();
+
+// One list: `sums` has the count and the time of each key; the largest time first where times are known.
+function showTop(id, title, sums, row) {
+  const table = $(id);
+  table.closest('section').hidden = sums.size === 0 && (id === 'sites' || id === 'callers');
+  const by = TIMED ? 1 : 0;
+  const sorted = [...sums].sort((a, b) => b[1][by] - a[1][by] || b[1][0] - a[1][0]);
+  const entries = sorted.slice(0, longer.has(id) ? MORE : TOP);
+  const most = Math.max(1, entries.length ? entries[0][1][by] : 1);
+  const columns = TIMED ? [title, 'Time', 'Faults'] : [title, 'Faults'];
+  list(table, columns, entries.map(([key, [count, took]]) => ({
+    ...row(key), counts: TIMED ? [duration(took), grouped(count)] : [grouped(count)], part: share(by ? took : count, most),
+  })));
+  if (sorted.length <= TOP) return;
+  const rest = Math.min(sorted.length, MORE) - TOP;
+  const label = longer.has(id) ? 'Show ' + TOP : 'Show ' + grouped(rest) + ' more';
+  table.append(el('tfoot', {}, el('tr', {}, el('td', { colspan: String(columns.length) }, el('button', {
+    type: 'button', class: 'link', id: id + '-more', onclick: () => {
+      if (!longer.delete(id)) longer.add(id);
+      showTops();
+      $(id + '-more').focus();
+    } }, label)))));
+}
+
 function showTops() {
-  const kinds = KINDS.map(() => [0, 0]);
-  const fns = new Map(), mappings = new Map();
-  for (const i of view) {
-    kinds[F.kind[i]][0]++;
-    kinds[F.kind[i]][1] += Math.max(0, F.took[i]);
-    const fn = functionOf[F.code[i]], mapping = mappingName(i);
-    fns.set(fn, (fns.get(fn) || 0) + 1);
-    mappings.set(mapping, (mappings.get(mapping) || 0) + 1);
-  }
-  const most = Math.max(1, ...kinds.map(([count]) => count));
-  list($('kinds'), ['Kind', 'Faults', 'Took ms'], kinds.map(([count, took], kind) => ({
-    count,
-    label: pick(KINDS[kind][0], () => pickKind(kind)),
-    sub: KINDS[kind][1], counts: [grouped(count), milliseconds(took)], part: share(count, most),
-  })).filter(({ count }) => count > 0));
-  const top = (map) => [...map].sort((a, b) => b[1] - a[1]).slice(0, TOP);
-  const shown = (map, row) => {
-    const entries = top(map);
-    return entries.map(([key, count]) => ({ ...row(key), counts: [grouped(count)], part: share(count, entries[0][1]) }));
+  const kinds = new Map(), fns = new Map(), mappings = new Map(), sites = new Map(), callers = new Map();
+  const add = (map, key, took) => {
+    const sums = map.get(key);
+    if (sums) { sums[0]++; sums[1] += took; } else map.set(key, [1, took]);
   };
-  list($('symbols'), ['Function', 'Faults'], shown(fns, (fn) => ({
+  for (const i of view) {
+    const took = Math.max(0, F.took[i]);
+    add(kinds, F.kind[i], took);
+    add(fns, functionOf[F.code[i]], took);
+    add(mappings, mappingName(i), took);
+    if (F.data[i] >= 0 && siteOf[F.data[i]]) add(sites, siteOf[F.data[i]], took);
+    if (F.callers[i] >= 0) add(callers, data.callers[F.callers[i]][1], took);
+  }
+  showTop('kinds', 'Kind', kinds, (kind) => ({
+    label: pick(KINDS[kind][0], () => pickKind(kind)), sub: KINDS[kind][1],
+  }));
+  showTop('symbols', 'Function', fns, (fn) => ({
     label: pick(functions[fn].name, () => pickFunction(fn)), sub: functions[fn].object,
-  })));
-  list($('mappings'), ['Mapping', 'Faults'], shown(mappings, (name) => ({
+  }));
+  showTop('mappings', 'Mapping', mappings, (name) => ({
     label: pick(nameOf(name), () => pickMapping(name)), sub: nameOf(name) === name ? '' : name,
-  })));
+  }));
+  showTop('sites', 'Allocated by', sites, (site) => ({ label: pick(site, () => search(site)), sub: '' }));
+  showTop('callers', 'Caller', callers, (name) => ({ label: pick(text(name), () => search(text(name))), sub: '' }));
+}
+
+// Filters by the words of a text.
+function search(words) {
+  $('search').value = words;
+  filter.words = words.toLowerCase().split(/\s+/).filter(Boolean);
+  update();
 }
 
 // ---- Faults over time.
@@ -268,11 +320,11 @@ function drawTimeline() {
   context.fillText(grouped(most), left - 6, top + 9);
   context.fillText('0', left - 6, top + tall);
   context.textAlign = 'left';
-  context.fillText('0 ms', left, height - 5);
+  context.fillText('0', left, height - 5);
   context.textAlign = 'center';
-  if (width > 320) context.fillText(milliseconds(END / 2) + ' ms', left + (width - left - right) / 2, height - 5);
+  if (width > 320) context.fillText(duration(END / 2), left + (width - left - right) / 2, height - 5);
   context.textAlign = 'right';
-  context.fillText(milliseconds(END) + ' ms', width - right, height - 5);
+  context.fillText(duration(END), width - right, height - 5);
   context.fillRect(left, top + tall, width - left - right, 1);
   const colors = KINDS.map((_, kind) => color('--k' + kind));
   counts.forEach((bin, k) => {
@@ -286,15 +338,15 @@ function drawTimeline() {
     });
   });
   const peak = sums.indexOf(Math.max(...sums));
-  $('timeline').setAttribute('aria-label', 'Chart: ' + grouped(view.length) + ' faults in ' + milliseconds(END) +
-    ' ms; most, ' + grouped(sums[peak]) + ', around ' + milliseconds((END * (peak + 0.5)) / bins) + ' ms.');
+  $('timeline').setAttribute('aria-label', 'Chart: ' + grouped(view.length) + ' faults in ' + duration(END) +
+    '; most, ' + grouped(sums[peak]) + ', around ' + duration((END * (peak + 0.5)) / bins) + '.');
 }
 
 function showTimeTable() {
   const bins = 20, counts = binned(bins);
   const used = KINDS.map((_, kind) => kind).filter((kind) => counts.some((bin) => bin[kind]));
-  list($('time-table'), ['From ms', ...used.map((kind) => KINDS[kind][0])], counts.map((bin, k) => ({
-    label: milliseconds((END * k) / bins), counts: used.map((kind) => grouped(bin[kind])), part: '',
+  list($('time-table'), ['From', ...used.map((kind) => KINDS[kind][0])], counts.map((bin, k) => ({
+    label: duration((END * k) / bins), counts: used.map((kind) => grouped(bin[kind])), part: '',
   })));
 }
 
@@ -380,8 +432,10 @@ function drawBar(bar, box, row, faults) {
 
 // ---- The table of faults.
 
+const TIME = END >= 1e9 ? 'Time s' : 'Time ms';
+
 const COLUMNS = [
-  ['number', '#', 'number'], ['time', 'Time ms', 'time'], ['took', 'Took \u00b5s', 'took'], ['kind', 'Kind', 'kind'],
+  ['number', '#', 'number'], ['time', TIME, 'time'], ['took', 'Took \u00b5s', 'took'], ['kind', 'Kind', 'kind'],
   ['', 'Access', ''], ['', 'Thread', ''], ['address', 'Address', 'address'], ['', 'Page', ''],
   ['', 'Instruction', ''], ['', 'Mapping', ''],
 ];
@@ -422,7 +476,7 @@ function faultRow(i) {
   const kind = KINDS[F.kind[i]][0] + (F.flags[i] & GUESSED ? '?' : '');
   return el('tr', { role: 'row' },
     cell('#', 'tight', grouped(F.number[i])),
-    cell('Time ms', 'tight', milliseconds(F.time[i])),
+    cell(TIME, 'tight', END >= 1e9 ? (F.time[i] / 1e9).toFixed(6) : milliseconds(F.time[i])),
     cell('Took \u00b5s', 'tight', microseconds(F.took[i])),
     cell('Kind', 'tight', el('span', { class: 'swatch', 'aria-hidden': 'true', style: 'background:var(--k' + F.kind[i] + ')' }), kind),
     cell('Access', 'tight', (F.flags[i] & DATA ? 'data' : 'code') + (F.flags[i] & KERNEL ? ', kernel' : '')),
@@ -430,7 +484,8 @@ function faultRow(i) {
     cell('Address', 'tight mono', address(i)),
     cell('Page', 'tight', F.shift[i] ? size(2 ** (F.shift[i] - 1)) : ''),
     cell('Instruction', 'long', fn.name + (offset ? '+0x' + offset.toString(16) : ''),
-      el('span', { class: 'sub' }, [nameOf(fn.object), text(line)].filter(Boolean).join(' \u00b7 ')),
+      el('span', { class: 'sub', title: [fn.object, text(line)].filter(Boolean).join(' \u00b7 ') },
+        [nameOf(fn.object), shortPath(text(line))].filter(Boolean).join(' \u00b7 ')),
       F.callers[i] >= 0 ? el('span', { class: 'sub' }, callersOf(i)) : ''),
     cell('Mapping', 'long', mapping ? nameOf(mapping.name) + at : NO_MAPPING,
       F.data[i] >= 0 ? el('span', { class: 'sub' }, text(F.data[i])) : ''));
@@ -456,9 +511,10 @@ function options(select, entries) {
 }
 
 function begin() {
-  const lead = [grouped(data.total) + ' faults in ' + milliseconds(END) + ' ms'];
+  const lead = [grouped(data.total) + ' faults in ' + duration(END)];
   const kernel = F.flags.reduce((count, flags) => count + (flags & KERNEL ? 1 : 0), 0);
   if (kernel) lead.push(grouped(kernel) + ' of them in kernel mode');
+  if (TIMED) lead.push('which took ' + duration(F.took.reduce((sum, took) => sum + Math.max(0, took), 0)));
   $('lead').textContent = lead.join(', ') + '.';
   if (data.shown < data.total) {
     $('cut').hidden = false;
@@ -486,8 +542,7 @@ let typing = 0;
 $('search').addEventListener('input', () => {
   clearTimeout(typing);
   typing = setTimeout(() => {
-    filter.words = $('search').value.toLowerCase().split(/\s+/).filter(Boolean);
-    update();
+    search($('search').value);
   }, 120);
 });
 for (const name of ['kind', 'subject', 'thread']) {

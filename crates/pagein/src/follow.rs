@@ -1,0 +1,95 @@
+//! Where page tables are scanned: stops the program at the begin, at each exec and at the end of each of its processes, so
+//! that each has a first and a last look.
+
+use std::collections::HashSet;
+use std::io;
+
+use libc::{c_int, pid_t};
+use neap_launch::child::Status;
+use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened};
+
+use super::exact;
+use super::scan::Scanner;
+
+/// When traced processes stop. They go on without neap where that is killed.
+const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
+    | libc::PTRACE_O_TRACEVFORK
+    | libc::PTRACE_O_TRACECLONE
+    | libc::PTRACE_O_TRACEEXEC
+    | libc::PTRACE_O_TRACEEXIT;
+
+/// Follows a program and all that it makes. All of it happens in the thread that started it, as ptrace requires.
+pub struct Follower {
+    root: pid_t,
+    /// Threads that have begun.
+    threads: HashSet<pid_t>,
+}
+
+impl Follower {
+    /// Begins to follow a process of this one, which waits for its exec.
+    pub fn start(pid: pid_t, scanner: &Scanner) -> io::Result<Self> {
+        ptrace::seize(pid, OPTIONS)?;
+        scanner.follow();
+        Ok(Self { root: pid, threads: HashSet::from([pid]) })
+    }
+
+    /// Deals with all that has happened. The program's status, if it stopped, went on or ended.
+    pub fn wait(&mut self, scanner: &Scanner) -> io::Result<Option<Status>> {
+        loop {
+            let Some(happened) = ptrace::next(None, false)? else { return Ok(None) };
+            if let Some(status) = self.deal(happened, scanner) {
+                return Ok(Some(status));
+            }
+        }
+    }
+
+    fn deal(&mut self, happened: Happened, scanner: &Scanner) -> Option<Status> {
+        let Happened { tid, status, usage } = happened;
+        if !libc::WIFSTOPPED(status) {
+            self.threads.remove(&tid);
+            if tid != self.root {
+                return None;
+            }
+            self.leave();
+            return Some((status, usage));
+        }
+        match status >> 16 {
+            EVENT_STOP if self.threads.insert(tid) => {
+                if is_process(tid) {
+                    scanner.begun(tid.unsigned_abs());
+                }
+                ptrace::go(tid, Go::On(0));
+            }
+            EVENT_STOP => return Some(ptrace::with_job(&happened)).filter(|_| tid == self.root),
+            event => {
+                match event {
+                    libc::PTRACE_EVENT_EXEC => scanner.executed(tid.unsigned_abs()),
+                    libc::PTRACE_EVENT_EXIT if is_process(tid) => scanner.ending(tid.unsigned_abs()),
+                    _ => {}
+                }
+                // Without an event it is a signal, which the program gets.
+                ptrace::go(tid, Go::On(if event == 0 { libc::WSTOPSIG(status) } else { 0 }));
+            }
+        }
+        None
+    }
+
+    /// No longer follows what is left when the program has ended.
+    fn leave(&mut self) {
+        for tid in self.threads.drain() {
+            if !ptrace::interrupt(tid) {
+                continue;
+            }
+            if let Ok(Some(Happened { status, .. })) = ptrace::next(Some(tid), true)
+                && libc::WIFSTOPPED(status)
+            {
+                ptrace::detach(tid, if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 });
+            }
+        }
+    }
+}
+
+/// Whether a thread is the first one of its process.
+fn is_process(tid: pid_t) -> bool {
+    exact::process_of(tid) == Some(tid)
+}

@@ -1,0 +1,63 @@
+//! `neap pagein show`: a kept trace in another format, or its summary.
+
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::path::Path;
+
+use neap_launch::error::{Error, system_message};
+use neap_launch::output::Output;
+use neap_launch::sys;
+use neap_trace::format::{json, top};
+use neap_trace::{Recorded, Source};
+
+use super::args::ShowArgs;
+use super::progress::Shown;
+
+/// Lines of each list of a summary.
+const LIMIT: usize = 10;
+/// The width of a summary where there is no terminal.
+const WIDTH: usize = 100;
+
+/// Writes the trace as the user wants it.
+pub fn run(args: &ShowArgs) -> Result<u8, Error> {
+    let trace = read(&args.trace)?;
+    let mut output = match &args.output {
+        Some(path) => Output::create(Some(path), "")?,
+        None => Output::standard()?,
+    };
+    output.write("the trace", |out| match args.format {
+        Some(format) => (format.write)(&Shown::new(&trace), out),
+        None => {
+            let lines = trace.tables.summary.lines();
+            lines.iter().try_for_each(|line| writeln!(out, "{}", line.replace(char::is_control, "?")))?;
+            summary(&trace, out)
+        }
+    })?;
+    Ok(0)
+}
+
+/// Writes the functions and mappings with most faults, as wide as the terminal.
+pub fn summary(trace: &dyn Source, out: &mut dyn io::Write) -> io::Result<()> {
+    top(trace, LIMIT, sys::terminal_width().unwrap_or(WIDTH), out)
+}
+
+fn read(path: &Path) -> Result<Recorded, Error> {
+    let name = path.display();
+    let failed = |why: String| {
+        Error::failed(format!("cannot read {name}: {why}"))
+            .remedy("neap pagein --format json -o FILE -- PROGRAM writes a trace that can be shown")
+    };
+    let reader: Box<dyn BufRead> = if path.as_os_str() == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        Box::new(BufReader::new(File::open(path).map_err(|e| failed(system_message(&e)))?))
+    };
+    let mut faults = Vec::new();
+    let tables = json::read(reader, &mut |_, fault| faults.push(*fault)).map_err(|e| {
+        failed(match e.is_syntax() {
+            true => format!("it is not in the format json ({e})"),
+            false => e.to_string(),
+        })
+    })?;
+    Ok(Recorded { tables, faults })
+}
