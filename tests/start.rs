@@ -16,6 +16,10 @@ fn main() -> ExitCode {
     suite::main(vec![
         Case::new("system_calls::without_a_block", CALLS, || calls("nothing", 2)),
         Case::new("system_calls::of_one_block", CALLS, || calls("block", 9)),
+        Case::new("system_calls::of_pressure", CALLS, || {
+            // Nothing is watched before there is a helper.
+            calls_with("block", 9, &["-E", "MEMORY_PRESSURE_WATCH=/proc/pressure/memory"])
+        }),
         Case::new("faults::without_a_block", FAULTS, || faults("nothing", 7)),
         Case::new("faults::of_one_block", FAULTS, || faults("block", 16)),
     ])
@@ -26,11 +30,19 @@ const FAULTS: &str = "Catches a start that touches more OS pages.";
 
 /// A start makes at most `most` system calls more than one with a library that does nothing.
 fn calls(case: &str, most: usize) -> Outcome {
+    calls_with(case, most, &[])
+}
+
+/// The same with more options of strace.
+fn calls_with(case: &str, most: usize, options: &[&str]) -> Outcome {
     let program = ONE.build()?;
     let strace = neap_tests::strace()?;
     let count = |library: &Path| -> Result<(usize, String), Stop> {
         let preload = format!("LD_PRELOAD={}", library.display());
-        let run = Run::new(&strace).args(["-qq", "-e", "signal=none", "-o", "/dev/stderr", "-E", &preload]).plain();
+        let run = Run::new(&strace)
+            .args(["-qq", "-e", "signal=none", "-o", "/dev/stderr", "-E", &preload])
+            .args(options)
+            .plain();
         let text = run.arg(&program).arg(case).run()?.success()?.stderr;
         Ok((text.lines().filter(|line| !line.contains("exit_group(")).count(), text))
     };

@@ -1,14 +1,18 @@
 //! The helper's main loop: it gives back what waits, sleeps until the next tick, and ends when nothing waits or when it
-//! has to.
+//! has to. Where the system says when memory is short, it waits for that instead of ending, and then gives back all that
+//! is free.
 
 use crate::back::purge::Tick;
 use crate::system::helper::Leave;
 use crate::system::os::Onward;
+use crate::system::policy::Purge;
 use crate::system::sync::Ordering;
 use crate::{Allocator, Os};
 
 /// Maximum milliseconds between two checks of what the helper may do ([`Os::onward`]).
 const LOOK_MS: u32 = 100;
+/// The same while nothing waits, and the helper only waits for memory to become short.
+const WATCH_MS: u32 = 1000;
 /// Number of times that a helper which has to end gives back what waits, if the program goes on freeing memory.
 const FINISH_ROUNDS: usize = 8;
 
@@ -63,8 +67,56 @@ impl<O: Os> Allocator<O> {
             seen = helper.woken();
             match self.round() {
                 Some(next) => wait = next,
-                None => return helper.leave(false),
+                None => match self.watch() {
+                    Some(leave) => return leave,
+                    None => {
+                        (wait, seen) = (self.tick_length(), helper.woken());
+                        due = self.notes.flood.load(Ordering::Relaxed);
+                    }
+                },
             }
+        }
+    }
+
+    /// What a helper does that has resigned, as nothing waits: it leaves, or waits until memory is short or a thread
+    /// needs it, if the system says when memory is short. Returns the last step if it has to end.
+    fn watch(&self) -> Option<Leave> {
+        let helper = self.os.helper();
+        // Policy `never` has the helper end.
+        while self.os.watches_pressure() && self.policy.purge() != Purge::Never {
+            // Before the look at the state: a thread that asks changes the state, and wakes the helper then.
+            let seen = helper.woken();
+            if !helper.has_resigned() {
+                return None;
+            }
+            let short = !helper.is_unwanted() && helper.sleep(&self.os, seen, WATCH_MS);
+            if let Some(leave) = self.look() {
+                return Some(leave);
+            }
+            if short && helper.has_resigned() {
+                helper.stay();
+                let before = self.notes.came();
+                self.relieve();
+                if !self.resign(before) {
+                    return None;
+                }
+            }
+        }
+        Some(helper.leave(false))
+    }
+
+    /// Gives all free memory back, as the system says that it is short of memory. Waits for a fork that is in progress,
+    /// for a while.
+    fn relieve(&self) {
+        for _ in 0..LOOK_MS {
+            if self.os.helper().is_unwanted() {
+                return;
+            }
+            if let Some(_flight) = self.fly(core::ptr::null()) {
+                self.purge();
+                return;
+            }
+            self.os.pause(1000);
         }
     }
 
@@ -73,34 +125,45 @@ impl<O: Os> Allocator<O> {
     fn rest_between_ticks(&self, mut left: u32, seen: u32) -> Option<Leave> {
         let helper = self.os.helper();
         loop {
-            if !helper.is_unwanted() {
-                helper.sleep(&self.os, seen, left.min(LOOK_MS));
+            let short = !helper.is_unwanted() && helper.sleep(&self.os, seen, left.min(LOOK_MS));
+            if let Some(leave) = self.look() {
+                return Some(leave);
             }
-            let onward = self.os.onward();
-            if onward != Onward::Go || helper.is_unwanted() {
-                if onward == Onward::Finish {
-                    self.finish();
-                } else {
-                    helper.resign();
-                    if onward == Onward::End {
-                        // What waits is left to the program's threads. After the change of state: the thread that takes
-                        // the note then starts another helper.
-                        self.want();
-                    }
-                }
-                // A call that needed the helper to be away may have ended since; it saw RUNNING, and did not start one:
-                // see `helper.rs`.
-                let kept = helper.is_unwanted();
-                if onward != Onward::Go || kept {
-                    return Some(helper.leave(kept));
-                }
-                helper.stay();
+            if short {
+                self.relieve();
             }
             left = left.saturating_sub(LOOK_MS);
             if left == 0 || helper.woken() != seen {
                 return None;
             }
         }
+    }
+
+    /// Looks whether the helper has to end; if so, returns the last step.
+    fn look(&self) -> Option<Leave> {
+        let helper = self.os.helper();
+        let onward = self.os.onward();
+        if onward == Onward::Go && !helper.is_unwanted() {
+            return None;
+        }
+        if onward == Onward::Finish {
+            self.finish();
+        } else {
+            helper.resign();
+            if onward == Onward::End {
+                // What waits is left to the program's threads. After the change of state: the thread that takes the note
+                // then starts another helper.
+                self.want();
+            }
+        }
+        // A call that needed the helper to be away may have ended since; it saw RUNNING, and did not start one: see
+        // `helper.rs`.
+        let kept = helper.is_unwanted();
+        if onward != Onward::Go || kept {
+            return Some(helper.leave(kept));
+        }
+        helper.stay();
+        None
     }
 
     /// Gives back all that waits, as the program may be idle from now on: until nothing waits any more, or

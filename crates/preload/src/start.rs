@@ -9,7 +9,7 @@ use neap_core::text::Text;
 use neap_options::glibc::{By, Effect, Target};
 use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
 use neap_sys::guards::{self, Mode};
-use neap_sys::{call, profile, thread, watch};
+use neap_sys::{call, pressure, profile, thread, watch};
 
 /// glibc calls the functions of this section with the arguments of main.
 #[used]
@@ -32,6 +32,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         return;
     }
     let environment = Environment(environment);
+    watch_pressure(environment);
     if !environment.has_any(&environment::BEGINNINGS) {
         return;
     }
@@ -51,6 +52,19 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     start.profile();
     start.profile_signal();
     start.guards();
+}
+
+/// Has memory pressure watched, where the variables of systemd's protocol say so.
+fn watch_pressure(environment: Environment) {
+    let value = |name: &str| environment.variable(name).map(CStr::to_bytes);
+    let Some(path) = value(pressure::WATCH).filter(|path| !path.is_empty()) else { return };
+    // SAFETY: the constructor runs once, before main.
+    if !unsafe { pressure::choose(path, value(pressure::WRITE).unwrap_or_default()) } {
+        let line =
+            b"neap: MEMORY_PRESSURE_WATCH or MEMORY_PRESSURE_WRITE is invalid; use an absolute path, and Base64; \
+            memory pressure is not watched\n";
+        call::write(libc::STDERR_FILENO, line);
+    }
 }
 
 /// The environment of the process: an array of strings that ends with NULL, and lives for ever.

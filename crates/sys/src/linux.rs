@@ -1,7 +1,7 @@
 //! The trait [`Os`] on Linux. Every call is a bare system call, which does not touch errno.
 
-use crate::helper::rights;
 use crate::helper::thread::{self, Entry};
+use crate::helper::{pressure, rights};
 use crate::observe::page;
 use crate::observe::prefault::Prefaulted;
 use crate::observe::trace;
@@ -89,6 +89,24 @@ impl Threads for Linux {
     fn futex_wake(&self, word: *const AtomicU32) {
         count(Syscall::Futex);
         wait::wake(word, 1);
+    }
+
+    fn rest(&self, word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
+        if !pressure::is_watched() {
+            self.futex_wait_for(word, value, milliseconds);
+            return false;
+        }
+        count(Syscall::Other);
+        pressure::rest(word, value, milliseconds)
+    }
+
+    fn rouse(&self, word: &AtomicU32) {
+        self.futex_wake(word);
+        pressure::end_rest(&space::here().helper.thread);
+    }
+
+    fn watches_pressure(&self) -> bool {
+        pressure::is_watched()
     }
 }
 

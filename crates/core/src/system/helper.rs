@@ -8,7 +8,7 @@
 //! | `NONE` | there is no helper | `STARTING`: a thread asks for one ([`Helper::ask`]) |
 //! | `STARTING` | one thread is starting it | `RUNNING`: its first step; `INLINE`, `KEPT`: it could not be started |
 //! | `RUNNING` | it gives back the memory that waits | `RESIGNING`: it is about to end |
-//! | `RESIGNING` | it checks again for waiting memory | `RUNNING`: it stays, or a thread asks; `NONE`, `KEPT`: ends |
+//! | `RESIGNING` | it checks again for waiting memory, or waits until memory is short | `RUNNING`: it stays, or a thread asks; `NONE`, `KEPT`: ends |
 //! | `INLINE` | no helper can be started: the threads that free memory do its work | `STARTING`: a thread tries again |
 //! | `KEPT` | the same, while calls exclude it ([`Helper::keep_away`]) | `STARTING`: the last of these calls ends |
 //!
@@ -209,6 +209,10 @@ impl Helper {
                 KEPT if self.is_unwanted() => return Answer::Inline,
                 RESIGNING => {
                     if self.change(RESIGNING, RUNNING) {
+                        // It may be waiting for memory to become short, for a long time.
+                        if os.watches_pressure() {
+                            self.wake_up(os);
+                        }
                         return Answer::Helped;
                     }
                 }
@@ -253,7 +257,7 @@ impl Helper {
         if matches!(self.state.load(Ordering::SeqCst), RUNNING | RESIGNING) {
             // Release pairs with the Acquire of `woken`: the helper sees what the caller did before.
             self.wake.fetch_add(1, Ordering::Release);
-            os.futex_wake(&self.wake);
+            os.rouse(&self.wake);
         }
     }
 
@@ -262,9 +266,15 @@ impl Helper {
         self.wake.load(Ordering::Acquire)
     }
 
-    /// Makes the helper sleep, unless [`Helper::woken`] differs from `seen`.
-    pub fn sleep<O: Threads>(&self, os: &O, seen: u32, milliseconds: u32) {
-        os.futex_wait_for(&self.wake, seen, milliseconds);
+    /// Makes the helper sleep, unless [`Helper::woken`] differs from `seen`. Returns whether the system says that memory
+    /// is short.
+    pub fn sleep<O: Threads>(&self, os: &O, seen: u32, milliseconds: u32) -> bool {
+        os.rest(&self.wake, seen, milliseconds)
+    }
+
+    /// Whether the helper has resigned, and was not made to stay.
+    pub fn has_resigned(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == RESIGNING
     }
 
     /// The helper's first step. Changes nothing for a helper that was made to stay.

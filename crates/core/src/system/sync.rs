@@ -70,6 +70,24 @@ pub trait Threads: Sync {
     /// not.
     fn futex_wait_for(&self, word: &AtomicU32, value: u32, milliseconds: u32);
 
+    /// Makes the helper wait as [`Threads::futex_wait_for`] does. Where the system can say that it is short of memory
+    /// ([`Threads::watches_pressure`]), that ends the wait too, and this returns true.
+    fn rest(&self, word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
+        self.futex_wait_for(word, value, milliseconds);
+        false
+    }
+
+    /// Ends [`Threads::rest`], after `word` was changed.
+    fn rouse(&self, word: &AtomicU32) {
+        self.futex_wake(word);
+    }
+
+    /// Whether the helper learns from the system that memory is short. Then it does not end when nothing waits, but
+    /// waits for that. Asked by the helper, and by threads that need it.
+    fn watches_pressure(&self) -> bool {
+        false
+    }
+
     /// Wakes one waiter of `word`. Uses the address only: the word may be unmapped.
     fn futex_wake(&self, word: *const AtomicU32);
 }

@@ -13,6 +13,7 @@
 //! helper is started by a thread that has the new rights.
 
 use crate::arch;
+use crate::helper::pressure;
 use crate::helper::rights::{self, Rights};
 use crate::system::call::READ_WRITE;
 use crate::system::call::{self, Plain, plain};
@@ -151,7 +152,9 @@ pub fn live(again: bool, help: impl FnOnce() -> Leave) -> Leave {
         // The last step failed: it may take locks again.
         ALIVE.fetch_add(1, Ordering::Relaxed);
     } else {
-        rights::note_files(!FILTERED.load(Ordering::Relaxed) && leave_files());
+        let own = !FILTERED.load(Ordering::Relaxed) && leave_files();
+        rights::note_files(own);
+        pressure::begin(own);
     }
     let leave = help();
     ALIVE.fetch_sub(1, Ordering::Relaxed);
@@ -182,6 +185,7 @@ pub fn is_helper() -> bool {
 /// To be called in the child of a fork, which has no helper. Returns whether the parent had one, or was about to.
 #[cold]
 pub fn forked() -> bool {
+    pressure::forked();
     ALIVE.swap(0, Ordering::Relaxed) != 0
 }
 

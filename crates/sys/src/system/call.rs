@@ -201,13 +201,18 @@ pub fn by_number(file: RawFd) -> BorrowedFd<'static> {
 
 /// Whether a write of some hundred bytes to the file of this number would not wait (ppoll).
 pub fn takes_writes(file: RawFd) -> bool {
-    let mut asked = libc::pollfd { fd: file, events: libc::POLLOUT, revents: 0 };
-    let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    let arguments =
-        [(&raw mut asked).expose_provenance(), 1, (&raw const at_once).expose_provenance(), 0, size_of::<u64>(), 0];
-    // SAFETY: the kernel reads and writes the two structures.
-    let found = unsafe { arch::syscall(libc::SYS_ppoll as usize, arguments) };
-    found == 1 && asked.revents & libc::POLLOUT != 0
+    let mut asked = [libc::pollfd { fd: file, events: libc::POLLOUT, revents: 0 }];
+    wait_for_files(&mut asked, 0);
+    asked[0].revents & libc::POLLOUT != 0
+}
+
+/// Waits until something is to be said of a file, for at most this many milliseconds (ppoll).
+pub fn wait_for_files(asked: &mut [libc::pollfd], milliseconds: u32) {
+    let mut time =
+        libc::timespec { tv_sec: (milliseconds / 1000).into(), tv_nsec: (milliseconds % 1000 * 1_000_000).into() };
+    let (files, time) = (asked.as_mut_ptr().expose_provenance(), (&raw mut time).expose_provenance());
+    // SAFETY: the kernel reads and writes the structures; no mask of signals is given.
+    unsafe { arch::syscall(libc::SYS_ppoll as usize, [files, asked.len(), time, 0, size_of::<u64>(), 0]) };
 }
 
 /// Writes all of `text` to the file of this number; false where that fails. A pipe may take a part, and a signal may
