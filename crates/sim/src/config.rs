@@ -25,8 +25,10 @@ pub mod habits {
     pub const NUMBERS: u64 = 128;
     /// The process gets other rights than the helper, or may make no more unusual calls for a while.
     pub const RIGHTS: u64 = 256;
+    /// The system says when memory is short, also where it is not.
+    pub const PRESSURE: u64 = 512;
     /// How many there are.
-    pub const COUNT: u32 = 9;
+    pub const COUNT: u32 = 10;
 }
 
 /// Features that a system may lack: bits of [`Config::missing`].

@@ -63,6 +63,18 @@ impl Threads for System {
         }
     }
 
+    fn rest(&self, word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
+        // A report comes at any time before the end, and where there is nothing to give back.
+        let reports = self.watches_pressure() && self.below(4) == 0;
+        let most = if reports { self.below(milliseconds as usize + 1) as u32 } else { milliseconds };
+        self.futex_wait_for(word, value, most);
+        reports
+    }
+
+    fn watches_pressure(&self) -> bool {
+        self.process.has(habits::PRESSURE)
+    }
+
     fn futex_wake(&self, word: *const AtomicU32) {
         let key = word.addr();
         self.late();
