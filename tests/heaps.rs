@@ -18,6 +18,7 @@ const SHAPES: Source = Source::new("heaps/shapes.c");
 const ODD: Source = Source::new("heaps/odd.c");
 const STATIC: Source = Source::with_flags("heaps/busy.c", &["-static"]);
 const BIG: Source = Source::new("heaps/big.c");
+const GROW: Source = Source::new("heaps/grow.c");
 const PAUSE: Source = Source::with_flags("heaps/pause.c", &["-O2"]);
 
 fn main() -> ExitCode {
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Case::new("glibc::python", "figures of a real program that differ from malloc_info", python),
         Case::new("glibc::trim", "a prediction of malloc_trim that does not come true", trim),
         Case::new("glibc::changing", "a walk that a running program leads astray", changing),
+        Case::new("glibc::growing", "a main arena that is not found as it grows while it is looked for", growing),
         Case::new("glibc::brk_of_others", "a heap that ends where another user of brk has memory", || odd("brk", 1)),
         Case::new("glibc::without_brk", "a main arena in mappings that is not found", || odd("nobrk", 1)),
         Case::new("glibc::two_copies", "a second copy of glibc that is not found", || odd("two", 2)),
@@ -254,6 +256,21 @@ fn changing() -> Outcome {
     } else {
         Ok(())
     }
+}
+
+/// The main arena is found, whatever it does meanwhile, with a list of mappings that is older than it.
+fn growing() -> Outcome {
+    const WALKS: usize = 100;
+    let running = Running::start(GROW, &[])?;
+    let mut missed = 0;
+    for _ in 0..WALKS {
+        let heaps = running.heaps()?;
+        let is_found =
+            heaps.iter().flat_map(|heap| &heap.parts).any(|part| part.name == "main arena" && part.split.is_some());
+        missed += usize::from(!is_found);
+    }
+    println!("{missed} of {WALKS} walks missed it");
+    if missed == 0 { Ok(()) } else { fail(format!("{missed} of {WALKS} walks missed the main arena")) }
 }
 
 /// A heap of an odd shape: live blocks of all copies are what the program has, within 2 %. What a second copy's threads have

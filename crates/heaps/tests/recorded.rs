@@ -123,3 +123,60 @@ fn without_files() {
     assert_eq!(heap.allocator, "glibc");
     assert_eq!(Info::parse(&recording.truth).check(heap), Ok(()));
 }
+
+/// A process whose main arena changes: the first looks at its state see a list that is half changed.
+struct Changing<'r> {
+    recording: &'r Recording,
+    state: std::ops::Range<u64>,
+    left: std::sync::atomic::AtomicUsize,
+}
+
+impl neap_heaps::Memory for Changing<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), neap_heaps::Unreadable> {
+        use std::sync::atomic::Ordering::Relaxed;
+        self.recording.read(address, into)?;
+        let end = address + into.len() as u64;
+        let has_state = address <= self.state.start && self.state.end <= end;
+        if has_state && self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            into[(self.state.start - address) as usize..][..8].fill(0xff);
+        }
+        Ok(())
+    }
+
+    fn resident(&self, range: std::ops::Range<u64>, into: &mut Vec<neap_heaps::Run>) {
+        self.recording.resident(range, into);
+    }
+}
+
+/// A link of a list of the main arena.
+fn links(recording: &Recording) -> std::ops::Range<u64> {
+    // 127 lists of which most are empty: two words that name the place 16 bytes in front of them, twice in a row.
+    let words = support::damaged::words(recording);
+    let is_empty = |at: usize| words[at].1.wrapping_add(16) == words[at].0 && words[at + 1].1 == words[at].1;
+    let at = (0..words.len() - 4).find(|at| is_empty(*at) && is_empty(at + 2)).expect("empty lists");
+    words[at].0..words[at].0 + 8
+}
+
+/// Catches a main arena that is not found as it has grown since the list of mappings was made, or changes while it is read.
+#[test]
+fn a_main_arena_that_changes() {
+    use neap_heaps::Memory;
+    for version in ["2.31", "2.36", "2.41", "2.43"] {
+        let mut recording = recording(&format!("glibc-{version}"));
+        let main = |memory: &dyn Memory, recording: &Recording| {
+            let heaps = neap_heaps::find(memory, &recording.mappings, recording);
+            let parts = heaps.into_iter().flat_map(|heap| heap.parts);
+            parts.into_iter().find(|part| part.name == "main arena").and_then(|part| part.split)
+        };
+        let whole = main(&recording, &recording).expect("it is there");
+        let changing = |times: usize| Changing { recording: &recording, state: links(&recording), left: times.into() };
+        let seen = main(&changing(3), &recording).expect("it is found");
+        assert_eq!((seen.live.bytes, seen.free.bytes), (whole.live.bytes, whole.free.bytes), "{version}");
+        assert!(main(&changing(usize::MAX), &recording).is_none(), "{version}: the damage is none");
+        let heap = recording.mappings.iter_mut().find(|mapping| mapping.name.as_deref() == Some("[heap]"));
+        let range = &mut heap.expect("it is there").range;
+        range.end = range.start + 4096;
+        let grown = main(&recording, &recording).expect("it has grown");
+        assert_eq!((grown.live.bytes, grown.free.bytes), (whole.live.bytes, whole.free.bytes), "{version}");
+    }
+}

@@ -101,20 +101,28 @@ pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize,
     arena
 }
 
+/// The memory that brk gave, and where it may have grown since the list of mappings was made: up to the next mapping.
+pub fn brk(mappings: &[Mapping]) -> Option<Range<u64>> {
+    let span = spans(mappings, |mapping| mapping.name.as_deref() == Some("[heap]")).into_iter().next()?;
+    let next = mappings.iter().map(|mapping| mapping.range.start).find(|start| *start >= span.end);
+    Some(span.start..next.unwrap_or(span.end))
+}
+
 /// The memory of the main arena.
 pub fn main(memory: &dyn Memory, state: &State, settings: Option<Settings>, mappings: &[Mapping]) -> Arena {
     let (fastbins, system, top_at) = (state.fastbins.clone(), state.system, state.top_at);
     let mut arena = Arena { fastbins, system, top_at, ..Arena::default() };
-    let spans = spans(mappings, |mapping| mapping.name.as_deref() == Some("[heap]"));
     let Some(size) = peek(memory, state.top.wrapping_add(8)).map(|field| field & !7) else { return arena };
     let end = state.top.saturating_add(size);
     let mut known = 0;
-    if let Some(heap) = spans.first() {
+    if let Some(heap) = brk(mappings) {
         let is_here = (heap.start..heap.end).contains(&state.top) && end <= heap.end;
         let base = settings.map(|settings| settings.base).filter(|base| (heap.start..heap.end).contains(base));
         if is_here || base.is_some() {
             let start = base.unwrap_or(heap.start).next_multiple_of(16);
-            let (top, stop) = if is_here { (Some(state.top), end) } else { (None, heap.end) };
+            let listed = self::spans(mappings, |mapping| mapping.name.as_deref() == Some("[heap]"));
+            let listed = listed.first().map_or(heap.end, |span| span.end);
+            let (top, stop) = if is_here { (Some(state.top), end) } else { (None, listed) };
             known = stop.saturating_sub(start);
             arena.add(start..stop, top, true);
         }

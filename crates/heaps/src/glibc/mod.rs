@@ -22,31 +22,72 @@ use walk::{Area, Found};
 /// Copies of glibc that are believed: a program can load 16.
 const COPIES: usize = 64;
 
+/// How often the data of a copy is read in which no arena is seen.
+const TRIES: u32 = 8;
+
 /// The heaps of all copies of glibc in a process.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
-    let mut found: Vec<(Copy, Arena)> = Vec::new();
-    let mut left = areas::MOST;
-    for (mapping, range) in data(mappings) {
-        let bytes = read(memory, range.clone());
-        let states = LAYOUTS
-            .iter()
-            .flat_map(|layout| layout.search(&bytes, range.start).into_iter().map(move |state| (layout, state)));
-        let mut settings = None;
-        for (layout, state) in states {
-            if found.len() == COPIES
-                || !mappings.iter().any(|mapping| mapping.is_anonymous() && mapping.range.contains(&state.top))
-            {
-                continue;
+    let brk = areas::brk(mappings);
+    let mut search = Search { memory, mappings, brk, found: Vec::new(), left: areas::MOST };
+    let data = data(mappings);
+    for (mapping, range) in &data {
+        search.look(mapping, range, &read(memory, range.clone()));
+    }
+    // What is read while it changes may look like no arena; but the copy that has taken memory by brk has one.
+    for (mapping, range) in &data {
+        for _ in 0..TRIES {
+            let bytes = if search.has_brk() { Vec::new() } else { read(memory, range.clone()) };
+            if !Settings::search(&bytes).is_some_and(|settings| search.is_brk(settings.base)) {
+                break;
             }
-            let Some(others) = areas::others(memory, layout, &state, &mut left) else { continue };
-            settings = settings.or_else(|| Settings::search(&bytes));
-            let arena = areas::main(memory, &state, settings, mappings);
-            found.push((Copy { mapping, layout, others, settings }, arena));
+            search.look(mapping, range, &bytes);
         }
     }
+    let found = search.found;
     let all: Vec<Range<u64>> = found.iter().flat_map(|(_, arena)| arena.ranges.clone()).collect();
     let (mut taken, mut seen) = (all, HashSet::new());
     found.into_iter().map(|(copy, main)| copy.heap(memory, mappings, files, main, &mut taken, &mut seen)).collect()
+}
+
+/// The search for copies.
+struct Search<'m> {
+    memory: &'m dyn Memory,
+    mappings: &'m [Mapping],
+    /// What brk gave, and may have given since.
+    brk: Option<Range<u64>>,
+    found: Vec<(Copy<'m>, Arena)>,
+    /// Arenas that may be read still.
+    left: usize,
+}
+
+impl<'m> Search<'m> {
+    /// Adds what is found in the data of a file: `bytes`, which lie at `range`.
+    fn look(&mut self, mapping: &'m Mapping, range: &Range<u64>, bytes: &[u8]) {
+        let states = LAYOUTS
+            .iter()
+            .flat_map(|layout| layout.search(bytes, range.start).into_iter().map(move |state| (layout, state)));
+        let mut settings = None;
+        for (layout, state) in states {
+            let is_anonymous = |of: &Mapping| of.is_anonymous() && of.range.contains(&state.top);
+            if self.found.len() == COPIES || !self.is_brk(state.top) && !self.mappings.iter().any(is_anonymous) {
+                continue;
+            }
+            let Some(others) = areas::others(self.memory, layout, &state, &mut self.left) else { continue };
+            settings = settings.or_else(|| Settings::search(bytes));
+            let arena = areas::main(self.memory, &state, settings, self.mappings);
+            self.found.push((Copy { mapping, layout, others, settings }, arena));
+        }
+    }
+
+    fn is_brk(&self, address: u64) -> bool {
+        self.brk.as_ref().is_some_and(|brk| brk.contains(&address))
+    }
+
+    /// Whether what brk gave belongs to a copy, or there is nothing of that.
+    fn has_brk(&self) -> bool {
+        let ranges = self.found.iter().flat_map(|(_, arena)| &arena.ranges);
+        self.brk.is_none() || self.found.len() == COPIES || ranges.into_iter().any(|range| self.is_brk(range.start))
+    }
 }
 
 /// One copy of glibc.
