@@ -16,7 +16,7 @@ const CASES: &[(Source, &str, &str)] = &[
     (GLIBC, "perturb", "blocks that M_PERTURB leaves unfilled, or a calloc that it fills"),
     (GLIBC, "perturb_threads", "another thread whose caches know nothing of M_PERTURB"),
     (GLIBC, "trim_returns", "malloc_trim that returns 1 although no memory went back, or 0 although some did"),
-    (GLIBC, "trim_pad", "malloc_trim that keeps more or less than it is told to"),
+    (GLIBC, "trim_pad", "malloc_trim that keeps more or less than requested"),
     (
         GLIBC,
         "trim_threads_and_holes",
@@ -36,11 +36,15 @@ const CASES: &[(Source, &str, &str)] = &[
     (API, "figures", "a structure of another version that is overrun"),
     (API, "trims", "a trim that ignores its time, or counts what was not there"),
     (API, "idle_thread", "a thread that keeps its caches although it says that it idles"),
-    (API, "samples", "samples that are biased, or whose end is not told; errno changed; hooks that may not allocate"),
+    (
+        API,
+        "samples",
+        "samples that are biased, or whose end is not reported; errno changed; hooks that may not allocate",
+    ),
     (
         API,
         "samples_beside_forks",
-        "a sample whose end is not told while a thread forks, or a thread that is never shown again",
+        "a sample whose end is not reported while a thread forks, or a thread that is never shown again",
     ),
     (API, "sample_all", "a way to allocate or free that breaks when each block is a sample, fork included"),
 ];
@@ -330,7 +334,7 @@ fn jcmd() -> Outcome {
     let (java, jcmd) = (program("java")?, program("jcmd")?);
     let (dir, source) = file("Idle.java", JAVA)?;
     let ready = dir.join("ready");
-    // So that what is free stays until the JVM is told to trim.
+    // So that what is free stays until the JVM is asked to trim.
     let mut daemon = Run::new(java).arg(source).arg(&ready).env("NEAP_PURGE", "never").daemon()?;
     daemon.wait_until(LIMIT, || ready.exists())?;
     daemon.check_preloaded()?;
@@ -351,7 +355,7 @@ fn jcmd() -> Outcome {
     Ok(())
 }
 
-/// Has a process that waits call functions in a debugger, which is told its id, and lets it end.
+/// Has a process that waits call functions in a debugger, which gets its id, and lets it end.
 fn called(debugger: impl Fn(&str) -> Run) -> Outcome {
     let dir = TempDir::new("called")?;
     let daemon = watched(&dir)?;

@@ -92,7 +92,7 @@ const SIGNALS: &[(&str, &str, i32, usize)] = &[
 fn main() -> ExitCode {
     let mut cases = Vec::new();
     for &(case, says, whose) in FOUND {
-        cases.push(Case::new(format!("found::{case}"), "an error that is missed, or told wrongly", move || {
+        cases.push(Case::new(format!("found::{case}"), "an error that is missed, or reported wrongly", move || {
             found(case, says, whose)
         }));
         cases.push(Case::new(format!("report::{case}"), "a program that does not go on after a report", move || {
@@ -141,7 +141,7 @@ fn guarded(source: Source, case: &str, mode: &str, interval: &str) -> Result<Run
 }
 
 /// The reports in what a program wrote: the first line of each, and the lines behind it.
-fn told(done: &Finished) -> Vec<(&str, Vec<&str>)> {
+fn reports_of(done: &Finished) -> Vec<(&str, Vec<&str>)> {
     let mut reports: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in done.stderr.lines() {
         match line.strip_prefix("neap: ") {
@@ -167,7 +167,7 @@ fn judge(done: &Finished, says: &str, whose: char) -> Outcome {
     let [allocates, frees, uses, reads] = functions.iter().map(address).collect::<Vec<_>>()[..] else {
         return Err(done.fail("the program printed too little"));
     };
-    let reports = told(done);
+    let reports = reports_of(done);
     let [(first, lines)] = &reports[..] else { return Err(done.fail("one report was expected")) };
     let wanted = format!("^{}$", says.replace("ADDR", block));
     if !Regex::new(&wanted).is_ok_and(|regex| regex.is_match(first)) {
@@ -211,7 +211,7 @@ fn goes_on(case: &str, says: &str) -> Outcome {
     judge(&done, says, if case.starts_with("realloc") || case.starts_with("usable") { '-' } else { ' ' }).or_else(
         |stop| {
             // The stacks are judged by `found`.
-            let first = told(&done).first().map(|report| report.0.to_owned()).unwrap_or_default();
+            let first = reports_of(&done).first().map(|report| report.0.to_owned()).unwrap_or_default();
             let known =
                 Regex::new(&format!("^{}$", says.replace("ADDR", "0x[0-9a-f]+"))).is_ok_and(|r| r.is_match(&first));
             if known { Ok(()) } else { Err(stop) }
@@ -221,7 +221,7 @@ fn goes_on(case: &str, says: &str) -> Outcome {
 
 fn reports(case: &str, wanted: usize) -> Outcome {
     let done = guarded(ERRORS, case, "report", "1")?.run()?.success()?;
-    let reports = told(&done);
+    let reports = reports_of(&done);
     // Each report is whole: its lines follow each other.
     let whole = reports.iter().all(|(_, lines)| !stack(lines, "allocated by thread").is_empty());
     if reports.len() == wanted && whole { Ok(()) } else { Err(done.fail(&format!("{wanted} reports were expected"))) }
@@ -306,7 +306,11 @@ fn signalled(case: &str, before: &str, signal: i32, reports: usize) -> Outcome {
     if !ended {
         return Err(done.fail(&format!("another end was expected: {signal}")));
     }
-    if told(&done).len() == reports { Ok(()) } else { Err(done.fail(&format!("{reports} reports were expected"))) }
+    if reports_of(&done).len() == reports {
+        Ok(())
+    } else {
+        Err(done.fail(&format!("{reports} reports were expected")))
+    }
 }
 
 fn off() -> Outcome {
@@ -349,7 +353,7 @@ fn planted() -> Outcome {
         for at in 0..RUNS {
             let run = Run::new(PLANTED.build()?).arg(bug).arg((at * 7).to_string());
             let done = run.env("NEAP_GUARDS", "on").env("NEAP_GUARDS_INTERVAL", "4000").run()?;
-            let report = told(&done).first().map(|report| report.0.to_owned()).unwrap_or_default();
+            let report = reports_of(&done).first().map(|report| report.0.to_owned()).unwrap_or_default();
             let is_found = report.starts_with(says) && report.contains("1000-byte block");
             if !is_found && !done.status.success() && bug != "3" {
                 return Err(done.fail("another end was expected"));

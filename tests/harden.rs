@@ -15,10 +15,10 @@ fn main() -> ExitCode {
         Case::new("resized", "realloc that moves a guard along, or loses it", || done("resized")),
         Case::new("many", "guards beyond what the kernel allows", || done("many")),
         Case::new("written_after_free", "a written block that is handed out again", || {
-            told("after-free", r"neap: corrupted free block ADDR \(\d+-byte block\): written after free")
+            message("after-free", r"neap: corrupted free block ADDR \(\d+-byte block\): written after free")
         }),
         Case::new("twice", "a double free that is not seen at once", || {
-            told("twice", r"neap: double free of ADDR \(\d+-byte block, by thread \d+\)")
+            message("twice", r"neap: double free of ADDR \(\d+-byte block, by thread \d+\)")
         }),
         Case::new("over_slab", "a run of writes that leaves its slab", || crashes("over-slab")),
         Case::new("over_large", "a write behind a large block", || crashes("over-large")),
@@ -37,7 +37,7 @@ fn done(mode: &str) -> Outcome {
 }
 
 /// The program ends by SIGABRT with one line, and a stack behind it; ADDR in the line is what it printed.
-fn told(mode: &str, says: &str) -> Outcome {
+fn message(mode: &str, says: &str) -> Outcome {
     let run = hard(mode)?.run()?;
     let wanted = format!("^{}\n(    .*\n)*$", says.replace("ADDR", run.stdout.trim()));
     if run.status.signal() == Some(libc::SIGABRT) && Regex::new(&wanted).is_ok_and(|r| r.is_match(&run.stderr)) {

@@ -16,7 +16,7 @@ const LINE: &str = "neap: huge=hugetlb: the pool has no free page of 2 MiB; smal
 
 /// Pages in the pool, option `hugetlb`, case, whether the line must be there, and what the case would catch.
 const CASES: &[(usize, &str, &str, bool, &str)] = &[
-    (0, "fallback", "pool_blocks", true, "a program that fails, or is not told, where the pool is empty"),
+    (0, "fallback", "pool_blocks", true, "a program that fails, or gets no message, where the pool is empty"),
     (11, "fallback", "pool_blocks", true, "bytes that are lost, or a signal, where memory is partly of the pool"),
     (96, "fallback", "pool_blocks", false, "bytes that are lost where the system cannot purge, move or protect them"),
     (96, "strict", "pool_all", false, "memory that is not of the pool"),
@@ -49,19 +49,19 @@ const CASES: &[(usize, &str, &str, bool, &str)] = &[
     (128, "fallback", "pool_fork", false, "a child of a fork that loses bytes where the pool has pages for it"),
 ];
 
-fn run(pages: usize, hugetlb: &str, case: &str, told: bool) -> Result<(), Stop> {
+fn run(pages: usize, hugetlb: &str, case: &str, message: bool) -> Result<(), Stop> {
     let Some(machine) = Machine::lock() else { return Err(Stop::Skip("pools cannot be changed".into())) };
     let Some(_pool) = machine.pool(PAGE, pages) else { return Err(Stop::Skip("no such pool".into())) };
     let run = Run::new(PROGRAM.build()?).arg(case).env("NEAP_HUGE", "hugetlb").env("NEAP_HUGETLB", hugetlb);
     let finished = judge_case(run)?;
     let lines: Vec<&str> = finished.stderr.lines().filter(|line| line.starts_with("neap: ")).collect();
-    let wanted: &[&str] = if told { &[LINE] } else { &[] };
+    let wanted: &[&str] = if message { &[LINE] } else { &[] };
     if lines == wanted { Ok(()) } else { Err(finished.fail("other lines of neap than expected")) }
 }
 
 fn main() -> ExitCode {
-    let case = |&(pages, hugetlb, case, told, catches): &(usize, &'static str, &'static str, bool, &'static str)| {
-        Case::new(format!("{case}::{hugetlb}_{pages}"), catches, move || run(pages, hugetlb, case, told))
+    let case = |&(pages, hugetlb, case, message, catches): &(usize, &'static str, &'static str, bool, &'static str)| {
+        Case::new(format!("{case}::{hugetlb}_{pages}"), catches, move || run(pages, hugetlb, case, message))
     };
     neap_tests::suite::main(CASES.iter().map(case).collect())
 }

@@ -32,7 +32,7 @@ const ENDS_OF_PROCESSES: [(&str, &str); 3] = [
 
 /// How the threads end, and what a test with it would catch.
 const ENDS: [(&str, &str); 6] = [
-    ("joined", "a heap that a thread gets when no destructor of its own will run any more, and that stays for ever"),
+    ("joined", "a heap that a thread gets when no destructor of its own will run, and that stays for ever"),
     ("reused", "the same on stacks of the program's that are used again"),
     ("unmapped", "a handshake that writes to the storage of a thread that is gone"),
     ("cancelled", "a cancelled thread that keeps its heap"),

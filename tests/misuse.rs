@@ -37,7 +37,7 @@ mod says {
     pub const USABLE_FREED: &str = r"neap: malloc_usable_size of ADDR, which is free \(64-byte block, by thread \d+\)";
 }
 
-/// `double_free_gone.c`: what it does, the size of its blocks, what it must be told.
+/// `double_free_gone.c`: what it does, the size of its blocks, the message.
 const GONE: &[(&str, &str, &str)] = &[
     ("here", "48", r"neap: double free of ADDR \(48-byte block, by thread \d+\)"),
     ("here", "64", r"neap: double free of ADDR \(64-byte block, by thread \d+\)"),
@@ -52,7 +52,7 @@ const GONE: &[(&str, &str, &str)] = &[
     ("usable", "48", r"neap: malloc_usable_size of ADDR, which is free \(48-byte block, by thread \d+\)"),
 ];
 
-/// Settings under which misuse is told in the same words: a name, and the environment. `--summary` is that option of
+/// Settings under which the message is the same: a name, and the environment. `--summary` is that option of
 /// `neap run`, which counts each call.
 const SETTINGS: &[(&str, Option<(&str, &str)>)] = &[
     ("plain", None),
@@ -80,7 +80,7 @@ const SAME: &[&str] = &[
     "usable_size_freed",
 ];
 
-/// Program, what it must be told, and what the test would catch.
+/// Program, its message, and what the test would catch.
 const CASES: &[(&str, &str, &str)] = &[
     ("misuse/double_free_now.c", says::DOUBLE_FREE, "a double free that is not seen at once"),
     ("misuse/double_free_later.c", says::DOUBLE_FREE, "a double free seen only at the head of a free list"),
@@ -128,7 +128,7 @@ fn main() -> ExitCode {
         .iter()
         .map(|(file, says, catches)| {
             let source = Source::with_flags(file, &["-w"]);
-            Case::new(source.stem(), catches, move || told(&source, &[], "plain", says))
+            Case::new(source.stem(), catches, move || message(&source, &[], "plain", says))
         })
         .collect();
     for &(name, _) in &SETTINGS[1..] {
@@ -137,7 +137,7 @@ fn main() -> ExitCode {
             if SAME.contains(&source.stem()) {
                 let catches = "a setting under which the line names another size, or another mistake";
                 cases.push(Case::new(format!("{name}::{}", source.stem()), catches, move || {
-                    told(&source, &[], name, says)
+                    message(&source, &[], name, says)
                 }));
             }
         }
@@ -146,7 +146,7 @@ fn main() -> ExitCode {
         for &(how, size, says) in GONE {
             let catches = "a block whose memory went back, and that is taken for foreign when it is freed again";
             cases.push(Case::new(format!("gone::{setting}::{how}_{size}"), catches, move || {
-                told(&Source::with_flags("misuse/double_free_gone.c", &["-w"]), &[how, size], setting, says)
+                message(&Source::with_flags("misuse/double_free_gone.c", &["-w"]), &[how, size], setting, says)
             }));
         }
     }
@@ -157,7 +157,7 @@ fn main() -> ExitCode {
 }
 
 /// The program dies by SIGABRT after exactly one line of neap's, which says what is expected.
-fn told(source: &Source, arguments: &[&str], setting: &str, expected: &str) -> Outcome {
+fn message(source: &Source, arguments: &[&str], setting: &str, expected: &str) -> Outcome {
     library::require_neap()?;
     let program = source.build()?;
     let mut run = match setting {
@@ -222,12 +222,12 @@ fn check_action() -> Outcome {
     library::require_neap()?;
     let program = Source::with_flags("misuse/double_free_now.c", &["-w"]).build()?;
     let runs = [("0", true), ("1", true), ("2", false), ("3", true), ("6", false), ("x", true)];
-    let runs = runs.map(|(value, told)| ("MALLOC_CHECK_", value, told));
-    for (name, value, told) in runs.into_iter().chain([("GLIBC_TUNABLES", "glibc.malloc.check=2", false)]) {
+    let runs = runs.map(|(value, message)| ("MALLOC_CHECK_", value, message));
+    for (name, value, message) in runs.into_iter().chain([("GLIBC_TUNABLES", "glibc.malloc.check=2", false)]) {
         let done = Run::new(&program).env(name, value).run()?;
         let aborted = done.status.signal() == Some(neap_tests::sys::Signal::ABORT.as_raw());
-        if !aborted || done.stderr.lines().any(|line| line.starts_with("neap: ")) != told {
-            return Err(done.fail(&format!("{name}={value}: SIGABRT was expected, and a line: {told}")));
+        if !aborted || done.stderr.lines().any(|line| line.starts_with("neap: ")) != message {
+            return Err(done.fail(&format!("{name}={value}: SIGABRT was expected, and a line: {message}")));
         }
     }
     Ok(())

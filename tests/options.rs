@@ -14,7 +14,7 @@ const TABLE_OF: Source = Source::new("options/table.c");
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
         Case::new("environment::good", "a value of the table that the library refuses", good),
-        Case::new("environment::bad", "a bad value that is swallowed, stops the program, or is told badly", bad),
+        Case::new("environment::bad", "a bad value that is swallowed, stops the program, or has a bad message", bad),
         Case::new("environment::several", "a bad value that hides the other options", several),
         Case::new(
             "table::environment",
@@ -95,9 +95,9 @@ fn bad() -> Outcome {
 
 fn several() -> Outcome {
     let found = complaints(&[("NEAP_LIMIT", "x"), ("NEAP_ZERO", ""), ("NEAP_PURGE", "eager"), ("NEAP_FOREIGN", "y")])?;
-    let told: Vec<_> = found.lines().filter_map(|line| line.split(" is invalid").next()).collect();
+    let found_bad: Vec<_> = found.lines().filter_map(|line| line.split(" is invalid").next()).collect();
     let wanted = ["neap: NEAP_FOREIGN=y", "neap: NEAP_ZERO=", "neap: NEAP_LIMIT=x"];
-    if told == wanted { Ok(()) } else { Err(Stop::Fail(format!("told are {told:?}, not {wanted:?}"))) }
+    if found_bad == wanted { Ok(()) } else { Err(Stop::Fail(format!("reported: {found_bad:?}, not {wanted:?}"))) }
 }
 
 fn names() -> Outcome {

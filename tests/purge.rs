@@ -1,5 +1,5 @@
-//! Free memory of a real process: that it goes back while the program idles, and that the helper thread does
-//! not disturb: signals, forks, files, users, namespaces, filters of system calls, memory limits.
+//! Free memory of a real process: that it goes back while the program idles, and that the helper does not
+//! disturb the program: signals, forks, files, users, namespaces, filters of system calls, memory limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -29,7 +29,12 @@ const CASES: &[Row] = &[
     (IDLE, "freeing_thread_blocks", PLAIN, "memory that waits for the thread that freed it"),
     (IDLE, "blocks_at_hand", PLAIN, "large blocks that stay with the thread that freed them last"),
     (IDLE, "caches_of_idle_threads", PLAIN, "blocks that stay in the caches of sleeping threads"),
-    (IDLE, "caches_filled_late", PLAIN, "blocks in the caches of sleeping threads, where no free had to tell anybody"),
+    (
+        IDLE,
+        "caches_filled_late",
+        PLAIN,
+        "blocks in the caches of sleeping threads, where no free had a reason to start the helper",
+    ),
     (IDLE, "helper_comes_and_goes", PLAIN, "a helper that stays when nothing waits, or that comes only once"),
     (IDLE, "little_memory", PLAIN, "a helper thread for less than 1 MiB of free memory"),
     (IDLE, "never", ("NEAP_PURGE", "never"), "a helper thread that has nothing to do"),
@@ -168,7 +173,7 @@ fn main() -> ExitCode {
     for policy in POLICIES {
         for forks in [false, true] {
             let name = if forks { "load_with_forks" } else { "load" };
-            cases.push(Case::new(format!("{name}::{policy}"), "memory that is purged while it is in use", move || {
+            cases.push(Case::new(format!("{name}::{policy}"), "memory that is purged while it is used", move || {
                 load(policy, forks, 2)
             }));
             cases.push(
@@ -188,7 +193,7 @@ fn main() -> ExitCode {
     suite::main(cases)
 }
 
-/// Runs a case for at most `seconds`. Other allocators make none of these promises.
+/// Runs a case for at most `seconds`. Other allocators promise none of this.
 fn run(source: &Source, case: &str, (name, value): (&str, &str), seconds: u64) -> Result<Finished, Stop> {
     library::require_neap()?;
     let mut run = Run::new(source.build()?).arg(case).timeout(Duration::from_secs(seconds));
@@ -287,7 +292,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for _ in 0..100 {
-            // What is left in it belongs to the test, which made the cgroup.
+            // What is left in it belongs to the test: only the test knows the cgroup.
             let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
             for pid in left.lines().filter_map(|line| line.parse().ok()) {
                 let _ = sys::kill(pid, sys::Signal::KILL);

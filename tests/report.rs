@@ -134,7 +134,7 @@ fn quiet() -> Outcome {
     let done = look(&dir, &path, 1100, &["--enable-logging=stderr"], script)?;
     expect(found(&done, "requests")? == "0", &done, "the page asks for something")?;
     expect(found(&done, "scripts")? == "0", &done, "the page has scripts")?;
-    // A refused request or style would be told here too: the page's policy forbids all but its own style.
+    // A refused request or style would be reported here too: the page's policy forbids all but its own style.
     expect(!done.stderr.contains(":CONSOLE"), &done, "something on the console")
 }
 

@@ -32,7 +32,7 @@ const STORMS: &[(&str, u32, &str, &str)] = &[
     ("dlopen", 2, "dn", "a handler in the dynamic linker"),
     ("all_at_once", 4, "tnaf", "two of these that are not safe together"),
 ];
-/// Seconds of a storm; soak tests run for `NEAP_SOAK` seconds, or this long.
+/// Seconds of a storm; soak tests run for `NEAP_SOAK` seconds.
 const SHORT: u64 = 2;
 const LONG: u64 = 60;
 

@@ -27,7 +27,7 @@ static void expect(const char *option, const char *wanted) {
     if (strcmp(text, wanted) != 0) dprintf(2, "%s is %s, not %s\n", option, text, wanted);
     CHECK(strcmp(text, wanted) == 0);
 }
-/* What mallopt turns off and on again is as it was, unless another mallopt call came in between. */
+/* What mallopt turns off and on again is as it was, unless another setting came in between. */
 static void mallopt_brings_back(void) {
     CHECK(neap_option_set("purge", "eager") == NEAP_OK);
     for (int i = 0; i < 2; i++) CHECK(mallopt(M_TRIM_THRESHOLD, -1) == 1);

@@ -507,18 +507,18 @@ static void pool_fork(void) {
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
 
-static void *until_told(void *told) {
+static void *until_ended(void *end) {
     free(malloc(100));
-    while (!*(volatile int *)told) usleep(1000);
+    while (!*(volatile int *)end) usleep(1000);
     return NULL;
 }
 
 /* The pool has no page left, and there are many heaps. A child that calls exec, and touches no block before, needs none. */
 static void pool_exec(void) {
     enum { THREADS = 100 };
-    int told = 0;
+    int end = 0;
     pthread_t threads[THREADS];
-    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, until_told, &told) == 0);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&threads[i], NULL, until_ended, &end) == 0);
     static char *blocks[200];
     int n = 0;
     while (n < 200 && (blocks[n] = malloc(MIB))) memset(blocks[n++], 7, MIB);
@@ -533,7 +533,7 @@ static void pool_exec(void) {
         int status;
         CHECK(waitpid(child, &status, 0) == child && status == 0);
     }
-    told = 1;
+    end = 1;
     for (int i = 0; i < THREADS; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     while (n > 0) free(blocks[--n]);
 }

@@ -15,7 +15,7 @@ static char *some(size_t size, int seed) {
     return p;
 }
 
-/* Allocates until told to stop, with blocks of every kind in flight. */
+/* Allocates until it is stopped, with blocks of every kind in flight. */
 static void *busy(void *arg) {
     uint64_t seed = (uintptr_t)arg * 3 + 1;
     void *p[64] = {0};

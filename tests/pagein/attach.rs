@@ -19,14 +19,14 @@ pub fn cases() -> Vec<Case> {
             || counted(false),
         ),
         Case::new("attach::ended", "a process that ended, and is said to run", || counted(true)),
-        Case::new("attach::zombie", "neap that waits for whoever does not ask how the process ended", zombie),
+        Case::new("attach::zombie", "neap that waits for a parent that does not ask how the process ended", zombie),
         Case::new("attach::threads", "threads that come and go while neap attaches", threads),
         Case::new("attach::children", "children that were there before and are not traced, or not counted", children),
         Case::new("attach::refused", "a file that is emptied although the process may not be traced", refused),
     ]
 }
 
-/// A process that touches 1000 pages while it is watched; then it ends, or neap is told to.
+/// A process that touches 1000 pages while it is watched; then it ends, or neap gets a signal.
 fn counted(ends: bool) -> Outcome {
     need_events()?;
     let dir = TempDir::new("neap-attach-")?;

@@ -26,13 +26,13 @@ static int child(size_t pages) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// A filter kills whoever calls userfaultfd, which no program of the time when it was written does.
+// A filter kills processes that call userfaultfd, which no program of the time when it was written does.
 static int sandbox(void) {
     filter(all_but(SYS_userfaultfd, SECCOMP_RET_KILL_PROCESS));
     return child(50);
 }
 
-// Children that the kernel waits for: their faults are counted for nobody.
+// Children that the kernel waits for: their faults are counted nowhere.
 static int reaped(void) {
     signal(SIGCHLD, SIG_IGN);
     for (int i = 0; i < 10; i++) {
@@ -81,7 +81,7 @@ static int steps(void) {
     return 0;
 }
 
-// A child that ends with the input, and nobody asks how.
+// A child that ends with the input, and is not waited for.
 static int zombie(void) {
     pid_t pid = fork();
     if (pid == 0) {

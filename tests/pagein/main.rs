@@ -64,7 +64,7 @@ fn main() -> ExitCode {
         Case::new("life::signal", "a trace that is lost when the program dies by a signal", || {
             ended("signal", None, 100)
         }),
-        Case::new("life::crash", "a fault that ends in SIGSEGV that is not told", crash),
+        Case::new("life::crash", "a fault that ends in SIGSEGV and is not shown", crash),
         Case::new("life::forks", "faults of children that are missing", || ended("forks", Some(0), 1000)),
         Case::new("life::closes", "a program that closes neap's descriptors", || ended("closes", Some(0), 1000)),
         Case::new("life::daemon", "neap that waits for a daemon, or does not say that it left it", daemon),
@@ -133,7 +133,7 @@ fn counted(name: &str, command: &str, arguments: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Several times: a page of the file that somebody holds just then is left out when the kernel maps the pages around a
+/// Several times: a page of the file that is locked just then is left out when the kernel maps the pages around a
 /// fault, and then two runs differ by that page.
 fn same_as_perf() -> Outcome {
     need_events()?;
@@ -203,7 +203,7 @@ fn kinds() -> Outcome {
     Ok(())
 }
 
-/// A case of `odd.c` ends with that status, or by SIGTERM, and its trace has so many faults at least.
+/// A case of `odd.c` ends with that status, or by SIGTERM, and its trace has at least this many faults.
 fn ended(case: &str, status: Option<i32>, faults: usize) -> Outcome {
     let trace = odd(case)?;
     if trace.done.status.code() != status || trace.faults.len() < faults || !trace.says("lost: 0") {

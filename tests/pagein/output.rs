@@ -103,7 +103,7 @@ fn kept() -> Outcome {
 fn full() -> Outcome {
     let done = Run::new(neap()?).args(["pagein", "-o", "/dev/full", "--", "true"]).plain().run()?;
     let said = done.stderr.contains("No space left on device; it has the first 0 bytes");
-    expect(done.status.code() == Some(125) && said, &done, "a full disk is not told")?;
+    expect(done.status.code() == Some(125) && said, &done, "a full disk is not reported")?;
     if !neap_tests::is_root() {
         return Err(Stop::Skip("only root may make a small disk".into()));
     }
@@ -123,7 +123,7 @@ fn full() -> Outcome {
     expect(done.status.code() == Some(125) && some && done.stderr.contains(&said), &done, &said)
 }
 
-/// The trace goes into a pipe that nobody reads, so neap writes without end when the program has ended.
+/// The trace goes into a pipe that is never read, so neap writes without end when the program has ended.
 fn interrupted() -> Outcome {
     need_events()?;
     let dir = TempDir::new("neap-output-")?;

@@ -122,7 +122,7 @@ static void signals(void) {
     struct itimerval every = {{0, 200}, {0, 200}};
     setitimer(ITIMER_REAL, &every, NULL);
     for (int count = 0; handled < 300;) {
-        // Of a size that the handler does not use, and not faster than anybody can read.
+        // Of a size that the handler does not use, and not faster than the reader can read.
         char *volatile p = malloc(1000);
         free(p);
         for (volatile int i = 0; i < 1000; i++) {}

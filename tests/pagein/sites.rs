@@ -21,7 +21,7 @@ pub fn cases() -> Vec<Case> {
         ),
         Case::new("sites::cxx", "the same with operator new and containers", || named(&SITES_CXX, "", 250)),
         Case::new("sites::threads", "the same in several threads", || named(&SITES, "threads", 1200)),
-        Case::new("sites::forks", "a child that is told its parent's later blocks, or not the earlier ones", || {
+        Case::new("sites::forks", "a child that gets its parent's later blocks, or not the earlier ones", || {
             named(&SITES, "forks", 300)
         }),
         Case::new("sites::signals", "blocks of a handler that are missing, or that take others' names", || {
@@ -114,7 +114,7 @@ fn check(trace: &Trace, least: usize, all: bool) -> Outcome {
 fn sampled() -> Outcome {
     let trace = table(&SITES, &["--sites=256K"], "kinds")?;
     if !trace.says("one allocation in 262144 bytes was recorded") {
-        return Err(trace.fail("the interval is not told"));
+        return Err(trace.fail("the interval is not shown"));
     }
     // The long blocks nearly always are samples.
     check(&trace, 300, false)

@@ -38,7 +38,7 @@ pub fn cases() -> Vec<Case> {
             Ok(_) => known_c(&KNOWN_32),
             Err(_) => Err(Stop::Skip("the compiler makes no 32-bit programs (gcc-multilib)".into())),
         }),
-        Case::new("symbols::perf_map", "names that a stranger told of compiled code, or nobody", perf_map),
+        Case::new("symbols::perf_map", "names of compiled code from a stranger, or none", perf_map),
         Case::new("symbols::jit", "code of a JIT compiler without names", jit),
         Case::new("symbols::go", "a Go program", go),
         Case::new("callers::fp", "callers by frame pointers that are missing", || callers(&CALLERS, "fp", STACK)),
@@ -182,7 +182,7 @@ fn elsewhere() -> Outcome {
     if let Some(output) = child.stdout.take() {
         BufReader::new(output).read_line(&mut line)?;
     }
-    // Until it is the program, and no shell any more.
+    // Until it is the program instead of the shell.
     let exe = PathBuf::from(format!("/proc/{}/exe", child.id()));
     while std::fs::read_link(&exe).is_ok_and(|path| path != here.program) && child.try_wait()?.is_none() {
         std::thread::yield_now();
@@ -201,7 +201,7 @@ fn elsewhere() -> Outcome {
     neap_tests::expect(lines > 30, &done, &format!("{lines} faults in touch"))
 }
 
-/// A perf map of the user's own is believed, and one of somebody else's is not, and the footer says so.
+/// A perf map of the user's own is believed, and another user's is not, and the footer says so.
 #[cfg(target_arch = "x86_64")]
 fn perf_map() -> Outcome {
     let odd = Source::new("pagein/odd.c").build()?;

@@ -18,7 +18,7 @@ pub fn cases() -> Vec<Case> {
         Case::new("user::many", "a remedy that does not help where a user has many traces", many),
         Case::new("user::setuid_child", "a program whose trace the kernel ended, and nothing says so", setuid_child),
         Case::new("user::unreadable", "a program that is run without a trace", unreadable),
-        Case::new("life::reaped", "children that nobody waits for, blamed on refused faults", reaped),
+        Case::new("life::reaped", "children that are not waited for, blamed on refused faults", reaped),
         Case::new("exact::sandbox", "a child that its own filter kills for a call of neap's", sandbox),
         Case::new("scan::differences", "what scans do not see, without a reason", scans),
         Case::new(
@@ -62,7 +62,7 @@ impl Nobody {
         Ok(())
     }
 
-    /// The words by which nobody, who may lock no memory besides that of traces, runs `neap pagein -o -`.
+    /// The words by which the user `nobody`, who may lock no memory besides that of traces, runs `neap pagein -o -`.
     fn words(&self) -> Vec<PathBuf> {
         let (user, group) = (format!("--reuid={}", self.user), format!("--regid={}", self.user));
         let who = [&user, &group, "--clear-groups", "prlimit", "--memlock=0"].map(PathBuf::from);

@@ -22,7 +22,7 @@ const EXAMPLE: Source = Source::with_flags("../docs/examples/cache.cc", &["-O2"]
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
         Case::new("time::operations", "time that is booked on another operation or caller, or is missing", operations),
-        Case::new("time::ordinary_user", "a culprit that only root is told", ordinary_user),
+        Case::new("time::ordinary_user", "a culprit that only root sees", ordinary_user),
         Case::new("time::calloc_glibc", "a culprit of the calloc experiment that is not named, on glibc", || {
             experiment(
                 &CALLOC,

@@ -119,7 +119,7 @@ static void helper_comes_and_goes(void) {
         CHECK(status_kib("VmRSS:") < LEFT_KIB);
     }
 }
-/* Under 1 MiB waits: no helper is started, however often. */
+/* Under 1 MiB waits: no helper starts, however often. */
 static void little_memory(void) {
     for (int round = 0; round < 300; round++) {
         garbage(20, 16, 8 << 10);

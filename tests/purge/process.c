@@ -47,7 +47,7 @@ static void signals(void) {
     CHECK(handled == 200 && elsewhere == 0);
 }
 
-/* The helper is not told from other threads by the one who waits for a child, nor by exec. */
+/* A parent that waits for a child cannot distinguish the helper from other threads, nor can exec. */
 static void exec_(void) {
     with_helper();
     execl("/bin/echo", "echo", "ok", NULL);
@@ -229,7 +229,7 @@ static void unshare_at_once(void) {
     WAIT_FOR(threads() == 1, PATIENCE_MS);
 }
 /* A handler that interrupts unshare and forks: the child returns from it, and may have a helper afterwards. Not where it
- * interrupted a call that frees or starts one: then the child has no heap any more, and no figures. */
+ * interrupted a call that frees or starts one: then the child has no heap and no figures. */
 static volatile pid_t child_of_handler;
 static atomic_int *hits;
 static void fork_in_handler(int signal) {

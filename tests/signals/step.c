@@ -321,7 +321,7 @@ static void end_child(char **before, int count, size_t size) {
 }
 
 static void *idle(void *ready) {
-    /* Enough for the thread to have a heap, whose state the child does not know. */
+    /* Enough that the thread has a heap, whose state the child does not know. */
     for (int i = 0; i < 200; i++) free(malloc(100));
     pthread_barrier_wait(ready);
     pause();

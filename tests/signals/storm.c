@@ -14,7 +14,7 @@
  *
  * Each thread has timers of its own (timer_create with SIGEV_THREAD_ID), 50 us apart. Blocks hold a header with size and
  * seed and are filled; they go from handlers to main code and back, and between threads, through slots that are swapped
- * atomically. The thread that takes a block checks it before it resizes or frees it.
+ * atomically. The owner of a block checks it before it resizes or frees it.
  */
 #include "check.h"
 #include <dlfcn.h>

@@ -62,7 +62,7 @@ pub fn found_number(done: &Finished, name: &str) -> Result<f64, Stop> {
 }
 
 /// Pictures of a page: name, width of the window, whether the screen is dark. With `NEAP_PICTURES=DIR` they are kept
-/// there, to be looked at. Each has at least that many bytes.
+/// there, to be looked at. Each is at least that long.
 pub fn pictures(dir: &TempDir, page: &Path, wanted: &[(&str, u32, bool)], height: u32, least: usize) -> Outcome {
     let kept = std::env::var_os("NEAP_PICTURES").map(PathBuf::from);
     let folder = kept.as_deref().unwrap_or(dir.path());

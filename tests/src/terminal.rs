@@ -15,7 +15,7 @@ use crate::{Stop, program};
 /// A terminal, and the program in its foreground.
 #[derive(Debug)]
 pub struct Terminal {
-    /// The user's side.
+    /// The side of the user.
     keys: File,
     /// The program, or the setsid(1) that waits for it.
     child: Child,
@@ -143,7 +143,7 @@ fn screen(shown: &str) -> Vec<String> {
     lines.into_iter().map(String::from_iter).collect()
 }
 
-/// A new pseudo-terminal: the user's side, which does not wait, and the name of the other.
+/// A new pseudo-terminal: the side of the user, which does not wait, and the name of the other.
 fn open() -> Result<(File, PathBuf)> {
     let mut name = [0 as libc::c_char; 128];
     // SAFETY: the calls take descriptors, and a buffer with its length; the descriptor is new and belongs to the file.

@@ -1,6 +1,6 @@
 /* inject SEED RULE... -- PROGRAM...: runs a program whose system calls are delayed or refused by chance, or end it.
 
-   A rule is CALL:PERCENT:WHAT, where WHAT is a number of microseconds (the call is delayed by that), an error's number
+   A rule is CALL:PERCENT:WHAT, where WHAT is a number of microseconds (by which the call is delayed), an error's number
    with a minus (the call fails), or `kill` (the call ends the process, always). A filter sends the calls here (seccomp user notification, Linux 5.0; letting them through
    needs 5.5). It costs microseconds a call and does not stop the program's other threads, as tracing does; but the program
    is started under a filter, which an allocator can see. The end of the program is passed on. */

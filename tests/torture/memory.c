@@ -38,7 +38,7 @@ static void check_zero(const char *what, const void *start, size_t bytes) {
         if (at[i]) fail("NOT ZERO: %s at %p, %zu bytes: offset %zu", what, start, bytes, i * 8);
 }
 
-/* ---- dense: enough memory, all of it touched, for huge areas to be filled and blocks to be promoted */
+/* ---- dense: enough memory, all of it touched, that huge areas are filled and blocks are promoted */
 
 enum { DENSE_MIB = 160, MOST_DENSE = 1 << 19 };
 struct dense {

@@ -6,7 +6,7 @@
 /* Absent under another allocator. */
 extern int neap_profile_start(size_t interval) __attribute__((weak));
 
-/* Blocks of all kinds, enough for a helper to be started, which waits by a clock. */
+/* Blocks of all kinds, enough that a helper is started, which waits by a clock. */
 static void work(void) {
     for (int round = 0; round < 3; round++) {
         fill_and_free(2000, 1000);

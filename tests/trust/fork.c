@@ -203,7 +203,7 @@ static void free_with_a_fork_at(long step) {
     _exit(forked < 0 ? 2 : 0);
 }
 
-/* Whether that takes `step` steps: the helper is started with all signals blocked, where a trap ends the process. */
+/* Whether it takes this many steps: the helper is started with all signals blocked, where a trap ends the process. */
 static int comes_to(long step) {
     pid_t child = fork();
     CHECK(child >= 0);

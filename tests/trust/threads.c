@@ -100,7 +100,7 @@ static void number_of_another(void) {
         }
         CHECK(pid > 0);
         if (pid == number) {
-            /* Until the child has told the kernel of its locks. */
+            /* Until the child has registered its locks with the kernel. */
             usleep(100000);
             malloc_trim(0);
             CHECK(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid);
@@ -166,7 +166,7 @@ static void *fork_all_the_time(void *unused) {
 static void ends_beside_forks(void) {
     int (*figures)(struct neap_stats *) = (int (*)(struct neap_stats *))dlsym(RTLD_DEFAULT, "neap_stats_get");
     if (!figures) SKIP("another allocator");
-    /* Enough for this thread to have a heap, and neap its key. */
+    /* Enough that this thread has a heap, and neap its key. */
     fill_and_free(100, 100);
     struct sigaction trap = {.sa_sigaction = slow_step, .sa_flags = SA_SIGINFO | SA_RESTART};
     CHECK(sigaction(SIGTRAP, &trap, NULL) == 0);

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::book::links;
 use crate::place::root;
 
 /// The documents of the repository: markdown, but for what builds and fetched sources leave.
@@ -32,13 +33,6 @@ fn prose(path: &Path) -> String {
         }
     }
     kept
-}
-
-/// Where the links of a text lead: what stands in the brackets of `[text](place)`, and the files of pictures.
-fn links(text: &str) -> impl Iterator<Item = &str> {
-    let marked = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
-    let files = text.split(" src=\"").skip(1).chain(text.split(" srcset=\"").skip(1));
-    marked.chain(files.filter_map(|rest| rest.split('"').next()))
 }
 
 /// The name by which a heading is linked: lower case, hyphens for spaces, no other signs.
@@ -135,6 +129,19 @@ fn named_files_are_there() {
         }
     }
     assert!(named > 100 && faults.is_empty(), "{named} names, {}", faults.join("\n"));
+}
+
+/// Catches a crate that no document names, and one that is gone.
+#[test]
+fn crates_are_listed() {
+    for document in ["CONTRIBUTING.md", "docs/ARCHITECTURE.md"] {
+        let text = prose(&root().join(document));
+        let named: BTreeSet<&str> =
+            text.split("`crates/").skip(1).filter_map(|rest| rest.split(['/', '`']).next()).collect();
+        let there = fs::read_dir(root().join("crates")).expect("a folder").flatten();
+        let there: BTreeSet<String> = there.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+        assert_eq!(named, there.iter().map(String::as_str).collect(), "{document}");
+    }
 }
 
 /// Catches a walk through the allocator that has grown too long to be read at once.

@@ -2,6 +2,7 @@
 //!
 //! One module per command; this file only dispatches.
 
+mod book;
 mod ci;
 mod documents;
 mod experiments;
@@ -35,6 +36,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Build the documents as a site in target/book/html, and check its links (needs mdBook)
+    Book(book::Args),
     /// Every check that CI runs
     Ci(ci::Args),
     /// Install library, command, header, pkg-config file, manual pages and completions
@@ -73,6 +76,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let done = match Cli::parse().command {
+        Command::Book(args) => book::main(args),
         Command::Ci(args) => ci::main(args),
         Command::Install(args) => install::main(args),
         Command::Package(args) => package::main(args),

@@ -32,12 +32,12 @@ Examples:
   neap advise -- ./batch-job             what glibc and neap would cost and give back
   neap huge status                       pools, mounts, settings and limits of huge pages
   neap order trace -o T -- ./server      the functions that a program enters, in order
-  neap lab run all --quick               the field's experiments, across allocators
+  neap lab run all --quick               published experiments, under several allocators
   neap options                           what can be set with neap run --set
 
 Exit status: that of the program for `neap run`, `neap pagein`, `neap profile` and `neap why`; 125 when neap itself fails.";
 
-/// Run programs on neap, a malloc that pays for the pages a program touches and for no others.
+/// Run programs on neap, a malloc that gives memory back, and show where the memory of any program goes.
 #[derive(Debug, Parser)]
 #[command(name = "neap", version = VERSION, after_help = EXAMPLES)]
 pub struct Cli {
@@ -69,7 +69,7 @@ pub enum Command {
     Huge(HugeArgs),
     /// Find the functions that a program enters first, to lay it out on fewer pages
     Order(OrderArgs),
-    /// Run the field's experiments on this machine, across allocators
+    /// Run published experiments on memory again, under several allocators
     Lab(LabArgs),
     /// List neap's options: values, where they come from, defaults
     Options(OptionsArgs),

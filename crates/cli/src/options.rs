@@ -19,9 +19,9 @@ use neap_launch::sys;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  neap options                           what programs started from here would run with
+  neap options                           the options of programs started from here
   MALLOC_TRIM_THRESHOLD_=131072 neap options
-  neap options --pid 4711                what a running program runs with
+  neap options --pid 4711                the options of a running program
   neap options --json | jq -r '.options[].env'")]
 pub struct OptionsArgs {
     /// Print the table as JSON

@@ -80,7 +80,7 @@ fn a_regression_has_a_status() {
 
 /// Catches a case or an allocator that is gone in silence.
 #[test]
-fn what_is_lost_is_told() {
+fn what_is_lost_is_reported() {
     let (status, stdout, stderr) = compared(&BEFORE[..3], &["--check"]);
     assert_eq!(status, Some(1), "{stderr}");
     assert!(stdout.contains("only in the earlier run: calloc, 1 MiB\n"), "{stdout}");

@@ -137,7 +137,7 @@ fn a_run_is_kept_and_shown() {
 
 /// Catches a folder without a run, or with one of a later neap, that ends in anything but a cause with its remedy.
 #[test]
-fn what_cannot_be_shown_is_told() {
+fn what_cannot_be_shown_is_reported() {
     let neap = Neap::new();
     let shown = |dir: &Path| {
         let out = neap.output(["lab".as_ref(), "show".as_ref(), dir.as_os_str()]);
@@ -235,7 +235,7 @@ fn an_earlier_run_is_not_overwritten() {
 
 /// Catches a missing compiler that ends in anything but a cause with its remedy.
 #[test]
-fn a_missing_compiler_is_told() {
+fn a_missing_compiler_is_reported() {
     let neap = Neap::new();
     let mut command = neap.command(["lab", "run", "retain-small", "--quick", "--allocators", "glibc", "-o"]);
     let out = command.arg(neap.path("run")).env("CC", "no-such-compiler").output().expect("neap starts");
@@ -308,7 +308,7 @@ fn an_interrupted_compiler_is_no_error() {
 
 /// Catches a misspelt name without the list of names.
 #[test]
-fn unknown_names_are_told() {
+fn unknown_names_are_reported() {
     let neap = Neap::new();
     let out = neap.output(["lab", "run", "caloc"]);
     let stderr = String::from_utf8_lossy(&out.stderr);

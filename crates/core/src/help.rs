@@ -39,7 +39,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Does one tick: purges what is due. Returns the milliseconds until the next tick, or `None` if nothing waits:
-    /// then there is no helper any more. For a helper that is not a thread of its own, see [`Allocator::help`].
+    /// then the helper has ended. For a helper that is not a thread of its own, see [`Allocator::help`].
     #[cold]
     pub fn tick(&self) -> Option<u32> {
         let helper = self.os.helper();
@@ -166,7 +166,7 @@ impl<O: Os> Allocator<O> {
         None
     }
 
-    /// Gives back all that waits, as the program may be idle from now on: until nothing waits any more, or
+    /// Gives back all that waits, as the program may be idle from now on: until nothing waits, or
     /// [`FINISH_ROUNDS`] times. On return the helper has resigned.
     fn finish(&self) {
         for _ in 0..FINISH_ROUNDS {

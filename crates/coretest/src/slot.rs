@@ -57,7 +57,7 @@ pub struct Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if !self.slot.is_null() {
-            // SAFETY: it is from a box, and no handshake uses it any more.
+            // SAFETY: it is from a box, and no handshake uses it.
             drop(unsafe { Box::from_raw(self.slot) });
         }
     }
@@ -148,7 +148,7 @@ impl Owner {
     }
 
     /// Does what the port does after fork in the child. The child is this process: other threads of the test must not
-    /// use their heaps any more.
+    /// use their heaps.
     pub fn fork_child<O: Os>(&self, a: &Allocator<O>) {
         a.fork_child(self.slot, 0);
     }
@@ -198,7 +198,7 @@ impl Owner {
             // Waits for the end of a handshake or a fork.
             std::thread::yield_now();
         }
-        // The thread has forgotten it, so no thread can park it any more.
+        // The thread has forgotten it, so no thread can park it.
         a.abandon(self.heap);
     }
 }

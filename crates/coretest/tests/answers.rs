@@ -53,7 +53,7 @@ fn blocks_stay_where_they_fit() {
     let realloc = |p, old, size| t.with(&a, |heap| unsafe { a.realloc(heap, p, old, size) });
     for size in SIZE[1..CLASSES].iter().map(|&size| size as usize) {
         let p = malloc(&a, &t, size);
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { p.write_bytes(0x5A, size) };
         for fits in [size, size - 1, size / 2] {
             assert_eq!(realloc(p, size, fits), p, "{size} bytes to {fits}");
@@ -61,7 +61,7 @@ fn blocks_stay_where_they_fit() {
         let short = size / 2 - 1;
         let q = realloc(p, size, short);
         assert_eq!(q == p, size == SIZE[1] as usize, "{size} bytes to {short}");
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         assert!(unsafe { core::slice::from_raw_parts(q, short) }.iter().all(|&byte| byte == 0x5A));
         free(&a, &t, q);
     }
@@ -134,7 +134,7 @@ fn eager(page_size: usize) -> Box<Shared> {
 fn touch_each(a: &Shared, t: &Owner, len: usize, step: usize) -> *mut u8 {
     let p = malloc(a, t, len);
     for at in (0..len).step_by(4096 * step) {
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { p.add(at).write(1) };
     }
     free(a, t, p);
@@ -172,7 +172,7 @@ fn huge_pages_are_allowed_each() {
     let [p, q] = [(); 2].map(|()| malloc(&a, &t, len));
     assert!(p < q);
     for (n, block) in [q, p].into_iter().enumerate() {
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { block.write_bytes(1, len) };
         free(&a, &t, block);
         assert_eq!(a.os.huge()[n..], [within(block, len)]);
@@ -187,7 +187,7 @@ fn what_is_dense() {
         let t = thread(&a);
         let p = malloc(&a, &t, 5 << 20);
         for at in (left_out * 4096..5 << 20).step_by(4096) {
-            // SAFETY: the block has that many bytes.
+            // SAFETY: the block is that long.
             unsafe { p.add(at).write(1) };
         }
         free(&a, &t, p);
@@ -251,7 +251,7 @@ fn blocks_of_handlers_where_there_is_little() {
     a.os.faults.fail_by_chance(1.0);
     // What can be used at once goes first.
     while !a.malloc_reentrant(32_000, 16, false).is_null() {}
-    // SAFETY: the blocks are this test's, and have that many bytes.
+    // SAFETY: the blocks are this test's, and are that long.
     unsafe {
         assert_eq!(a.realloc_reentrant(small, 1024, 400), small, "to shrink is never refused");
         assert_eq!(a.realloc_reentrant(large, 200_704, 40_000_000), core::ptr::null_mut());

@@ -22,7 +22,7 @@ fn what_a_moved_block_leaves_is_mapped_anew() {
         // SAFETY: the heap is lent by its thread; the block is this test's, and has `old` bytes.
         let realloc = |p, old, size| t.with(&a, |heap| unsafe { a.realloc(heap, p, old, size) });
         let (p, behind) = (malloc(&a, &t, LONG / 2), malloc(&a, &t, CHUNK));
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { p.write_bytes(7, LONG / 2) };
         let q = realloc(p, LONG / 2, LONG);
         let before = renewed(&a);
@@ -36,7 +36,7 @@ fn what_a_moved_block_leaves_is_mapped_anew() {
         valid(&a);
         // Where it was, and behind it.
         let blocks: Vec<_> = (0..8).map(|_| malloc(&a, &t, LONG / 4)).collect();
-        // SAFETY: the blocks have that many bytes.
+        // SAFETY: the blocks are that long.
         blocks.iter().for_each(|p| unsafe { p.write_bytes(1, LONG / 4) });
         blocks.into_iter().chain([q, behind]).for_each(|p| free(&a, &t, p));
         valid(&a);
@@ -74,7 +74,7 @@ fn what_cannot_be_mapped_anew_is_lost() {
         let a = system(Config { seed, ..Config::default() });
         let t = thread(&a);
         let p = malloc(&a, &t, LONG);
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { p.write_bytes(7, LONG) };
         a.note_changed(p);
         a.os.faults.fail_nth(Call::Renew, renewed(&a) + 1);
@@ -122,7 +122,7 @@ fn a_changed_block_may_grow_again() {
     let page = a.page_size();
     for (changed, refused) in [(false, false), (true, false), (true, true)] {
         let p = malloc(&a, &t, LONG);
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { p.write_bytes(7, LONG) };
         if changed {
             a.note_changed(p.wrapping_add(LONG - page));
@@ -133,7 +133,7 @@ fn a_changed_block_may_grow_again() {
         }
         let q = realloc(p, LONG, LONG - page);
         assert_eq!((q == p, commits() > before), (!refused, changed), "{changed} {refused}");
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         assert!(unsafe { core::slice::from_raw_parts(q, LONG - page) }.iter().all(|&byte| byte == 7));
         valid(&a);
         free(&a, &t, q);

@@ -93,7 +93,7 @@ fn handlers_go_on_where_addresses_went_back() {
     a.os.set_address_limit(512 << 20);
     assert!(a.give_reservations_back());
     assert!(a.os.taken() + (32 << 30) < taken, "{} of {taken} bytes of addresses stay", a.os.taken());
-    // SAFETY: the blocks have that many bytes.
+    // SAFETY: the blocks are that long.
     unsafe {
         small.write_bytes(1, 100);
         large.write_bytes(2, 200_000);
@@ -113,7 +113,7 @@ fn handlers_go_on_where_addresses_went_back() {
 /// Frees `len` bytes in blocks of 100 KB, all of which wait.
 fn wait(a: &Shared, t: &Owner, len: usize) {
     let blocks: Vec<_> = (0..len / 102_400).map(|_| malloc(a, t, 102_400)).collect();
-    // SAFETY: the blocks have that many bytes.
+    // SAFETY: the blocks are that long.
     blocks.iter().for_each(|p| unsafe { p.write_bytes(1, 102_400) });
     blocks.into_iter().for_each(|p| free(a, t, p));
 }
@@ -181,7 +181,7 @@ fn a_thread_that_rests_has_no_caches() {
 
 /// Catches a caller that waits for ever for a heap whose thread is in the middle of a call.
 #[test]
-fn busy_heaps_are_told_later() {
+fn busy_heaps_are_shown_later() {
     let a = system(Config::default());
     let (one, two) = (thread(&a), thread(&a));
     let is_watched = |t: &Owner| t.with(&a, |heap| a.is_watched_at(heap));
@@ -242,7 +242,7 @@ fn zeroed_blocks_in_memory_that_was_used() {
         for round in 0..8 {
             let p = t.with(&a, |heap| a.malloc_aligned(heap, size, align, true));
             assert!(!p.is_null() && p.addr().is_multiple_of(align), "{p:p} in round {round}");
-            // SAFETY: the block has that many bytes.
+            // SAFETY: the block is that long.
             unsafe {
                 assert_eq!(a.os.first_nonzero(p, size), None, "round {round}");
                 if round < 2 {
@@ -280,7 +280,7 @@ fn hardened_memory_comes_back() {
 fn hardened_blocks_leave_nothing() {
     let (a, t) = hardened(Config::default());
     let p = malloc(&a, &t, 200_000);
-    // SAFETY: the block has that many bytes.
+    // SAFETY: the block is that long.
     unsafe { p.write_bytes(1, 200_000) };
     free(&a, &t, p);
     // SAFETY: free memory of an arena can be read.
@@ -382,7 +382,7 @@ fn slabs_of_lost_heaps_are_looked_at_once() {
     let blocks: Vec<_> = (0..64).map(|_| malloc(&a, &lost, 1024)).collect();
     blocks[1..].iter().for_each(|&p| free(&a, &lost, p));
     rest(&a, &lost);
-    // SAFETY: the heap is its thread's, which does not use it any more; the record is that of a slab.
+    // SAFETY: the heap is its thread's, which no longer uses it; the record is that of a slab.
     let age = lost.with(&a, |heap| unsafe {
         a.lose(heap);
         slab_age(Record::at(blocks[0]))
@@ -502,7 +502,7 @@ fn a_trim_takes_what_others_freed() {
     let (owner, other) = (thread(&a), thread(&a));
     let blocks: Vec<_> = (0..200).map(|_| malloc(&a, &owner, 5000)).collect();
     let large = [3 << 20, 1 << 20].map(|size| malloc(&a, &owner, size));
-    // SAFETY: the blocks have that many bytes.
+    // SAFETY: the blocks are that long.
     unsafe {
         (0..100).for_each(|i| large[0].add(i * 3 * 4096).write(1));
         large[1].write_bytes(1, 1 << 20);

@@ -8,7 +8,7 @@ use neap_coretest::{Call, Config, Owner};
 
 fn calloc(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
     let p = t.with(a, |heap| a.calloc(heap, size));
-    // SAFETY: the block has that many bytes.
+    // SAFETY: the block is that long.
     assert_eq!(unsafe { a.os.first_nonzero(p, size) }, None, "a block of {size} bytes");
     p
 }
@@ -112,7 +112,7 @@ fn zeroed_blocks_of_slabs() {
         let blocks: Vec<_> = (0..8).map(|_| calloc(&a, &t, size)).collect();
         assert_eq!(a.figures().large_blocks, 0);
         let usable = SIZE[class::of(size)] as usize;
-        // SAFETY: the blocks have that many bytes.
+        // SAFETY: the blocks are that long.
         blocks.iter().for_each(|p| unsafe { p.write_bytes(0xA5, size) });
         blocks.into_iter().for_each(|p| free(&a, &t, p));
         if usable < SIZE[FIRST_PAGED] as usize {
@@ -347,7 +347,7 @@ fn no_handshake_with_threads_that_have_ended() {
         fill(&a, &t);
         let cached = left_by_a_handshake(&a, questions);
         assert_eq!(cached > 0, left, "ended after {questions} questions: {cached}");
-        // The thread slot is not written any more: its heap stays parked.
+        // The thread slot is no longer written: its heap stays parked.
         assert_eq!(left_by_a_handshake(&a, u64::MAX), cached, "one more handshake");
     }
 }

@@ -53,7 +53,7 @@ fn slabs_hold_what_was_used() {
         let t = thread(&a);
         let of_slab = CHUNK / size;
         let blocks: Vec<_> = (0..of_slab + of_slab / 3).map(|_| malloc(&a, &t, size)).collect();
-        // SAFETY: the blocks have that many bytes.
+        // SAFETY: the blocks are that long.
         blocks.iter().for_each(|p| unsafe { p.write_bytes(1, size) });
         let held = a.held() as usize;
         // The second slab is used in part; blocks are carved up to the end of an OS page.
@@ -90,7 +90,7 @@ fn memory_put_aside_is_held() {
     let size = 6 * MIB;
     let calloc = || t.with(&a, |heap| a.calloc(heap, size));
     let mut p = malloc(&a, &t, size);
-    // SAFETY: the block has that many bytes.
+    // SAFETY: the block is that long.
     unsafe { p.write_bytes(1, size) };
     // Written, then left alone: the next one is made of clean memory.
     for _ in 0..3 {
@@ -149,7 +149,7 @@ fn holes_that_are_needed_again_are_held() {
     let t = thread(&a);
     let size = 1024;
     let blocks: Vec<_> = (0..64 * CHUNK / size).map(|_| malloc(&a, &t, size)).collect();
-    // SAFETY: the blocks have that many bytes.
+    // SAFETY: the blocks are that long.
     let write = |blocks: &[*mut u8]| blocks.iter().for_each(|p| unsafe { p.write_bytes(1, size) });
     write(&blocks);
     let (kept, mut rest_of): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 64 == 0);
@@ -186,7 +186,7 @@ fn guards_are_made_and_go() {
     assert_eq!(guards(), (1, 1), "the last OS page of its slab");
     let large = malloc(&a, &t, 100_000);
     assert_eq!(guards(), (2, 2), "behind it");
-    // SAFETY: the heap is lent by its thread; the block is this test's, and has that many bytes.
+    // SAFETY: the heap is lent by its thread; the block is this test's, and is that long.
     let moved = t.with(&a, |heap| unsafe {
         large.write_bytes(1, 102_400);
         a.realloc(heap, large, 102_400, 120_000)
@@ -216,7 +216,7 @@ fn hardened_blocks_are_looked_at() {
     for size in [16, 100, 1000, 3000] {
         let (a, t) = hardened(Config::default());
         let p = malloc(&a, &t, size);
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { p.write_bytes(1, size) };
         free(&a, &t, p);
         // SAFETY: its memory is there still, and zero.
@@ -247,7 +247,7 @@ fn zeroed_blocks_of_two_kinds_of_memory() {
     free(&a, &t, clean);
     rest(&a, &t);
     a.purge();
-    // SAFETY: the block has that many bytes.
+    // SAFETY: the block is that long.
     unsafe { dirty.write_bytes(1, 20 * CHUNK) };
     free(&a, &t, dirty);
     rest(&a, &t);
@@ -256,7 +256,7 @@ fn zeroed_blocks_of_two_kinds_of_memory() {
     assert_eq!(p, dirty.wrapping_sub(5 * CHUNK));
     let after = a.figures().totals;
     assert_eq!((after.cleared - before.cleared, after.skipped - before.skipped), (20 << 16, 5 << 16));
-    // SAFETY: the block has that many bytes.
+    // SAFETY: the block is that long.
     assert_eq!(unsafe { a.os.first_nonzero(p, 25 * CHUNK) }, None);
 }
 

@@ -88,7 +88,7 @@ fn a_trim_returns_what_it_says() {
 
 /// Catches a trim that takes more or less than it may, and one that does not end when its `go_on` says so.
 #[test]
-fn a_trim_keeps_what_it_is_told_to() {
+fn a_trim_keeps_what_is_requested() {
     let a = system(4096);
     let owner = thread(&a);
     let kept = work(&a, &owner, &owner, usize::MAX);
@@ -301,7 +301,7 @@ fn a_trim_takes_holes_where_no_range_is_free() {
     let t = thread(&a);
     let malloc = |_| t.with(&a, |heap| a.malloc(heap, 1024).cast::<[u8; 1024]>());
     let blocks: Vec<_> = (0..4096).map(malloc).collect();
-    // SAFETY: the blocks have that many bytes.
+    // SAFETY: the blocks are that long.
     blocks.iter().for_each(|p| unsafe { p.write([1; 1024]) });
     blocks.iter().enumerate().filter(|(i, _)| i % 64 != 0).for_each(|(_, p)| free(&a, &t, p.cast()));
     assert_eq!(a.free_bytes().0, 0, "each slab has a block that is left");

@@ -16,7 +16,7 @@ fn system(config: Config) -> Box<Shared> {
     Box::new(Allocator::new(Fake::new(Config { purger: true, ..config })))
 }
 
-/// A thread that has taken enough memory for the limit to be read.
+/// A thread that has taken enough for the memory limit to be read.
 fn thread(a: &Shared) -> Owner {
     let thread = Owner::new(a, true, true).expect("memory for a heap");
     take(a, &thread, LOOKED);
@@ -38,7 +38,7 @@ fn populated(a: &Shared) -> u64 {
     a.os.faults.count(Call::Populate)
 }
 
-/// Takes blocks of `size` bytes that fill this number of slabs, and one block more.
+/// Takes blocks of `size` bytes that need this many slabs and one block more.
 fn grow(a: &Shared, thread: &Owner, size: usize, slabs: u32) -> Vec<*mut u8> {
     let blocks = class::capacity(class::of(size)) * slabs + 1;
     (0..blocks).map(|_| take(a, thread, size)).collect()

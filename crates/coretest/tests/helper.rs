@@ -134,7 +134,7 @@ fn the_last_thing_is_to_look_again() {
     fn free_much() {
         let thread = calls::thread(&A);
         let block = calls::malloc(&A, &thread, 40 << 20);
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { block.write_bytes(1, 40 << 20) };
         calls::free(&A, &thread, block);
         thread.abandon(&A);
@@ -267,7 +267,7 @@ fn helpers_that_stay_and_that_cannot() {
     assert!(helper.is_valid());
 }
 
-/// Frees this number of bytes in blocks of 100 KB.
+/// Frees this many bytes in blocks of 100 KB.
 fn free_in_parts(a: &Shared, thread: &neap_coretest::Owner, len: usize) {
     let blocks: Vec<_> = (0..len / 102_400).map(|_| calls::malloc(a, thread, 102_400)).collect();
     blocks.into_iter().for_each(|p| calls::free(a, thread, p));
@@ -294,7 +294,7 @@ fn purging_resumes() {
     }
 }
 
-/// Catches memory that stays where there will be no helper any more, and one that is started behind the last thread's
+/// Catches memory that stays where no helper will start, and one that is started behind the last thread's
 /// end.
 #[test]
 fn before_there_is_no_helper() {

@@ -134,7 +134,7 @@ fn large_blocks_up_to_half_an_area() {
         let t = thread(a);
         let calloc = |_| {
             let p = t.with(a, |heap| a.calloc(heap, size));
-            // SAFETY: a block of the test's, of that many bytes.
+            // SAFETY: a block of the test's, that long.
             unsafe { p.write_bytes(1, size) };
             p
         };
@@ -292,7 +292,7 @@ fn large_blocks_are_advised_when_they_are_made() {
         free(a, &t, p);
         assert_eq!(malloc(a, &t, len), p);
         assert_eq!(a.os.huge().len(), 2, "it is advised already");
-        // SAFETY: a block of the test's, of that many bytes.
+        // SAFETY: a block of the test's, that long.
         let longer = t.with(a, |heap| unsafe { a.realloc(heap, q, len, 2 * len) });
         assert_eq!(longer, q, "nothing lies behind it");
         assert_eq!(a.os.huge()[2..], [within(q, 2 * len)]);

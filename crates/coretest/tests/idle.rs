@@ -128,7 +128,7 @@ fn survivors_of_many_sizes() {
     }
 }
 
-/// The same where another thread frees, and the owner does nothing any more.
+/// The same where another thread frees, and the owner makes no calls.
 #[test]
 fn survivors_of_idle_owner() {
     each(|a, size| {
@@ -167,7 +167,7 @@ fn parts_of_a_long_range() {
     let mut seen = Vec::new();
     for p in blocks {
         // A block of which nothing is touched would go at once.
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { p.add(LEN - 1).write(1) };
         free(&a, &own, p);
         tick();
@@ -605,7 +605,7 @@ fn batches_end_where_huge_pages_do() {
     let a = system(4096);
     let thread = thread(&a);
     let blocks = [malloc(&a, &thread, LEN), malloc(&a, &thread, CHUNK)];
-    // SAFETY: the block has that many bytes.
+    // SAFETY: the block is that long.
     unsafe { blocks[0].write_bytes(1, LEN) };
     free(&a, &thread, blocks[0]);
     settle(&a);

@@ -108,7 +108,7 @@ fn little_address_space_is_used() {
 }
 
 /// Catches a short arena at the place of a long one whose unused front was given back: blocks of the long one would not
-/// be known any more.
+/// be known.
 #[test]
 fn places_of_long_arenas_are_not_used_again() {
     if std::env::var_os("NEAP_TEST_SANITIZER").is_some() {

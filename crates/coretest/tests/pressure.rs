@@ -10,7 +10,7 @@ use std::sync::LazyLock;
 const MIB: usize = 1 << 20;
 const GIB: usize = 1 << 30;
 
-/// Blocks of `size` bytes until there is no other, with a limit in bytes.
+/// Blocks of `size` bytes until there is no other, at most this many bytes.
 fn fill(a: &Shared, thread: &Owner, size: usize, most: usize) -> Vec<*mut u8> {
     (0..most / size).map(|_| try_malloc(a, thread, size)).take_while(|p| !p.is_null()).collect()
 }
@@ -35,7 +35,7 @@ fn a_limit_of_the_users_holds() {
             blocks.into_iter().for_each(|p| free(&a, &t, p));
         }
         a.policy.set_limit(Limit::Off);
-        assert!(!try_malloc(&a, &t, 2 * limit).is_null(), "no limit any more");
+        assert!(!try_malloc(&a, &t, 2 * limit).is_null(), "still a limit");
     }
 }
 
@@ -46,7 +46,7 @@ fn a_block_grows_to_the_limit() {
     a.policy.set_limit(Limit::Bytes(64 * MIB));
     let t = thread(&a);
     let (mut p, mut size) = (try_malloc(&a, &t, MIB), MIB);
-    // SAFETY: the block has that many bytes.
+    // SAFETY: the block is that long.
     unsafe { p.write_bytes(7, size) };
     loop {
         // SAFETY: the heap is lent by its thread; the block is this test's and has `size` bytes.
@@ -68,7 +68,7 @@ fn a_block_grows_to_the_limit() {
 fn free_much(a: &Shared, t: &Owner) -> (usize, usize) {
     let blocks = fill(a, t, MIB, 200 * MIB);
     assert_eq!(blocks.len(), 200);
-    // SAFETY: the blocks have that many bytes.
+    // SAFETY: the blocks are that long.
     blocks.iter().for_each(|p| unsafe { p.write_bytes(1, MIB) });
     let mut most = 0;
     for p in blocks {
@@ -222,7 +222,7 @@ fn a_helper_is_woken_where_more_waits_than_may() {
     let [first, second, third] = [4, 3, 3].map(|size| malloc(&a, &t, size * MIB));
     free(&a, &t, first);
     a.tick();
-    assert_eq!(a.free_bytes().0, 4 * MIB, "that much may wait");
+    assert_eq!(a.free_bytes().0, 4 * MIB, "this much may wait");
     let woken = a.os.helper().woken();
     free(&a, &t, second);
     assert_eq!(a.os.helper().woken(), woken, "7 MiB");
@@ -319,7 +319,7 @@ fn where_nothing_waits_nothing_is_done() {
     free(&a, &one, p);
 }
 
-/// Catches a limit that is not looked at any more because far more waited once.
+/// Catches a limit that is no longer read because far more waited once.
 #[test]
 fn the_limit_is_looked_at_when_less_waits() {
     let limit = 512 * MIB;

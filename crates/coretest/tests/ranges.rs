@@ -25,7 +25,7 @@ enum Is {
 type Range = (usize, usize);
 
 const RECORD: usize = RECORD_BYTES;
-/// Clean ranges of at least this many chunks start at a multiple of 2 MiB.
+/// Chunks from which on clean ranges start at a multiple of 2 MiB.
 const LONG: usize = (64 << 20) / CHUNK;
 
 struct Test {

@@ -246,7 +246,7 @@ impl Program {
                     let p = self.a.malloc_reentrant(size, align, zero);
                     assert!(p.is_null() || p.addr().is_multiple_of(align), "{p:p} is not aligned to {align}");
                     if zero && !p.is_null() {
-                        // SAFETY: the block is new, and has that many bytes.
+                        // SAFETY: the block is new, and is that long.
                         let bytes = unsafe { core::slice::from_raw_parts(p, size) };
                         assert!(bytes.iter().all(|&b| b == 0), "{p:p} is not zero");
                     }
@@ -310,7 +310,7 @@ impl Program {
             return Some(block);
         }
         let kept = block.usable.min(size);
-        // SAFETY: the block has at least that many bytes.
+        // SAFETY: the block is at least that long.
         let wrong = unsafe { pattern::first_wrong(p, kept, block.usable, block.id) };
         assert_eq!(wrong, None, "realloc to {size} bytes at {p:p} changed the contents");
         self.add(p, size);
@@ -523,7 +523,7 @@ fn threads_share_the_reserve() {
     assert_eq!((census.small, census.large, census.deferred, census.cached), (0, 0, 0, 0), "{census:?}");
 }
 
-/// Catches memory of the reentrant reserve that stays when nothing there is used any more, or one that goes while a
+/// Catches memory of the reentrant reserve that stays when nothing there is in use, or one that goes while a
 /// block is.
 #[test]
 fn the_reserve_goes_back() {

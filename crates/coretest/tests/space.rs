@@ -10,7 +10,7 @@ use neap_coretest::{Call, Config, Owner};
 
 const MIB: usize = 1 << 20;
 
-/// A system with a limit of address space.
+/// A system with this much address space.
 fn short(address_limit: usize) -> Box<Shared> {
     system(Config { address_limit: Some(address_limit), ..Config::default() })
 }

@@ -38,7 +38,7 @@ fn long_sparse_blocks_go_back_at_once() {
         a.policy.set_purge(policy);
         let t = thread(&a);
         let p = malloc(&a, &t, mib * MIB);
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         (0..count).for_each(|i| unsafe { p.add(i * distance * PAGE).write(1) });
         if let Some(call) = refused {
             a.os.faults.fail_nth(call, a.os.faults.count(call) + 1);

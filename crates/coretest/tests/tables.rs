@@ -98,7 +98,7 @@ fn tables_go_when_the_program_rests() {
         let p = malloc(&a, &t, mib << 20);
         malloc(&a, &t, 100_000);
         // A block of which nothing is touched would go at once.
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { p.add((mib << 20) - 1).write(1) };
         free(&a, &t, p);
         while let Some(wait) = a.tick() {

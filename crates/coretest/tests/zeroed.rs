@@ -19,7 +19,7 @@ fn calloc(a: &Shared, t: &Owner, size: usize) -> (*mut u8, u64, u64) {
     let p = t.with(a, |heap| a.malloc_aligned(heap, size, 16, true));
     assert!(!p.is_null());
     let after = a.figures().totals;
-    // SAFETY: the block has that many bytes.
+    // SAFETY: the block is that long.
     assert_eq!(unsafe { a.os.first_nonzero(p, size) }, None);
     (p, after.cleared - before.cleared, after.skipped - before.skipped)
 }
@@ -27,7 +27,7 @@ fn calloc(a: &Shared, t: &Owner, size: usize) -> (*mut u8, u64, u64) {
 /// Writes the first `touched` of each `of` OS pages.
 fn write(p: *mut u8, len: usize, touched: usize, of: usize) {
     for page in (0..len / 4096).filter(|page| page % of < touched) {
-        // SAFETY: the block has that many bytes.
+        // SAFETY: the block is that long.
         unsafe { p.add(page * 4096).write_bytes(0xFF, 4096) };
     }
 }
@@ -251,7 +251,7 @@ fn all_bytes_are_counted() {
     let [first, second] = [(); 2].map(|()| malloc(&a, &t, 10_240));
     let p = if first.addr().is_multiple_of(4096) { second } else { first };
     assert_eq!(p.addr() % 4096, 2048);
-    // SAFETY: the block has that many bytes.
+    // SAFETY: the block is that long.
     unsafe { p.write_bytes(0xFF, 100) };
     free(&a, &t, p);
     let (q, cleared, skipped) = calloc(&a, &t, 10_240);
@@ -316,7 +316,7 @@ fn what_is_put_aside_goes_back() {
     let aside = sizes.iter().sum::<usize>();
     assert_eq!(a.os.helper().woken() - woken, 1, "it shall not wait for the next tick, and is woken once");
     assert_eq!(a.figures().dirty, aside as u64);
-    assert_eq!(a.trim(aside, || true).bytes, 0, "that much has to stay");
+    assert_eq!(a.trim(aside, || true).bytes, 0, "this much is to stay");
     let (calls, present) = (a.os.faults.count(Call::PurgeRuns), a.os.usage().present);
     a.tick();
     assert_eq!((a.figures().dirty, a.os.faults.count(Call::PurgeRuns) - calls), (0, 2), "4 MiB and the rest");

@@ -75,7 +75,7 @@ gauges! {
     updated: Milliseconds,
     /// Ticks of the purger so far.
     ticks: Count,
-    /// Who gives memory back: 0 nothing, as no memory waits; 1 a helper thread; 2 the threads that free memory.
+    /// What gives memory back: 0 nothing, as nothing waits; 1 a helper thread; 2 the threads that free memory.
     purger: Code,
     /// Policy in force (option `purge`): 0 decay, 1 eager, 2 lazy, 3 never.
     policy: Code,
@@ -85,7 +85,7 @@ gauges! {
     purge_bytes: Bytes,
     /// The limit that was chosen (option `limit`): 0 off, the largest number stands for `auto`.
     limit: Bytes,
-    /// The memory limit that was found when it was last looked at; 0: none, or it was not read.
+    /// The memory limit that was found when it was last looked at; 0: none, or not read yet.
     memory_limit: Bytes,
     /// What was used of it then, by all who share it.
     memory_used: Bytes,
@@ -101,7 +101,7 @@ gauges! {
     cached_bytes: Bytes,
     /// Free chunks that wait to go back to the system.
     dirty_bytes: Bytes,
-    /// Free chunks that the system was told of, and takes when it wants to (`purge=lazy`), or refused to take.
+    /// Free chunks that the system may take when it needs memory (`purge=lazy`), or refused to take.
     lazy_bytes: Bytes,
     /// Free chunks that hold no memory: addresses.
     clean_bytes: Bytes,
@@ -140,7 +140,7 @@ gauges! {
     peak_bytes: Bytes,
     /// Whether memory is hardened (option `harden`): 0 off, 1 on.
     harden: Code,
-    /// Bytes of what waits that are held, because the program took as much again soon after it went back.
+    /// Bytes of what waits that are held, as the program took as much again soon after it went back.
     held_bytes: Bytes,
     /// Which memory gets huge pages (option `huge`): 0 off, 1 adaptive, 2 advised, 3 thp, 4 always, 5 hugetlb.
     huge: Code,

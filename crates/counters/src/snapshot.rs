@@ -67,7 +67,7 @@ fn u64_at(page: &[u8; FILE_BYTES], at: usize) -> u64 {
 }
 
 impl Snapshot {
-    /// Reads a page that is not written any more, or two copies of one that is written: they were made one after the
+    /// Reads a page that is no longer written, or two copies of one that is written: they were made one after the
     /// other, `before` and `page`, and agree where no update came between.
     pub fn parse(before: &[u8; FILE_BYTES], page: &[u8; FILE_BYTES]) -> Result<Self, Unreadable> {
         const SEQUENCE: usize = offset_of!(Counters, sequence);

@@ -25,9 +25,9 @@ Examples:
   neap huge show -- neap run -- ./server         a program on neap
   neap huge show --json -o pages.json -- ./batch
 
-The columns are bytes in memory, by the size of their pages; parts of huge pages
-that are zero, so the program would not have them in OS pages; and areas of
-2 MiB that are in memory but for at most one OS page in 16, in smaller pages.
+The columns are resident bytes by the size of their pages; parts of huge pages
+that are zero, which would not be resident in OS pages; and areas of 2 MiB in
+smaller pages, of which at least 15 in 16 OS pages are resident.
 A command's report goes to standard error; that of a process to standard output.
 
 Exit status: 0, or that of the command; 125 when neap itself fails, 126 when the
@@ -41,7 +41,7 @@ Examples:
 
 N pages are added to the pool, and taken away when the command has ended, also
 by a signal. Where the kernel gives fewer, nothing is started and the pool is as
-before. The pages are not the command's alone: any program can ask for them.
+before. Other programs can take the pages too.
 
 Exit status: that of the command; 125 when neap itself fails, 126 when the
 command cannot be run, 127 when it is not found.";
@@ -58,9 +58,9 @@ pub struct HugeArgs {
 /// What `neap huge` does.
 #[derive(Debug, Subcommand)]
 pub enum HugeAction {
-    /// Show what the system has of huge pages: pools, mounts, settings, limits
+    /// Show the huge pages of the system: pools, mounts, settings, limits
     Status(StatusArgs),
-    /// Show in which pages a process, or a command when it is about to exit, has its memory
+    /// Show the memory of a process, or of a command before its exit, by size of page
     Show(ShowArgs),
     /// Reserve huge pages for one command (root), and give them back
     Reserve(ReserveArgs),

@@ -1,4 +1,4 @@
-//! The lab: the field's experiments on memory, run again on this machine across allocators.
+//! The lab: published experiments on memory, run again on this machine across allocators.
 //!
 //! Depends on `neap-results` (the schema of a run), `neap-hugetlb` (huge pages that are given back) and on well-kept
 //! libraries; nothing of the allocator. The command

@@ -194,7 +194,7 @@ mod tests {
 
     // Would catch a run that was killed and whose settings are not put back.
     #[test]
-    fn the_next_run_mends_what_a_killed_one_left() {
+    fn the_next_run_restores_what_a_killed_one_left() {
         let dir = folder("killed");
         let setting = dir.join("nr_hugepages");
         fs::write(&setting, "0").unwrap();

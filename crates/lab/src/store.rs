@@ -209,7 +209,7 @@ mod tests {
 
     // Would catch an error without its cause, or without a remedy.
     #[test]
-    fn what_cannot_be_read_is_told() {
+    fn what_cannot_be_read_is_reported() {
         let scratch = crate::scratch::Scratch::new("unreadable").unwrap();
         let dir = scratch.join("run");
         let why = || {

@@ -256,7 +256,7 @@ mod tests {
 
     /// Catches wrong modes, a second copy on the second start, and a damaged file that is used.
     #[test]
-    fn the_file_is_made_once_and_mended() {
+    fn the_file_is_made_once_and_repaired() {
         let base = base();
         let path = NEAP.place_in_cache(base.path()).expect("placed");
         assert_eq!(fs::read(&path).expect("readable"), NEAP.bytes);

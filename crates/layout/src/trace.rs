@@ -431,7 +431,7 @@ mod tests {
 
     /// Catches traces of different builds that are taken for one.
     #[test]
-    fn builds_are_told_apart() {
+    fn builds_are_distinguished() {
         let with = |id: Option<&str>, size: u64| {
             let mut trace = trace("a");
             (trace.binary.build_id, trace.binary.size) = (id.map(str::to_owned), size);

@@ -27,7 +27,7 @@ Examples:
   neap order trace -o request -- ./server --once request.txt
   neap order merge -o T start request
 
-Functions that all runs entered come first, then the others; each of both by the
+Functions that all runs entered come first, then the others; each group by the
 median of their places in the runs that entered them.";
 
 const ESTIMATE_EXAMPLES: &str = "\
@@ -36,8 +36,8 @@ Examples:
   neap order estimate T ./server
   neap order estimate --json T ./server | jq .total.packed.pages
 
-Pages are OS pages of 4 KiB; faults are those of a first start, each OS page for
-itself, and with the kernel's fault-around (windows of 16).";
+Pages are OS pages of 4 KiB; faults are those of a first start, without and with
+the kernel's fault-around (windows of 16 OS pages).";
 
 const EMIT_EXAMPLES: &str = "\
 Examples:
@@ -95,7 +95,7 @@ pub enum OrderAction {
     Trace(TraceArgs),
     /// Make one trace of several of the same binary
     Merge(MergeArgs),
-    /// Say how many OS pages a start touches, and how many it would if they were packed
+    /// Show how many OS pages a start touches, and how many it needs
     Estimate(EstimateArgs),
     /// Write the order file that a linker takes
     Emit(EmitArgs),
@@ -123,7 +123,7 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     pub runs: u32,
 
-    /// Run CMD once more, with its output thrown away, and record which data it touches, by `neap pagein --exact`
+    /// Also record which data CMD touches: runs it once more by `neap pagein --exact`, without its output
     #[arg(long)]
     pub data: bool,
 
@@ -267,7 +267,7 @@ pub struct PictureArgs {
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     pub output: PathBuf,
 
-    /// Draw this beside it: a trace of the binary with the new layout, and that binary
+    /// Draw a second binary beside it: a trace of the new layout, and that binary
     #[arg(long, num_args = 2, value_names = ["T2", "BINARY2"])]
     pub after: Vec<PathBuf>,
 

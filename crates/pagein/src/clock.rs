@@ -44,7 +44,7 @@ pub struct Clocked {
 /// Page faults that were counted: they are among the samples, as faults at an address.
 #[derive(Clone, Copy, Debug)]
 pub struct Faults {
-    /// One in so many is a sample.
+    /// Faults for each sample.
     pub counted: u64,
     /// How long the first touch of a page takes, as neap measured it on its own memory, in nanoseconds.
     pub touch: u64,

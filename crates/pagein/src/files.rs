@@ -51,7 +51,7 @@ pub struct Files {
     opened: HashMap<ObjectId, Option<Opened>>,
     /// Bytes of what cannot be read by its path, found while the process ran.
     held: HashMap<ObjectId, &'static [u8]>,
-    /// Paths at which there is not, or not any more, what the program had there.
+    /// Paths that hold another file than the program had there, or none.
     unread: BTreeSet<String>,
     kernel: Option<Listing>,
     jit: HashMap<u32, Listing>,
@@ -207,7 +207,7 @@ fn mapped_identity(file: &File) -> Option<FileId> {
     parse_maps(&maps).find(|line| (line.start..line.end).contains(&start))?.file()
 }
 
-/// The debug information of an object, in a file of its build id or of its name. A file of another build is none.
+/// The debug information of an object, in a file of its build id or of its name. A file of another build does not count.
 fn debug_file(path: &Path, image: &Image<'_>) -> Option<(&'static [u8], Image<'static>)> {
     let mut candidates = Vec::new();
     if let Some([first, rest @ ..]) = image.build_id() {

@@ -29,7 +29,7 @@ const RING_SIZES: [usize; 8] = [WITH_STACKS, 4 << 20, 2 << 20, 1 << 20, 512 << 1
 /// The part of the stack that comes with each fault.
 const STACK_BYTES: u32 = 8 << 10;
 
-/// One fault in so many makes a sample where the clock does not see the kernel. A prime number: faults come in turns.
+/// Faults for each sample where the clock does not see the kernel. A prime number: faults come in turns.
 pub const FAULTS_COUNTED: u64 = 61;
 
 /// How often running threads' events are put on again: of 60 traces of busy makers of threads, 3 to 8 had lost a maker on

@@ -51,7 +51,7 @@ struct Found {
 /// More about a place of code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct More {
-    /// The function that the call instruction names, where that can be told. The stack has another one below it where
+    /// The function that the call instruction names, where it is known. The stack has another one below it where
     /// that function ended in a jump to the other: a tail call.
     pub called: Option<String>,
     /// The functions that are inlined there, innermost first: their names and lines.

@@ -158,7 +158,7 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: it is a mapping of our own, and nothing borrows it any more.
+        // SAFETY: it is a mapping of our own, and nothing borrows it.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.length) };
     }
 }

@@ -304,7 +304,7 @@ fn pages(fault: &Fault) -> u64 {
 /// What the kernel does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
-    /// A page fault on memory without a file, or what cannot be told from one.
+    /// A page fault on memory without a file, or one that looks the same.
     Fresh,
     /// Another page fault.
     File,
@@ -342,7 +342,7 @@ fn class(frames: &[Seen<'_>], fault: Option<Kernel>) -> Option<Class> {
         // brk and mremap make the heap smaller too.
         Some(Kernel::Mapping) if matches!(asked, Some(Call::Free | Call::Trim)) => Operation::Purging,
         Some(Kernel::Mapping) => Operation::Mapping,
-        // An interrupt, or a call that is not told: what the program was doing.
+        // An interrupt, or a call that is not known: what the program was doing.
         Some(Kernel::File | Kernel::Other) | None => match asked {
             Some(Call::Calloc) if clears(innermost) => Operation::Clearing,
             Some(Call::Realloc) if copies(innermost) => Operation::Copying,

@@ -20,7 +20,7 @@ pub enum Advice {
     Cold = 4,
     /// Not needed for long: goes to swap or its file now (Linux 5.4).
     PageOut = 5,
-    /// Not needed any more: the memory goes back at once. Private memory reads as 0 afterwards, a mapped file as the
+    /// No longer needed: the memory goes back at once. Private memory reads as 0 afterwards, a mapped file as the
     /// file; memory that is shared keeps its contents.
     Free = 6,
 }

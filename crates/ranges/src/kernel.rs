@@ -99,7 +99,7 @@ pub unsafe fn unmap(start: *mut u8, bytes: usize) {
     }
 }
 
-/// Whether each OS page of the range is mapped; `each` is told whether it is resident.
+/// Whether each OS page of the range is mapped; `each` gets whether it is resident.
 ///
 /// # Errors
 /// The kernel's: `NOMEM` where one is not mapped. `NOSYS` where a filter may end the process for the question: few

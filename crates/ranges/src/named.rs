@@ -160,7 +160,7 @@ pub fn path_of(name: &[u8], page_size: usize) -> Result<Text<PATH>, Error> {
     found.map_or(first, Ok)
 }
 
-/// Removes the files that no process has any more, in all mounts, as far as the process may; returns how many.
+/// Removes the files that no process has open, in all mounts, as far as the process may; returns how many.
 pub fn sweep() -> usize {
     let mut count = 0;
     // Without a mount there is no file.

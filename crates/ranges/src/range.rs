@@ -99,7 +99,7 @@ impl Request {
     /// drop it: another mapping of the child may lie at its addresses.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why it failed.
     pub fn allocate(self, bytes: usize) -> Result<Range, Error> {
         Ok(Range { memory: self.memory(bytes, libc::MAP_PRIVATE)?, kind: PhantomData })
     }
@@ -107,7 +107,7 @@ impl Request {
     /// A range of at least `bytes` that is shared with the children that are forked later; all bytes are 0.
     ///
     /// # Errors
-    /// Why there is none.
+    /// Why it failed.
     pub fn allocate_shared(self, bytes: usize) -> Result<Range<Shared>, Error> {
         Ok(Range { memory: self.memory(bytes, libc::MAP_SHARED)?, kind: PhantomData })
     }
@@ -425,7 +425,7 @@ impl Range<Shared> {
     /// Attaches the segment of this number, which another process has made ([`Request::segment`]).
     ///
     /// # Errors
-    /// - [`Error::NotFound`]: no process has it any more.
+    /// - [`Error::NotFound`]: no process has it.
     /// - [`Error::NotAllowed`]: it is another user's.
     /// - [`Error::NoMemory`]: there is no address space.
     pub fn attach(id: i32) -> Result<Range<Shared>, Error> {

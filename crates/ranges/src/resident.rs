@@ -17,7 +17,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Page sizes that are told apart: an OS page times two to the power of 0 to 23.
+/// Page sizes that are distinguished: an OS page times two to the power of 0 to 23.
 pub const ORDERS: usize = 24;
 
 /// Which interface of the kernel answered.

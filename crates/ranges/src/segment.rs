@@ -38,7 +38,7 @@ pub fn make(bytes: usize, page_size: usize) -> Result<(i32, *mut u8), Error> {
 /// Attaches a segment at an address of the kernel's choice.
 ///
 /// # Errors
-/// - [`Error::NotFound`]: there is no segment of this number any more.
+/// - [`Error::NotFound`]: the segment of this number is gone.
 /// - [`Error::NotAllowed`], [`Error::NoMemory`].
 pub fn attach(id: i32) -> Result<*mut u8, Error> {
     // SAFETY: without an address an attachment replaces nothing.

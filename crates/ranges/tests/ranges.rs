@@ -203,7 +203,7 @@ fn prefault_of_a_file() {
     unsafe { libc::munmap(at.cast(), bytes) };
 }
 
-/// Catches progress that goes back, ends early or is told by another thread, and a prefault that cannot be ended.
+/// Catches progress that goes back, ends early or is reported by another thread, and a prefault that cannot be ended.
 #[test]
 fn progress_and_cancel() {
     let range = small(40 * MIB);
@@ -272,7 +272,7 @@ fn what_is_resident() {
 
 /// Catches a prefault that takes more than the kernel's own call: touching by the kernel in its place.
 #[test]
-fn populates_what_it_is_told_to() {
+fn populates_what_is_requested() {
     let range = small(4 * page_size());
     neap_ranges::populate::populate(range.as_ptr(), 2 * page_size(), Access::Write).expect("memory");
     assert_eq!(held(&range), 2 * page_size() as u64);

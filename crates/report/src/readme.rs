@@ -93,7 +93,7 @@ fn sheet(suite: &Run, pages: &Run, theme: Theme) -> Option<Sheet> {
     };
     let held = |title: &str, what: &str, figure: Figure| bars(title, what, "MiB", (figure.case, figure.metric), pages);
     let large = held(
-        "Memory still held 1 s after everything was freed",
+        "Memory held 1 s after everything was freed",
         "after 20 rounds of 256 buffers of up to 32 MiB",
         LARGE_REST,
     );

@@ -227,7 +227,7 @@ mod tests {
 
     // Would catch two allocators that look the same to someone, in light or in dark.
     #[test]
-    fn series_are_told_apart_by_every_kind_of_colour_vision() {
+    fn series_are_distinct_for_every_kind_of_colour_vision() {
         for theme in [0, 1] {
             for vision in VISIONS {
                 let seen = SERIES.map(|colours| {

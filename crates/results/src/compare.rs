@@ -319,7 +319,7 @@ mod tests {
 
     // Would catch an allocator or a case that is gone in silence, and one that is named once for each of its figures.
     #[test]
-    fn what_is_lost_is_told() {
+    fn what_is_lost_is_reported() {
         let figure = |experiment, case| Figure { experiment, case, metric: "wall" };
         let all = |figure| ["glibc", "neap", "a", "b"].map(|name| row(figure, name, 1, 1.0));
         let mut before = run(&["glibc", "neap", "a", "b"], [figure("e", "c"), figure("e", "d")].map(all).concat());
@@ -345,7 +345,7 @@ mod tests {
 
     // Would catch two machines that are compared in silence.
     #[test]
-    fn settings_are_told() {
+    fn settings_are_shown() {
         let mut before = of_values(&[("neap", &[10.0; 5])]);
         let mut after = before.clone();
         before.machine.kernel = "6.1".into();

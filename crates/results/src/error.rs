@@ -19,7 +19,7 @@ pub enum ReadError {
         /// The neap that wrote it, where it says so.
         neap: Option<String>,
     },
-    /// Its schema is none that there ever was.
+    /// Its schema never existed.
     Unknown(String),
     /// A line of the rows is damaged.
     Csv(csv::Error),

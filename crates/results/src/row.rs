@@ -76,7 +76,7 @@ mod tests {
 
     // Would catch a damaged line that is passed over.
     #[test]
-    fn damage_is_told() {
+    fn damage_is_reported() {
         let text = "experiment,case,allocator,round,turn,status,metric,unit,value\na,b,c,one,1,ok,m,u,1\n";
         let error = rows_from_csv(text).unwrap_err().to_string();
         assert!(error.contains("the rows are damaged") && error.contains("line: 2"), "{error}");

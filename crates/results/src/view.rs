@@ -269,7 +269,7 @@ pub(crate) mod tests {
 
     // Would catch a failed or skipped run that is left out of the median, or read as the other.
     #[test]
-    fn failures_are_told() {
+    fn failures_are_shown() {
         let rows = vec![
             row(WALL, "neap", 1, 1.0),
             row(WALL, "neap", 2, 3.0),

@@ -23,7 +23,7 @@
 //! for [`Table::forget_exact`]. A reader sees a place as it was at some time; of a place that is written meanwhile it sees nothing.
 //!
 //! A frame is an address in the lower 48 bits; above is the number of its module plus 1, or 0 where no object is known.
-//! So code that was unloaded is told from what was loaded in its place.
+//! So code that was unloaded differs from code that was loaded in its place.
 //!
 //! | file | holds |
 //! |---|---|

@@ -27,7 +27,7 @@ impl Phase {
 
 struct State {
     random: Random,
-    /// Nothing is in the way any more, since this time: the program only ends.
+    /// From this time on nothing is injected: the program only ends.
     kind: Option<u64>,
     /// The helper may do nothing before this time, and none may be started.
     forbidden: u64,

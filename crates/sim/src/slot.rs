@@ -257,7 +257,7 @@ pub fn own_heap() -> *mut Heap {
     slot().heap.load(Ordering::Acquire)
 }
 
-/// The thread has no heap any more: it ends, or its process is stranded.
+/// The thread has lost its heap: it ends, or its process is stranded.
 pub fn strand() {
     slot().heap.store(GONE.heap(), Ordering::Release);
 }

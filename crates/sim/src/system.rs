@@ -22,7 +22,7 @@ pub(crate) struct State {
     pub(crate) model: Model,
     pub(crate) random: Random,
     pub(crate) reservations: u64,
-    /// Nothing is refused any more.
+    /// Nothing is refused from now on.
     pub(crate) kind: bool,
     /// Calls that were refused.
     pub(crate) refused: u64,

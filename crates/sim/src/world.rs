@@ -94,7 +94,7 @@ impl World {
         self.graves.push(life);
     }
 
-    /// Nothing uses the storage of threads that ended with their heaps any more.
+    /// The storage of threads that ended with their heaps is unused.
     pub fn clear_graves(&mut self) {
         self.graves.clear();
     }

@@ -25,9 +25,8 @@ Examples:
   neap lab run ebizzy --allocators neap,mine=/tmp/libmine.so
   neap lab run all --quick --check             fails where a verdict that must hold does not
 
-^C ends it in order: what was measured is kept, programs are ended, settings of the
-kernel are put back. An experiment that neap itself cannot end is left, and the next one
-begins.
+^C stops the run: its results so far are kept, programs are ended, and settings of the
+kernel are restored. An error of neap itself ends only the experiment in which it occurs.
 
 Exit status: 0; 1 with --check where a verdict that must hold does not; 128+N after
 signal N; 125 when neap itself fails, also in one experiment only.";
@@ -117,7 +116,7 @@ Examples:
   neap lab show results retain-large huge      of two
   neap lab show --verdicts results             what came of each, without the tables
   neap lab show --open results                 the HTML report in the browser
-  neap lab show --markdown results > EXPERIMENTS.md
+  neap lab show --markdown results > results.md
   neap lab show --charts pictures results      each chart as an SVG file
   neap lab show --charts pictures --dark results retain-large
   neap lab show --json results | jq '.experiments[].verdicts[].text'")]
@@ -164,7 +163,7 @@ Examples:
   neap lab compare --check results/before results/after || echo worse
 
 Compare runs of one machine with the same options; figures of different machines
-say nothing. Three rounds are the least that can show a change, and show a few by
+cannot be compared. Three rounds are the least that can show a change, and show a few by
 chance: for --check measure both with --runs 5.
 
 Exit status: 0; 1 with --check where neap is worse or something of it was lost; 125

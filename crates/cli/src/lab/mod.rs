@@ -1,4 +1,4 @@
-//! `neap lab`: the field's experiments, run again on this machine (the crate neap-lab does the work).
+//! `neap lab`: published experiments, run again on this machine (the crate neap-lab does the work).
 
 pub mod args;
 mod progress;

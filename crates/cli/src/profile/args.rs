@@ -78,7 +78,7 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "TIME", requires = "pid", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 
-    /// With --time: take a sample each time that a thread has run for so long
+    /// With --time: processor time of a thread between two samples
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_period)]
     pub period: Duration,
 

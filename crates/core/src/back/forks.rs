@@ -38,7 +38,7 @@ impl Drop for Flight<'_> {
     fn drop(&mut self) {
         mark(self.slot, 0);
         // Release pairs with the SeqCst load of a fork that waits: the fork sees what the call did. In the child of a
-        // fork in a handler that interrupted this call just here, the flight is not counted any more.
+        // fork in a handler that interrupted this call just here, the flight is no longer counted.
         let _ = self.forks.flights.fetch_update(Ordering::Release, Ordering::Relaxed, |n| n.checked_sub(1));
     }
 }

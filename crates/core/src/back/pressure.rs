@@ -21,7 +21,7 @@ const SWEEP_MS: u64 = 500;
 const SWEEP_SHARE: u64 = 20;
 
 /// Maximum waiting bytes if the threads that free memory are the purger, unless the user sets a maximum. They stay if
-/// the threads free nothing any more.
+/// the threads have stopped freeing.
 const INLINE_MOST: usize = 32 << 20;
 
 /// Whether memory is short: threads wait for it, or what is left is less than twice what waits here.

@@ -25,7 +25,7 @@ pub(crate) enum Renewed {
     Usable,
     /// It was mapped anew, and reads as zero.
     Clean,
-    /// The system refused: it must not be handed out any more.
+    /// The system refused: it must not be handed out again.
     Lost,
 }
 

@@ -16,7 +16,7 @@ pub const MAX_SMALL: usize = 32 * 1024;
 /// Requests up to this size are looked up in [`SMALL_CLASS`].
 pub const MAX_TABLE: usize = 1024;
 /// The first class whose blocks are at least as long as an OS page of 4 KiB. Once a program asks for zeroed blocks of
-/// such a class, its heap has no cache for that class any more: blocks go straight from and to their slabs. Tags and
+/// such a class, its heap has no cache for that class: blocks go straight from and to their slabs. Tags and
 /// links of a cache would touch OS pages that the program never touched.
 pub const FIRST_PAGED: usize = of(4096);
 /// The first class of which a slab has so few blocks that their bits lie in a table of their own (`layout.rs`).

@@ -8,7 +8,7 @@ pub const OWNED: u32 = 0;
 /// The heap has no thread; the lock of the registry guards it.
 pub const ORPHAN: u32 = 1;
 /// In the child of a fork, the heap of a thread of the parent that was in the middle of a call. It may be half changed,
-/// and no thread uses it any more.
+/// and no thread uses it.
 pub const LOST: u32 = 2;
 /// The heap of a thread of the parent that was in no call at a fork, or of one that ended during a fork. It is whole,
 /// and waits to be abandoned.

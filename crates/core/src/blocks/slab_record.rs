@@ -332,7 +332,7 @@ impl OwnSlab {
         copy == age::NONE || (copy == age && self.is_listed() && !is_hardened(self.0))
     }
 
-    /// Sets its age to the epoch `now`; `age::NONE`: nothing waits any more. True if it had no age before.
+    /// Sets its age to the epoch `now`; `age::NONE`: nothing waits. True if it had no age before.
     #[inline]
     pub(crate) fn set_age(self, now: u8) -> bool {
         let age = slab_age(self.0);

@@ -29,22 +29,22 @@ use crate::system::policy::{HugePages, Purge};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// A program must hold, or have held, as much memory as this number of areas before it gets one: what is
-/// free of an area is then at most 2 % of it.
+/// A program must hold, or have held, as much memory as this many areas before it gets one: what is free of an area is
+/// then at most 2 % of it.
 const LEAST: usize = if cfg!(neap_sim) { 2 } else { 48 };
 /// A heap that needs a slab must hold as many areas in slabs.
 pub(crate) const LEAST_IN_SLABS: usize = if cfg!(neap_sim) { 2 } else { 4 };
-/// A proof is good for one area for each `SHARE` areas that the program holds, or held.
+/// A proof allows one area for each of this many that the program holds, or held.
 const SHARE: usize = if cfg!(neap_sim) { 2 } else { 4 };
 /// Limit on the areas after a proof.
 const MOST: usize = 16;
-/// After the system had no huge page, the next question comes after this many times as much memory as before.
+/// After the system had no huge page, this many times the memory is taken before the next request.
 const PAUSE: usize = 8;
 
 /// What has to be done before chunks are taken from the clean ranges.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Find out whether this memory is in use; if it is, this many areas may be filled.
+    /// Find out whether this memory is in use; then this many areas may be filled.
     Ask(Sample, usize),
     /// Fill this area.
     Fill(Area),

@@ -202,7 +202,7 @@ impl Notes {
         chunks >= FRESH_CHUNKS
     }
 
-    /// Leaves a note to read the memory limit, unless that much was left at the last read (at most a tick ago, while
+    /// Leaves a note to read the memory limit, unless enough was left at the last read (at most a tick ago, while
     /// memory waits) that the limit cannot be near: to read it takes 25 us, as it is in files.
     fn note_limit(&self, waiting: usize) {
         let near = 2 * waiting * CHUNK + FAR;

@@ -58,7 +58,7 @@ impl PageMap {
         if !self.is_complete() {
             return;
         }
-        // SAFETY: the caller's promise; the unmapped part is not read any more, as the mask is 0.
+        // SAFETY: the caller's promise; the unmapped part is no longer read, as the mask is 0.
         unsafe {
             self.mask.get().write_volatile(0);
             let page = os.page_size();

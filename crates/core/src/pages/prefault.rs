@@ -12,7 +12,7 @@ use crate::{CHUNK, Os};
 
 impl<O: Os> Pages<O> {
     /// Makes `bytes` of memory resident that later allocations take, in whole chunks; how many bytes. 0 before the first
-    /// use, where the memory cannot be had, and where less than that is left: the system would end this process or
+    /// use, where the memory cannot be had, and where less of it is left: the system would end this process or
     /// another one. Called under no lock.
     pub fn prefault(&self, bytes: usize) -> usize {
         let (chunks, page) = (bytes.div_ceil(CHUNK), self.page_size());

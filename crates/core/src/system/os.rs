@@ -135,7 +135,7 @@ pub unsafe trait Os: Threads {
     /// bytes are zero.
     ///
     /// # Safety
-    /// The range must be such a mapping; on success the old address must not be used any more.
+    /// The range must be such a mapping; on success the old address must no longer be used.
     unsafe fn remap(&self, p: *mut u8, old: usize, new: usize) -> Option<*mut u8>;
 
     /// Moves the memory of `len` committed bytes from `from` to `to`, without copying: all of it or nothing, see

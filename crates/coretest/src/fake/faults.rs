@@ -114,7 +114,7 @@ impl Faults {
         self.chance.store((probability * 4_294_967_296.0) as u64, Ordering::Relaxed);
     }
 
-    /// Makes no call fail any more.
+    /// Lets all calls succeed again.
     pub fn clear(&self) {
         self.nth.iter().for_each(|n| n.store(0, Ordering::Relaxed));
         self.chance.store(0, Ordering::Relaxed);

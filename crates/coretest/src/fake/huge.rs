@@ -23,7 +23,7 @@ pub(super) struct Huge {
 }
 
 impl Huge {
-    /// A pool with this number of pages.
+    /// A pool of this many pages.
     pub(super) fn new(pool: usize) -> Self {
         Huge {
             allowed: Vec::new(),

@@ -111,7 +111,7 @@ unsafe impl Os for Plain {
 
     unsafe fn remap(&self, p: *mut u8, old: usize, new: usize) -> Option<*mut u8> {
         let to = self.take(new, PAGE)?;
-        // SAFETY: both have that many bytes.
+        // SAFETY: both are that long.
         unsafe { to.copy_from_nonoverlapping(p, old.min(new)) };
         Some(to)
     }

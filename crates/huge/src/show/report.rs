@@ -13,7 +13,7 @@ use super::zeros::Zeros;
 
 /// Name and version of the JSON schema; raised when a field changes its meaning or goes away.
 const SCHEMA: &str = "neap.huge.show/1";
-/// An area is dense if at most one of so many of its OS pages is not in memory.
+/// An area is dense if at most one in this many of its OS pages is not in memory.
 const DENSE: u64 = 16;
 
 /// What is wanted.

@@ -8,7 +8,7 @@ use super::row::Row;
 use super::settings::write;
 use crate::sys;
 
-/// From that on a limit of a cgroup is none: the kernel rounds the greatest number down to whole pages.
+/// From this value on a cgroup has no limit: the kernel rounds the greatest number down to whole pages.
 const NO_LIMIT: u64 = 1 << 60;
 
 /// All that can be read.
@@ -42,7 +42,7 @@ fn shared_memory_group(root: &Root) -> Option<Row> {
     Some(Row { name: "hugetlb_shm_group".to_owned(), value, means, change: write("$(id -g)", path) })
 }
 
-/// What this process, and all that it starts, was told of transparent huge pages.
+/// The setting of transparent huge pages for this process and its children.
 fn transparent() -> Option<Row> {
     let (value, means, change) = match sys::transparent_disabled()? {
         0 => ("0", "this process may have transparent huge pages", None),

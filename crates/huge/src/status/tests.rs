@@ -89,7 +89,7 @@ fn what_is_missing_is_one_line_each() {
     assert!(text.contains("ulimit -l"), "{text}");
 }
 
-/// Catches an older kernel that is not told from one without transparent huge pages, and values that are not known.
+/// Catches an older kernel that is taken for one without transparent huge pages, and values that are not known.
 #[test]
 fn older_kernels() {
     let tree = Tree::new(&[

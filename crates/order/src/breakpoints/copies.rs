@@ -13,8 +13,7 @@ use super::space::Space;
 use crate::plan::BREAKPOINT;
 use crate::target::Target;
 
-/// Number of bytes behind a breakpoint that must be those of the function: at the one that was hit,
-/// and at others of its copy.
+/// Bytes behind a breakpoint that have to be those of the function: at the one that was hit, and at others of its copy.
 const LIKE: u64 = 16;
 const LIKE_OTHERS: u64 = 8;
 /// A longer mapping is no copy of code.

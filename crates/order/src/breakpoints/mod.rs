@@ -5,7 +5,7 @@
 //! thread goes back by one; one that stands behind a breakpoint that another thread has removed, goes back all the same.
 //!
 //! A process that begins as a copy has all its bytes put back before it goes on. One that shares memory (vfork) stays
-//! traced until it executes a program. What is not traced is let go: it runs as without neap.
+//! traced until it executes a program. neap detaches from what it does not trace: that runs as without neap.
 
 mod copies;
 mod space;
@@ -134,7 +134,7 @@ impl<'t> Tracer<'t> {
         None
     }
 
-    /// Deals with a stop that is none of job control.
+    /// Handles a stop that does not belong to job control.
     fn pass(&mut self, tid: pid_t, signal: c_int, event: c_int) {
         match event {
             libc::PTRACE_EVENT_EXEC => self.execute(tid),

@@ -14,7 +14,7 @@ use serde::Serialize;
 pub struct Conditions {
     /// Bytes that the kernel maps around a fault of a file.
     pub fault_around: Option<u64>,
-    /// Of each file, before and after: maximum bytes of a read of the disk.
+    /// Of each file, before and after: bytes that a read of the disk takes at most.
     pub readahead: [Option<u64>; 2],
     /// Of each file: its share in the page cache before the runs, medians.
     pub cached: [Cached; 2],

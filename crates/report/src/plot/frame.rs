@@ -34,7 +34,7 @@ pub struct Frame {
     pub bottom: f64,
 }
 
-/// A value alone, or why there is none as far as a chart has room: a program's last words stand under the chart.
+/// A value alone, or a short reason why it is missing: the program's message stands under the chart.
 pub fn short_cell_text(cell: &Value, unit: &str) -> String {
     match cell {
         Value::Is(spread) if unit == "ratio" => number(spread.median),

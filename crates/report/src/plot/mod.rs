@@ -137,7 +137,7 @@ mod tests {
 
     // Would catch a failed allocator that looks like one with a small bar.
     #[test]
-    fn a_failure_is_told_in_its_row() {
+    fn a_failure_is_shown_in_its_row() {
         let text = drawn(1, Size::Wide, Theme::Page);
         assert!(text.contains(">failed: crashed (signal 11)<"), "{text}");
         assert_eq!(text.matches("<rect").count(), 2, "{text}");
@@ -189,7 +189,7 @@ mod tests {
 
     // Would catch a picture without words for those who do not see it.
     #[test]
-    fn a_chart_is_told_in_words() {
+    fn a_chart_is_described_in_words() {
         let text = drawn(0, Size::Wide, Theme::Page);
         assert!(text.contains("role=\"img\" aria-labelledby=\"c-t c-d\""), "{text}");
         assert!(text.contains("neap: 731 ns at 64 KiB, 912 ns at 1 MiB."), "{text}");

@@ -216,7 +216,7 @@ mod tests {
 
     // Would catch a shortfall that is passed over, or shown without its figures.
     #[test]
-    fn a_shortfall_is_told() {
+    fn a_shortfall_is_reported() {
         let view = view(&[("neap", &[20.0; 5]), ("glibc", &[40.0; 5]), ("other", &[10.0; 5])]);
         let judged = rank(&view, WALL, Better::Less);
         let text = "neap is second of 3 with 20 ms; other has the least with 10 ms (neap: 2 times)";

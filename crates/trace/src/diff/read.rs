@@ -15,7 +15,7 @@ pub enum Unreadable {
     Empty,
     /// It is a trace in a format that does not keep all that is compared.
     Format(&'static str),
-    /// It is none of neap's.
+    /// neap did not write it.
     NotATrace,
     /// It cannot be read, is cut, or is not in the version that this neap reads.
     Json(serde_json::Error),
@@ -132,7 +132,7 @@ impl ById {
     }
 }
 
-/// An empty name is none, as in the other format.
+/// An empty name counts as missing, as in the other format.
 fn named(name: &str) -> Option<&str> {
     Some(name).filter(|name| !name.is_empty())
 }

@@ -181,7 +181,7 @@ impl Tracker {
         self.place(time, pid, start, end, id);
     }
 
-    /// Puts a row at a range of addresses; what was there before is not any more.
+    /// Puts a row at a range of addresses; it replaces what was there before.
     fn place(&mut self, time: u64, pid: u32, start: u64, end: u64, id: MappingId) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         for gone in process.space.map(start, end, id) {

@@ -93,7 +93,7 @@ struct ThreadState {
 struct ProcessState {
     id: ProcessId,
     space: Space,
-    /// What may hold code, and what was there last where nothing may any more.
+    /// What may hold code, and what was there last where no code may be now.
     code: Space,
     /// The rows of its own mappings.
     rows: Rows,
@@ -230,7 +230,7 @@ impl Tracker {
             )
         });
         let sizes = (self.without_sizes && !self.begins).then(|| {
-            "sizes of pages, which the kernel tells from Linux 5.11 on: copies and huge pages are not told apart"
+            "sizes of pages, which the kernel tells from Linux 5.11 on: copies and huge pages are not distinguished"
                 .to_owned()
         });
         [unkept, late, sizes].into_iter().flatten().collect()

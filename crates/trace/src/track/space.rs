@@ -43,7 +43,7 @@ impl Space {
         self.ranges.range(address..).next().map(|(&start, &(_, id))| (start, id))
     }
 
-    /// Maps a range; what was there before is not any more. Returns what is gone altogether.
+    /// Maps a range; it replaces what was there before. Returns what is gone altogether.
     pub fn map(&mut self, start: u64, end: u64, id: MappingId) -> Vec<MappingId> {
         let gone = self.unmap(start, end);
         if start < end {

@@ -193,7 +193,7 @@ fn fork_and_exec() {
 
 /// Catches a trace that does not tell that records came late, or that a kernel does not tell the sizes of pages.
 #[test]
-fn what_is_missing_is_told() {
+fn what_is_missing_is_reported() {
     let lines = |sizes: bool, begins: bool, late: u64| {
         let mut tracker = Tracker::default();
         if begins {
