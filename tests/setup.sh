@@ -27,6 +27,7 @@ want libc6-dev /usr/include/stdio.h
 want g++ c++
 want binutils readelf
 want lld ld.lld
+want musl-tools musl-gcc
 want mold mold
 want cmake cmake
 want make make
@@ -71,7 +72,6 @@ want_long vim vim
 want_long memcached memcached
 want_long haproxy /usr/sbin/haproxy
 want_long apache2 /usr/sbin/apache2
-want_long musl-tools musl-gcc
 want_long debootstrap debootstrap
 want_long qemu-system-x86 qemu-system-x86_64
 want_long openssh-server /usr/sbin/sshd

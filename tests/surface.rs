@@ -157,11 +157,11 @@ fn exports() -> Outcome {
 /// lock or change errno where neap calls it. A library in front of the C library may replace each of them: the helper thread
 /// calls only the plain memory ones.
 const IMPORTS: &[(&str, &str)] = &[
-    ("__clone", "the other name of clone, which neap exports (`calls.rs`)"),
     ("__cxa_finalize", "the compiler's start-up code; weak"),
+    ("__environ", "the environment, which musl does not pass to constructors; weak"),
     ("__errno_location", "errno on failure"),
     ("__gmon_start__", "the compiler's start-up code; weak"),
-    ("__register_atfork", "fork handlers, once, outside of calls"),
+    ("__register_atfork", "fork handlers, once, outside of calls; weak, as musl has none"),
     ("_ITM_deregisterTMCloneTable", "the compiler's start-up code; weak"),
     ("_ITM_registerTMCloneTable", "the compiler's start-up code; weak"),
     ("_ZSt15get_new_handlerv", "the program's new handler; weak"),

@@ -1,9 +1,11 @@
 //! Link options of libneap.so.
 
 /// Functions of the C library in whose place those of `src/older.rs` are called.
-const OLDER: [&str; 7] = [
+const OLDER: [&str; 9] = [
+    "__clone",
     "dlclose",
     "dlvsym",
+    "pthread_atfork",
     "pthread_create",
     "pthread_join",
     "pthread_key_create",

@@ -3,10 +3,12 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
-/* Lets the process have `more` bytes of address space on top of what it has. */
+/* Lets the process have `more` bytes of address space on top of what it has. What an allocator has only reserved goes
+   back at the first limit. */
 static void limit_to(size_t more) {
-    size_t now = (size_t)status_kib("VmSize:") << 10;
-    struct rlimit limit = {now + more, RLIM_INFINITY};
+    struct rlimit limit = {1 << 30, RLIM_INFINITY};
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    limit.rlim_cur = ((size_t)status_kib("VmSize:") << 10) + more;
     CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
 }
 

@@ -113,6 +113,7 @@ const CHECKS: &[Step] = &[
 const LONG: &[(&str, Option<&str>, &str)] = &[
     ("tests/systems", None, "makes whole systems by debootstrap, and compiles the test programs there"),
     ("tests/arm", Some("whole"), "whole test programs and real ones, by qemu's user mode: minutes"),
+    ("tests/musl", Some("whole"), "whole test programs, and a job of seconds on musl's own malloc"),
     ("tests/programs", None, "databases, browsers and compilers: minutes, and a GiB of packages"),
     ("crates/ranges/pool", Some("one_gibibyte"), "the kernel may take ten seconds to find 1 GiB that hangs together"),
     ("tests/exact", Some("totals"), "ten programs twice, of which some take ten seconds"),

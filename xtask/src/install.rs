@@ -1,6 +1,7 @@
-//! `cargo xtask install`: the library, the command, header, pkg-config file, manual pages and completions, where a system
+//! `cargo xtask install`: the libraries, the command, header, pkg-config file, manual pages and completions, where a system
 //! wants them.
 
+use crate::object;
 use crate::place::root;
 use crate::release;
 use anyhow::{Context, Result, ensure};
@@ -45,6 +46,9 @@ pub fn main(args: Args) -> Result<()> {
     ensure!(args.prefix.is_absolute(), "--prefix {} is not absolute: give the whole path", args.prefix.display());
     build(args.order)?;
     let base = put_all(&args.prefix, args.destdir.as_deref(), &args.libdir)?;
+    let built = root().join("target/release");
+    object::make(&built, "")?;
+    put(&fs::read(built.join("neap.o"))?, &base.join(&args.libdir).join("neap.o"), 0o644)?;
     println!("installed neap {VERSION} below {}", base.display());
     Ok(())
 }

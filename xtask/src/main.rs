@@ -15,6 +15,7 @@ mod links;
 mod mutants;
 mod mutation;
 mod nightly;
+mod object;
 mod package;
 mod peers;
 mod place;
@@ -42,6 +43,8 @@ enum Command {
     Ci(ci::Args),
     /// Install library, command, header, pkg-config file, manual pages and completions
     Install(install::Args),
+    /// Make neap.o of a release build, for static programs with musl
+    Object(object::Args),
     /// Build packages for Debian and Fedora, a wheel, and an archive, in target/package
     Package(package::Args),
     /// Build the command with a layout by `neap order`: its start touches fewer pages
@@ -79,6 +82,7 @@ fn main() -> ExitCode {
         Command::Book(args) => book::main(args),
         Command::Ci(args) => ci::main(args),
         Command::Install(args) => install::main(args),
+        Command::Object(args) => object::main(&args),
         Command::Package(args) => package::main(args),
         Command::Release(args) => release::main(args),
         Command::Peers(args) => peers::main(args),

@@ -70,6 +70,10 @@ fn programs_build_and_run() {
     check(prefix, "c23", &flags("cc", &["-std=gnu2x", "-Wno-pedantic"]), &shared);
     check(prefix, "c++17", &flags("c++", &["-std=c++17", "-x", "c++"]), &shared);
     check(prefix, "archive", &flags("cc", &["-std=c11"]), &archive);
+    // Skipped where there is no compiler for musl.
+    if Command::new("musl-gcc").arg("--version").output().is_ok() {
+        check(prefix, "musl", &["musl-gcc", "-static", "-std=c11"], &[prefix.join("lib/neap.o").display().to_string()]);
+    }
     check(prefix, "static", &["cc", "-static", "-std=c11"], &archive);
     let config = std::fs::read_to_string(prefix.join("lib/pkgconfig/neap.pc")).expect("neap.pc");
     assert!(config.contains(&format!("prefix={}\n", prefix.display())) && !config.contains('@'), "{config}");

@@ -89,7 +89,7 @@ fn programs_for_other_c_libraries_are_refused() {
     let neap = Neap::new();
     let source = "int main(void) { return 0; }\n";
     for (name, linker, status, words) in [
-        ("musl", "/lib/ld-musl-x86_64.so.1", 126, ["not glibc", "ld-musl"]),
+        ("other", "/lib/ld-uClibc.so.1", 126, ["neither glibc nor musl", "ld-uClibc"]),
         ("absent", "/no/such/ld-linux.so.2", 127, ["dynamic linker", "/no/such"]),
     ] {
         let flag = format!("-Wl,--dynamic-linker={linker}");

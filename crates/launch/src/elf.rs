@@ -90,7 +90,7 @@ fn inspect_native<'data, R: ReadRef<'data>>(data: R) -> Result<Loadable, Fault> 
     for segment in segments {
         if let Some(path) = segment.interpreter(endian, data)? {
             let path = PathBuf::from(OsStr::from_bytes(path));
-            if !is_glibc_linker(&path) {
+            if !is_linker_of_neap(&path) {
                 return Err(Fault::Refusal(Refusal::OtherLibc(path)));
             }
             // A program whose symbols cannot be read is for the dynamic linker to judge.
@@ -117,9 +117,11 @@ fn inspect_native<'data, R: ReadRef<'data>>(data: R) -> Result<Loadable, Fault> 
     Err(Fault::Refusal(Refusal::Static { pie: false }))
 }
 
-/// Whether a path names glibc's dynamic linker: `ld-linux-x86-64.so.2` on every distribution, wherever it lies.
-fn is_glibc_linker(path: &Path) -> bool {
-    path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"ld-linux"))
+/// Whether a path names the dynamic linker of glibc or musl: `ld-linux-x86-64.so.2` or `ld-musl-x86_64.so.1` on every
+/// distribution, wherever it lies.
+fn is_linker_of_neap(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    name.starts_with(b"ld-linux") || name.starts_with(b"ld-musl-")
 }
 
 /// A name for people.
@@ -156,7 +158,7 @@ mod tests {
     #[test]
     fn an_ordinary_program_is_accepted() {
         match inspect(own_program().as_slice()) {
-            Ok(Loadable::Interpreter(path)) => assert!(is_glibc_linker(&path)),
+            Ok(Loadable::Interpreter(path)) => assert!(is_linker_of_neap(&path)),
             other => panic!("{other:?}"),
         }
     }
@@ -184,12 +186,14 @@ mod tests {
         }
     }
 
-    /// Catches musl's dynamic linker taken for glibc's.
+    /// Catches programs on musl that are refused, and those on other C libraries that are not.
     #[test]
-    fn other_dynamic_linkers_are_told_apart() {
+    fn dynamic_linkers_are_told_apart() {
         let mut file = own_program();
         let at = file.windows(10).position(|w| w == b"/ld-linux-").expect("the interpreter is in the file");
         file[at..at + 10].copy_from_slice(b"/ld-musl-x");
+        assert!(matches!(inspect(file.as_slice()), Ok(Loadable::Interpreter(_))));
+        file[at..at + 10].copy_from_slice(b"/ld-uClibc");
         assert!(matches!(inspect(file.as_slice()), Err(Refusal::OtherLibc(_))));
     }
 

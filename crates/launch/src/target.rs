@@ -214,10 +214,10 @@ fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
         ))
         .remedy("use a neap that was built for that processor"),
         Refusal::OtherLibc(linker) => Error::cannot_run(format!(
-            "cannot run {shown} under neap: its C library is not glibc (its dynamic linker is {}), and libneap.so is built for glibc",
+            "cannot run {shown} under neap: its C library is neither glibc nor musl (its dynamic linker is {})",
             linker.display()
         ))
-        .remedy("use a build of the program for glibc"),
+        .remedy("use a build of the program for glibc or musl"),
         Refusal::Sanitized(sanitizer) => Error::cannot_run(format!(
             "cannot run {shown} under neap: it is built with {}, which works only with its own malloc",
             sanitizer.name

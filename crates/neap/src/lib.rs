@@ -32,7 +32,7 @@
 //!
 //! # Where it runs
 //!
-//! x86-64 Linux with glibc, threads and fork included. The crate is `no_std` and may depend on `neap-core`, `neap-sys`,
+//! x86-64 and 64-bit Arm, Linux with glibc or musl, threads and fork included. The crate is `no_std` and may depend on `neap-core`, `neap-sys`,
 //! `neap-control`, `neap-ranges` and `neap-options` only.
 #![no_std]
 

@@ -16,7 +16,7 @@ use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::misuse::Call;
-use neap_sys::{call, errno, global};
+use neap_sys::{call, errno, global, musl};
 
 /// Every block of neap's of at least 16 bytes is aligned to this.
 const ALIGN: usize = 16;
@@ -50,7 +50,7 @@ fn calloc(count: usize, size: usize) -> *mut c_void {
 }
 
 /// C: a block of at least `size` bytes with the contents of `p`, whose life ends. As in glibc, a `size` of 0 frees
-/// `p` and returns NULL.
+/// `p` and returns NULL; with musl it stands for 1, as there.
 ///
 /// # Safety
 /// `p` must be NULL or a live block.
@@ -62,6 +62,9 @@ unsafe fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     // SAFETY: realloc's contract: `p` is a live block, of neap or of another allocator.
     unsafe {
         if size == 0 {
+            if musl::is_here() {
+                return realloc(p, 1);
+            }
             free(p);
             return null_mut();
         }

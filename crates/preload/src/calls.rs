@@ -14,7 +14,7 @@
 use crate::lookup::{self, Scope};
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use neap_sys::global::NEAP;
-use neap_sys::{arch, errno, guards, may_read, program};
+use neap_sys::{arch, errno, guards, may_read, musl, program};
 
 /// Whether the functions by which the program gives itself a filter are those of this file. They are not if the program
 /// has opened neap itself, so that neap comes behind the C library, or if another library is in front, which may not
@@ -166,7 +166,8 @@ calls! {
     prlimit64(process: libc::pid_t, resource: c_int, new: *const c_void, old: *mut c_void) -> c_int
         = libc::SYS_prlimit64, [process, resource, new, old];
     /// POSIX: what may be done with OS pages.
-    mprotect(p: *mut c_void, len: usize, protection: c_int) -> c_int = libc::SYS_mprotect, [p, len, protection];
+    mprotect(p: *mut c_void, len: usize, protection: c_int) -> c_int = libc::SYS_mprotect,
+        [musl::start_of_page(p.expose_provenance()), musl::to_end_of_page(p.addr(), len), protection];
     /// Linux: the same, and a key. As in the C library: kernels without keys have no such call.
     pkey_mprotect(p: *mut c_void, len: usize, protection: c_int, key: c_int) -> c_int
         = if key == -1 { libc::SYS_mprotect } else { libc::SYS_pkey_mprotect }, [p, len, protection, key];
@@ -246,7 +247,7 @@ pub unsafe extern "C" fn clone(
     child: *mut c_void,
 ) -> c_int {
     // SAFETY: the C library's function under its other name, with the contract of this one.
-    let call = |f, arg| unsafe { __clone(f, stack, flags, arg, parent, tls, child) };
+    let call = |f, arg| musl::result_of_clone(unsafe { __clone(f, stack, flags, arg, parent, tls, child) });
     // Only the parent returns from this call.
     match f {
         Some(f) if !shares_memory(flags as usize) => {

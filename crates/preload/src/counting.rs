@@ -9,7 +9,7 @@ use neap_control::options::COUNTERS;
 use neap_core::watch::Reason;
 use neap_counters::Counters;
 use neap_sys::global::NEAP;
-use neap_sys::{call, filter, page, thread, watch};
+use neap_sys::{call, filter, musl, page, thread, watch};
 
 /// Starts to count, in a new file in `directory`; false if there can be none.
 pub fn start(directory: &CStr) -> bool {
@@ -19,8 +19,8 @@ pub fn start(directory: &CStr) -> bool {
     }
     let Some(page) = page::in_directory(&COUNTERS) else { return false };
     publish(page);
-    // SAFETY: pthread_atfork takes a function that stays as long as the library.
-    unsafe { libc::pthread_atfork(None, None, Some(in_child)) };
+    // SAFETY: the function stays as long as the library.
+    unsafe { musl::register_fork_handlers(None, None, Some(in_child)) };
     watch::set(Reason::Counts, true);
     true
 }

@@ -11,7 +11,7 @@ use crate::{c, foreign};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use neap_sys::global::NEAP;
-use neap_sys::{arch, errno};
+use neap_sys::{arch, errno, musl};
 use rustix::mm::{self, MprotectFlags};
 
 /// The C library's functions that take or make blocks, or say something of them.
@@ -52,7 +52,7 @@ static STATE: AtomicU8 = AtomicU8::new(0);
 
 /// What neap does before each dlopen. Returns null, so that the C library's dlopen comes next.
 extern "C" fn before(_: *const c_char, flags: c_int) -> *mut c_void {
-    if flags & libc::RTLD_DEEPBIND != 0 && STATE.load(Ordering::Acquire) != DONE {
+    if flags & libc::RTLD_DEEPBIND != 0 && !musl::is_here() && STATE.load(Ordering::Acquire) != DONE {
         errno::kept(redirect_once);
     }
     core::ptr::null_mut()

@@ -10,7 +10,7 @@ use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use neap_core::misuse::{self, Call};
 use neap_sys::global::NEAP;
-use neap_sys::{call, errno};
+use neap_sys::{call, errno, musl};
 
 /// The lowest address of blocks in the C library's main heap: the end of the program in memory, behind which the kernel
 /// puts the break. Where the kernel did not load the program itself (`ld.so PROGRAM`), the break lies elsewhere: then
@@ -98,7 +98,7 @@ impl<F: Copy> Next<F> {
 
     /// The function, if `p` is plausibly its allocator's block; else the process ends.
     fn to_take(&self, name: &CStr, p: *mut u8, call: Call) -> F {
-        if !NEAP.policy.foreign_abort() && is_glibc_block(p) {
+        if !NEAP.policy.foreign_abort() && !musl::is_here() && is_glibc_block(p) {
             // SAFETY: `F` is the type of the C library's function of this name.
             if let Some(function) = unsafe { lookup::function(self.find(name)) } {
                 return function;

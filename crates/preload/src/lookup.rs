@@ -4,6 +4,7 @@
 use crate::older;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
+use neap_sys::arch;
 
 /// The objects that are searched: a handle, which must stay open.
 #[derive(Clone, Copy)]
@@ -16,6 +17,7 @@ impl Scope {
     pub const BEHIND: Scope = Scope(libc::RTLD_NEXT);
 }
 
+type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
 /// The function at an address that a look-up returned; `None` for null.
@@ -47,8 +49,12 @@ pub fn symbol(scope: Scope, name: &CStr) -> *mut c_void {
 pub fn symbol_of_libc(scope: Scope, name: &CStr) -> *mut c_void {
     // The first version on x86-64, the first on arm64, and the one since which dlsym is in libc.so.
     for version in [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"] {
-        // SAFETY: dlvsym takes a handle that is open or stands for a scope, and two strings.
-        let found = unsafe { libc::dlvsym(scope.0, name.as_ptr(), version.as_ptr()) };
+        // SAFETY: the function of this name has this type; static programs on musl have none. It takes a handle that is
+        // open or stands for a scope, and two strings.
+        let found = unsafe {
+            function::<Dlvsym>(arch::weak!("dlvsym"))
+                .map_or(core::ptr::null_mut(), |dlvsym| dlvsym(scope.0, name.as_ptr(), version.as_ptr()))
+        };
         if !found.is_null() {
             return found;
         }

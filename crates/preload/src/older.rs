@@ -1,16 +1,18 @@
-//! The functions of the C library that lie in libpthread.so.0 and libdl.so.2 up to glibc 2.33, and in libc.so.6 since.
+//! The functions of the C library that lie in libpthread.so.0 and libdl.so.2 up to glibc 2.33, and in libc.so.6 since;
+//! and two that only one of glibc and musl has.
 //!
 //! A reference to one of them would bind to the version of the C library that neap is linked with, GLIBC_2.34 or newer,
 //! and an older one would refuse to load the library. So in `libneap.so` the linker puts the functions below in their
 //! place (`build.rs`). They find the C library's in the tables of the objects that are loaded, at the first call. Up to
-//! glibc 2.33 there may be none: a program without threads has no libpthread.so.0. `libneap.a` is linked with the C
+//! glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all but dlvsym. `libneap.a` is linked with the C
 //! library that it will run on, and uses that one's functions directly.
 
+use crate::lookup;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
-use neap_sys::symbol_in;
+use neap_sys::{errno, musl, symbol_in};
 
 /// The C library's function of this name; null where it is not loaded (yet).
 fn find(name: &CStr, cell: &AtomicPtr<c_void>) -> *mut c_void {
@@ -28,7 +30,10 @@ const OF_LIBC: [&[u8]; 3] = [b"libc.so.6", b"libpthread.so.0", b"libdl.so.2"];
 
 /// The function of this name in the C library, wherever in it; null where no loaded object of it has that.
 pub fn function_of_libc(name: &CStr) -> *mut c_void {
-    first(name, &mut |path, _| OF_LIBC.contains(&path.rsplit(|&byte| byte == b'/').next().unwrap_or(path)))
+    first(name, &mut |path, _| {
+        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+        OF_LIBC.contains(&file) || musl::is_name(file)
+    })
 }
 
 /// The function of this name in the first object that has it, in the order of loading; null where none has it. Objects up
@@ -104,13 +109,57 @@ macro_rules! in_place_of {
     };
 }
 
+type Child = extern "C" fn(*mut c_void) -> c_int;
+/// `clone` and `__clone`.
+type Clone = unsafe extern "C" fn(
+    Option<Child>,
+    *mut c_void,
+    c_int,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+) -> c_int;
+
+/// glibc's `__clone`, or musl's `clone`, whose result is turned into that of musl's `__clone`.
+unsafe extern "C" fn other_clone(
+    f: Option<Child>,
+    stack: *mut c_void,
+    flags: c_int,
+    arg: *mut c_void,
+    parent: *mut c_void,
+    tls: *mut c_void,
+    child: *mut c_void,
+) -> c_int {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    let is_musl = musl::is_here();
+    let found = find(if is_musl { c"clone" } else { c"__clone" }, &FOUND);
+    // SAFETY: both functions have this type; as the caller promises.
+    let Some(clone) = (unsafe { lookup::function::<Clone>(found) }) else { return -libc::ENOSYS };
+    // SAFETY: as the caller promises.
+    let result = unsafe { clone(f, stack, flags, arg, parent, tls, child) };
+    if result < 0 && is_musl { -errno::get() } else { result }
+}
+
+core::arch::global_asm!(
+    ".hidden neap___clone",
+    ".globl neap___clone",
+    ".set neap___clone, {own}",
+    own = sym other_clone,
+);
+
 type Start = extern "C" fn(*mut c_void) -> *mut c_void;
+type Handler = Option<unsafe extern "C" fn()>;
 type AtEnd = Option<unsafe extern "C" fn(*mut c_void)>;
 
 in_place_of!(c"dlclose", "neap_dlclose", dlclose(handle: *mut c_void) -> c_int, -1);
 in_place_of!(
     c"dlvsym", "neap_dlvsym",
     dlvsym(handle: *mut c_void, name: *const c_char, version: *const c_char) -> *mut c_void, null_mut()
+);
+in_place_of!(
+    c"pthread_atfork", "neap_pthread_atfork",
+    pthread_atfork(before: Handler, parent: Handler, child: Handler) -> c_int, libc::ENOSYS
 );
 in_place_of!(
     c"pthread_create", "neap_pthread_create",

@@ -6,10 +6,7 @@
 use core::ffi::c_int;
 use core::fmt::Write;
 use neap_core::text::Text;
-use neap_sys::{call, profile};
-
-/// The first real-time signal that the C library leaves to programs: its SIGRTMIN.
-const FIRST_REAL_TIME: c_int = 34;
+use neap_sys::{call, musl, profile};
 
 /// The number of the signal of a name of the option.
 fn number(name: &str) -> Option<c_int> {
@@ -18,7 +15,7 @@ fn number(name: &str) -> Option<c_int> {
         "usr2" => Some(libc::SIGUSR2),
         _ => {
             let place: c_int = name.strip_prefix("rtmin+")?.parse().ok()?;
-            Some(FIRST_REAL_TIME + place)
+            Some(musl::first_real_time_signal() + place)
         }
     }
 }

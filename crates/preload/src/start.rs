@@ -9,14 +9,14 @@ use neap_core::text::Text;
 use neap_options::glibc::{By, Effect, Target};
 use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
 use neap_sys::guards::{self, Mode};
-use neap_sys::{call, pressure, profile, thread, watch};
+use neap_sys::{call, musl, pressure, profile, thread, watch};
 
-/// glibc calls the functions of this section with the arguments of main.
+/// The C library calls the functions of this section; glibc with the arguments of main.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
-/// glibc calls these when the process ends, unless by `_exit` or a signal.
+/// The C library calls these when the process ends, unless by `_exit` or a signal.
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = counting::finish;
@@ -28,6 +28,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     foreign::start();
     c::start();
     thread::watch_fork();
+    let environment = musl::environment(environment);
     if call::auxiliary(libc::AT_SECURE) != 0 || environment.is_null() {
         return;
     }

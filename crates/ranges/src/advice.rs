@@ -25,6 +25,9 @@ pub enum Advice {
     Free = 6,
 }
 
+/// The kernel's number (Linux 6.1); the crate libc has no name for it with musl.
+const MADV_COLLAPSE: libc::c_int = 25;
+
 impl Advice {
     /// The advice of this number.
     pub fn from_number(number: u32) -> Option<Advice> {
@@ -37,7 +40,7 @@ impl Advice {
         match self {
             Advice::Huge => libc::MADV_HUGEPAGE,
             Advice::NoHuge => libc::MADV_NOHUGEPAGE,
-            Advice::Collapse => libc::MADV_COLLAPSE,
+            Advice::Collapse => MADV_COLLAPSE,
             Advice::Cold => libc::MADV_COLD,
             Advice::PageOut => libc::MADV_PAGEOUT,
             Advice::Free => libc::MADV_DONTNEED,

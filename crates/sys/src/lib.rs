@@ -3,6 +3,7 @@
 //! | layer, from below | what is there |
 //! |---|---|
 //! | [`arch`], `slot` | all that depends on the processor; each thread's slot in thread storage |
+//! | [`musl`] | what musl does otherwise than glibc |
 //! | `system`, `observe` | plain functions over system calls; what a process shows to observers |
 //! | `helper` | how the helper thread runs |
 //! | [`guards`] | samples beside inaccessible OS pages, and the handler of SIGSEGV that reports errors on them |
@@ -24,6 +25,7 @@ pub mod guards;
 mod helper;
 pub mod hooks;
 pub mod linux;
+pub mod musl;
 mod observe;
 pub mod profile;
 pub mod program;

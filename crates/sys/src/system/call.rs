@@ -59,9 +59,16 @@ pub fn plain<const N: usize>(call: Plain, arguments: [usize; N]) -> isize {
     unsafe { arch::syscall(call as usize, all) }
 }
 
+/// The type of a limit's name, which differs between C libraries.
+#[cfg(target_env = "gnu")]
+pub type Resource = libc::__rlimit_resource_t;
+/// As above.
+#[cfg(not(target_env = "gnu"))]
+pub type Resource = core::ffi::c_int;
+
 /// A limit of a process (0: this one) that is in force; `None` if the system does not answer: a filter may refuse the
 /// question, for which the call of rustix has no answer.
-pub fn limit_of(process: u32, resource: libc::__rlimit_resource_t) -> Option<u64> {
+pub fn limit_of(process: u32, resource: Resource) -> Option<u64> {
     let mut limit = [libc::RLIM_INFINITY; 2];
     let at = (&raw mut limit).expose_provenance();
     let arguments = [process as usize, resource as usize, 0, at, 0, 0];
@@ -71,7 +78,7 @@ pub fn limit_of(process: u32, resource: libc::__rlimit_resource_t) -> Option<u64
 
 /// A limit of this process that is in force (RLIMIT_AS, ...). `None` where there is none, or the system does not
 /// answer.
-pub fn limit(resource: libc::__rlimit_resource_t) -> Option<u64> {
+pub fn limit(resource: Resource) -> Option<u64> {
     limit_of(0, resource).filter(|&limit| limit != libc::RLIM_INFINITY)
 }
 

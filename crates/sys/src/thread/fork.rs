@@ -3,6 +3,7 @@
 use crate::allocator::NEAP;
 use crate::arch::{self, Entered};
 use crate::helper::thread as helper;
+use crate::musl;
 use crate::observe::profile;
 use crate::slot;
 use crate::system::{cgroup, filter, space};
@@ -18,37 +19,11 @@ pub fn watch_fork() {
             space::note_owner(process);
         }
         // SAFETY: the handlers stay as long as the library, which cannot be unloaded.
-        let refused = unsafe { register(before_fork, in_parent, in_child) };
+        let refused = unsafe { musl::register_fork_handlers(Some(before_fork), Some(in_parent), Some(in_child)) };
         if refused != 0 {
             FORK_HANDLERS.store(false, Ordering::Release);
         }
     }
-}
-
-type Handler = unsafe extern "C" fn();
-
-/// glibc's pthread_atfork, without the function of that name: that one lies in each program, far from the code that
-/// runs at its start.
-///
-/// # Safety
-/// The handlers must stay.
-#[cfg(target_env = "gnu")]
-unsafe fn register(before: Handler, parent: Handler, child: Handler) -> libc::c_int {
-    unsafe extern "C" {
-        fn __register_atfork(before: Handler, parent: Handler, child: Handler, object: *const u8) -> libc::c_int;
-        // Its address stands for the object that the handlers are part of.
-        static __dso_handle: u8;
-    }
-    // SAFETY: as the caller promises.
-    unsafe { __register_atfork(before, parent, child, &raw const __dso_handle) }
-}
-
-/// # Safety
-/// The handlers must stay.
-#[cfg(not(target_env = "gnu"))]
-unsafe fn register(before: Handler, parent: Handler, child: Handler) -> libc::c_int {
-    // SAFETY: as the caller promises.
-    unsafe { libc::pthread_atfork(Some(before), Some(parent), Some(child)) }
 }
 
 /// What a fork adds to the count in a slot if it is not in a reentrant call; such a fork adds 1.

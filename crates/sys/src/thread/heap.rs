@@ -5,7 +5,8 @@
 //! The destructor of a pthread key runs at the end of a thread, and gives the heap up at once. Later destructors borrow
 //! a heap. The key has index 31, the last one that needs no memory of the C library's. Destructors run in the order of
 //! the indices, so this one runs behind those of most other keys. A value that one of those sets is handled in the same
-//! round, also in the last round.
+//! round, also in the last round. With musl the destructor has itself called once more, in the second round, as other
+//! keys may have greater indices.
 //!
 //! # Early calls
 //!
@@ -20,6 +21,7 @@
 
 use crate::allocator::NEAP;
 use crate::arch::{self, Entered};
+use crate::musl;
 use crate::slot::{self, is_heap};
 use crate::system::call;
 use crate::thread::fork::watch_fork;
@@ -213,8 +215,8 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     let Some(heap) = heap else { return false };
     // What follows may allocate, and can now: outside of the call, in a thread that has a heap.
     watch_fork();
-    // SAFETY: the key exists; the value is only not null.
-    let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(1)) };
+    // SAFETY: the key exists; the value is a number.
+    let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(musl::FIRST_ROUND)) };
     // ENOSYS: an old C library without threads (`older.rs` of the preload library).
     if seen == 0 || (seen == libc::ENOSYS && call::thread() == call::process()) {
         // The destructor will run at the thread's end, and the slot lasts until then; or the thread is the first one of
@@ -230,7 +232,7 @@ fn key() -> libc::pthread_key_t {
     if let Some(key) = KEY.load(Ordering::Acquire).checked_sub(1) {
         return key;
     }
-    let Some(new) = late_key() else { return NO_KEY };
+    let Some(new) = (if musl::is_here() { any_key() } else { late_key() }) else { return NO_KEY };
     match KEY.compare_exchange(0, new + 1, Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => new,
         Err(other) => {
@@ -239,6 +241,13 @@ fn key() -> libc::pthread_key_t {
             other - 1
         }
     }
+}
+
+/// Creates a key.
+fn any_key() -> Option<libc::pthread_key_t> {
+    let mut key = 0;
+    // SAFETY: the key's place is valid.
+    (unsafe { libc::pthread_key_create(&raw mut key, Some(end_of_thread)) } == 0).then_some(key)
 }
 
 /// Creates a key with the index [`BEST_KEY`], or the greatest one below that is free, else any. If no key is left,
@@ -265,7 +274,14 @@ fn late_key() -> Option<libc::pthread_key_t> {
     }
 }
 
-unsafe extern "C" fn end_of_thread(_: *mut c_void) {
+unsafe extern "C" fn end_of_thread(value: *mut c_void) {
+    if musl::is_first_round(value) {
+        // SAFETY: the key exists; the value is a number.
+        let again = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(musl::SECOND_ROUND)) };
+        if again == 0 {
+            return;
+        }
+    }
     while slot::has_heap() {
         match Turn::to_free() {
             Turn::Heap(lent) => {

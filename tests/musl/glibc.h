@@ -1,0 +1,16 @@
+/* What glibc declares and musl does not, for the test programs. neap has the functions of malloc with both; the program is
+   linked with empty ones of musl's name (tests/musl.rs). */
+#include <features.h>
+#include <stddef.h>
+#include <stdio.h>
+
+void *pvalloc(size_t size);
+int malloc_info(int options, FILE *stream);
+int malloc_trim(size_t pad);
+int mallopt(int parameter, int value);
+void malloc_stats(void);
+
+/* Cases that need these are left out. */
+#define RTLD_DEEPBIND 8
+#define LM_ID_NEWLM -1
+void *dlmopen(long space, const char *file, int mode);
