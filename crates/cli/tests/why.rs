@@ -496,6 +496,11 @@ fn what_is_counted_again_and_whose_it_is() {
     let written = note(&report, "/written");
     assert!(written.ends_with("changed, not written to the file yet") && !written.contains("own"), "{report:#}");
 
+    let child = Planted::start(&program, &["vfork"], &[]);
+    let report = why(&neap, child.pid);
+    let words = format!("it has the memory of its parent, process {}", child.child.id());
+    assert!(child.pid != child.child.id() && report["notes"].to_string().contains(&words), "{report:#}");
+
     let stacks = Planted::start(&program, &["stacks"], &[]);
     let report = why(&neap, stacks.pid);
     assert!(report["notes"].to_string().contains("the stacks of 2 threads are blocks of malloc"), "{report:#}");

@@ -1,9 +1,10 @@
-//! jemalloc 5.3: found by its radix tree in the data of a library or a program, then read extent by extent.
+//! jemalloc 5.1 to 5.3: found by its radix tree in the data of a library or a program, then read extent by extent.
 //!
 //! The tree has a root of 2^18 pointers, for bits 30 to 47 of addresses; each leaf has 2^18 words for bits 12 to 29. A word
 //! is a pointer to an extent's record in the middle, its size class in the highest 16 bits, and flags in the lowest 7. The
 //! record has the extent's address, size and state, and for a slab a bit for each block, set while it is free. So a pointer
-//! whose leaf leads to a record with the very address that the leaf's index says is the tree's for sure.
+//! whose leaf leads to a record with the very address that the leaf's index says is the tree's for sure. Versions differ in
+//! where the record has state, class and number of free blocks: the word has the class too, which tells them apart.
 
 use crate::data::{data, mentions};
 use crate::radix::{Seen, Tree, is_anonymous};
@@ -20,24 +21,43 @@ const RECORD: usize = 128;
 const BITS: usize = 64;
 /// Extents that are read.
 const MOST: u32 = 1 << 24;
+/// Where a version has its fields: shifts in the first word of a record, and the mask of the state.
+#[derive(Debug)]
+struct Layout {
+    name: &'static str,
+    state: (u32, u64),
+    class: u32,
+    free: u32,
+    /// Bits of a leaf's word that are flags, below the pointer: where they have room for it, the state too.
+    flags: u64,
+}
+
+const LAYOUTS: [Layout; 2] = [
+    Layout { name: "jemalloc 5.3", state: (17, 7), class: 20, free: 28, flags: 0x7f },
+    Layout { name: "jemalloc 5.2", state: (16, 3), class: 18, free: 26, flags: 0x3f },
+];
 /// Unit and alignment of the allocator's own memory.
 const BASE: u64 = 2 << 20;
 
 /// The heaps of all copies of jemalloc in a process.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let mut heaps = Vec::new();
-    let page = |word: u64| {
+    let page = |layout: &Layout, word: u64| {
         let mut bytes = [0; RECORD];
-        let is_read = is_anonymous(mappings, record_of(word)) && copy(memory, record_of(word), &mut bytes);
-        let record = is_read.then(|| Record::parse(&bytes)).flatten()?;
-        (record.state == word >> 2 & 7 && is_anonymous(mappings, record.address)).then_some(record.address >> 12)
+        let at = layout.record(word);
+        let is_read = is_anonymous(mappings, at) && copy(memory, at, &mut bytes);
+        let record = is_read.then(|| Record::parse(layout, &bytes)).flatten()?;
+        // A slab of the first class may look the same in two versions.
+        let fits = record.class != 0 && record.fits(layout, word) && is_anonymous(mappings, record.address);
+        fits.then_some(record.address >> 12)
     };
     for (mapping, range) in data(mappings) {
         if range.end - range.start < 8 * TREE.root || !mentions(files, mapping, b"jemalloc") {
             continue;
         }
-        let Some(root) = TREE.find(memory, mappings, &range, &page) else { continue };
-        let mut walk = Walk { memory, splits: BTreeMap::new(), bases: Vec::new(), extents: 0, end: 0, torn: 0 };
+        let found = |layout| Some((layout, TREE.find(memory, mappings, &range, &|word| page(layout, word))?));
+        let Some((layout, root)) = LAYOUTS.iter().find_map(found) else { continue };
+        let mut walk = Walk { memory, layout, splits: BTreeMap::new(), bases: Vec::new(), extents: 0, end: 0, torn: 0 };
         TREE.each(memory, mappings, root, &mut |seen| match seen {
             Seen::Leaf(leaf) => walk.own(leaf),
             Seen::Word { page, word } => walk.word(page, word),
@@ -61,29 +81,39 @@ struct Record {
 }
 
 impl Record {
-    fn parse(bytes: &[u8]) -> Option<Record> {
+    fn parse(layout: &Layout, bytes: &[u8]) -> Option<Record> {
         let (bits, address, size) = (word(bytes, 0)?, word(bytes, 8)?, word(bytes, 16)? & !4095);
         let record = Record {
             address: address & !4095,
             size,
             arena: bits & 0xfff,
             is_slab: bits >> 12 & 1 == 1,
-            state: bits >> 17 & 7,
-            class: bits >> 20 & 0xff,
-            free: bits >> 28 & 0x3ff,
+            state: bits >> layout.state.0 & layout.state.1,
+            class: bits >> layout.class & 0xff,
+            free: bits >> layout.free & 0x3ff,
         };
         (size != 0 && size < 1 << 47 && record.address != 0 && record.address.checked_add(size)? < 1 << 47)
             .then_some(record)
     }
+
+    /// Whether it is what a word of a leaf says of it.
+    fn fits(&self, layout: &Layout, word: u64) -> bool {
+        self.class == word >> 48
+            && u64::from(self.is_slab) == word & 1
+            && (layout.flags < 0x7f || self.state == word >> 2 & 7)
+    }
 }
 
-/// The record that a leaf's word points to.
-fn record_of(word: u64) -> u64 {
-    word & 0xffff_ffff_ff80
+impl Layout {
+    /// The record that a leaf's word points to.
+    fn record(&self, word: u64) -> u64 {
+        word & 0xffff_ffff_ffff & !self.flags
+    }
 }
 
 struct Walk<'a> {
     memory: &'a dyn Memory,
+    layout: &'static Layout,
     /// By arena.
     splits: BTreeMap<u64, (Split, Vec<Range<u64>>)>,
     /// The allocator's own memory.
@@ -100,12 +130,12 @@ impl Walk<'_> {
     fn word(&mut self, page: u64, word: u64) {
         let mut bytes = [0; RECORD];
         if self.extents < MOST
-            && copy(self.memory, record_of(word), &mut bytes)
-            && let Some(record) = Record::parse(&bytes)
+            && copy(self.memory, self.layout.record(word), &mut bytes)
+            && let Some(record) = Record::parse(self.layout, &bytes)
             && record.address == page << 12
         {
             self.extents += 1;
-            self.own(record_of(word));
+            self.own(self.layout.record(word));
             if record.address < self.end {
                 self.torn += 1;
                 return;
@@ -179,7 +209,7 @@ impl Walk<'_> {
 
     fn heap(mut self, mapping: &Mapping) -> Heap {
         let mut heap = Heap {
-            allocator: "jemalloc 5.3".to_string(),
+            allocator: self.layout.name.to_string(),
             library: mapping.file().map(str::to_string),
             ..Heap::default()
         };

@@ -82,6 +82,13 @@ fn jemalloc_5_3() {
     assert!(heap.parts.iter().any(|part| part.name == "metadata" && part.resident_bytes > 0), "{heap:?}");
 }
 
+/// Catches records of 5.1 and 5.2 that are read as those of 5.3: live slabs would be free extents.
+#[test]
+fn jemalloc_5_2() {
+    let heap = other("jemalloc-5.2", "jemalloc 5.2", Some(64));
+    assert!(heap.doubts.len() == 1, "{:?}", heap.doubts);
+}
+
 /// Catches pages up to version 2.1.6, whose records do not say where they begin.
 #[test]
 fn mimalloc_2_0() {

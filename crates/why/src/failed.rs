@@ -66,6 +66,16 @@ fn gone(pid: u32) -> Error {
 fn denied(pid: u32) -> Error {
     use std::os::unix::fs::MetadataExt;
     let owner = fs::metadata(format!("/proc/{pid}")).map_or(0, |metadata| metadata.uid());
+    denied_by(pid, owner, neap_launch::sys::Identity::current().euid)
+}
+
+fn denied_by(pid: u32, owner: u32, own: u32) -> Error {
+    if owner == own && own != 0 {
+        return Error::failed(format!(
+            "process {pid} may not be read by its own user: it has rights that this one lacks, or forbids it (PR_SET_DUMPABLE)"
+        ))
+        .remedy("run neap as root: sudo neap why");
+    }
     let error = Error::failed(format!("no permission to read process {pid}, which belongs to user {owner}"));
     error.remedy("run neap as that user, or as root: sudo neap why; in a container with --cap-add SYS_PTRACE")
 }
@@ -117,6 +127,9 @@ mod tests {
         assert!(gone.contains("there is no process") && gone.contains("hint:"), "{gone}");
         let denied = unreadable(1, &ErrorKind::PermissionDenied.into()).to_string();
         assert!(denied.contains("belongs to user 0") && denied.contains("root"), "{denied}");
+        let own = denied_by(7, 1000, 1000).to_string();
+        assert!(own.contains("PR_SET_DUMPABLE") && !own.contains("as that user"), "{own}");
+        assert!(denied_by(7, 1000, 1001).to_string().contains("as that user"));
         assert!(check_proc().is_ok() && check_own(Some("7"), 7).is_ok());
         assert!(check_own(None, 7).is_err_and(|error| error.to_string().contains("mount -t proc")));
         assert!(check_own(Some("4711"), 1).is_err_and(|error| error.to_string().contains("namespace")));

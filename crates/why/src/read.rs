@@ -1,7 +1,7 @@
 //! Reads a process: from `/proc` to [`Seen`].
 
 use crate::memory::Process;
-use crate::sys::text;
+use crate::sys::{self, text};
 use crate::{failed, heaps, identity, python, repeated, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
@@ -123,6 +123,11 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
         memory_devices: parse::memory_devices(&String::from_utf8_lossy(&mounts)),
         ..Seen::default()
     };
+    let parent = parse::value(&status, "PPid").and_then(|parent| u32::try_from(parent).ok()).unwrap_or(0);
+    if effort == Effort::Full && parent > 0 && sys::have_same_memory(pid, parent) {
+        seen.notes
+            .push(format!("it has the memory of its parent, process {parent} (vfork): what is here is there too"));
+    }
     if seen.threads.is_empty() {
         seen.notes.push("its threads cannot be listed: their stacks are not known".into());
     }

@@ -18,6 +18,13 @@ pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize>
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
+/// Whether two processes have the same memory (`KCMP_VM`); false where the kernel does not say.
+pub fn have_same_memory(one: u32, other: u32) -> bool {
+    const KCMP_VM: libc::c_long = 1;
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::syscall(libc::SYS_kcmp, libc::c_long::from(one), libc::c_long::from(other), KCMP_VM, 0, 0) == 0 }
+}
+
 /// Bytes of an OS page.
 pub fn page_size() -> u64 {
     neap_launch::sys::page_size() as u64

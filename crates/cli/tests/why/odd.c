@@ -99,6 +99,17 @@ static void stacks(void) {
     while (__atomic_load_n(&said, __ATOMIC_ACQUIRE) < 2) usleep(1000);
     usleep(50000);
 }
+/* A child that has its parent's memory, until it ends. */
+static void borrow(void) {
+    if (vfork() == 0) {
+        char text[16];
+        write(1, text, snprintf(text, sizeof text, "%d\n", getpid()));
+        char byte;
+        while (read(0, &byte, 1) == 1) {}
+        _exit(0);
+    }
+    _exit(0);
+}
 static void obey(void) {
     char byte;
     while (read(0, &byte, 1) == 1) {
@@ -130,6 +141,7 @@ int main(int count, char **words) {
     if (!strcmp(how, "thrice")) thrice();
     if (!strcmp(how, "dirty")) dirty(words[2]);
     if (!strcmp(how, "stacks")) stacks();
+    if (!strcmp(how, "vfork")) borrow();
     if (!strcmp(how, "sparse")) sparse(words[2]);
     if (!strcmp(how, "name")) prctl(PR_SET_NAME, "\xff\xfe odd");
     if (strcmp(how, "again")) printf("%d\n", getpid());
