@@ -10,6 +10,7 @@
 
 mod data;
 mod glibc;
+mod google;
 mod jemalloc;
 mod memory;
 mod mimalloc;
@@ -29,6 +30,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     heaps.extend(jemalloc::find(memory, mappings, files));
     heaps.extend(musl::find(memory, mappings, files));
     heaps.extend(tcmalloc::find(memory, mappings, files));
+    heaps.extend(google::find(memory, mappings, files));
     heaps.extend(mimalloc::find(memory, mappings, files));
     heaps
 }

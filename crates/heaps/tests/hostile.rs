@@ -97,11 +97,12 @@ fn a_tree_with_one_leaf() {
     let mut fake = Fake::new(2 << 20, 4 << 20, 20_000);
     let (leaf, record, extent) = (ANONYMOUS, ANONYMOUS + (3 << 20), 0x4001_0000);
     fake.mappings.insert(0, Mapping { range: extent..extent + PAGE, ..fake.mappings[1].clone() });
-    for (offset, word) in [(8, extent), (16, PAGE)] {
+    // Of the second class, as the words of the leaf say.
+    for (offset, word) in [(0, 1 << 20), (8, extent), (16, PAGE)] {
         fake.set(record + offset, word);
     }
     for place in 16..1024 {
-        fake.set(leaf + 8 * place, record + 128 * (place & 1));
+        fake.set(leaf + 8 * place, (record + 128 * (place & 1)) | 1 << 48);
     }
     for place in 1..1 << 18 {
         fake.set(DATA + 8 * place, leaf);

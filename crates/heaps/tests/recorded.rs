@@ -115,6 +115,21 @@ fn tcmalloc_2_10() {
     assert!(heap.parts.iter().any(|part| part.split.as_ref().is_some_and(|split| split.free.resident > 0)), "{heap:?}");
 }
 
+/// Catches regions of Google's tcmalloc that are no allocator's, or not all of them.
+#[test]
+fn tcmalloc_of_google() {
+    let recording = recording("tcmalloc-google");
+    let heaps = neap_heaps::find(&recording, &recording.mappings, &recording);
+    let heap = heaps.iter().find(|heap| heap.allocator == "tcmalloc (Google's)").expect("it is found");
+    let live: u64 = recording.truth.split_whitespace().last().and_then(|bytes| bytes.parse().ok()).expect("a number");
+    let resident = |name: &str| heap.parts.iter().find(|part| part.name == name).map_or(0, |part| part.resident_bytes);
+    // It had more before, and has huge pages.
+    assert!((live..live + (8 << 20)).contains(&resident("regions")), "{live}: {heap:?}");
+    assert!(resident("metadata") > 0 && heap.library.is_some() && heap.doubts.len() == 1, "{heap:?}");
+    let blind = neap_heaps::find(&recording, &recording.mappings, &neap_heaps::NoFiles);
+    assert!(blind.iter().all(|of| of.allocator != heap.allocator), "{blind:?}");
+}
+
 /// Catches groups of musl that are read wrong, or slots that hold groups and count as live.
 #[test]
 fn musl_1_2_3() {

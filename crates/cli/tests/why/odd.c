@@ -22,9 +22,10 @@ static void leaf(void) {
     uint64_t *record = mmap((void *)0x7e1000000000, 4096, 3, ANON | MAP_FIXED, -1, 0);
     char *extent = mmap((void *)0x40010000, 4096, 3, ANON | MAP_FIXED, -1, 0);
     *extent = 1;
+    record[0] = 1 << 20;
     record[1] = (uint64_t)extent;
     record[2] = 4096;
-    for (int i = 16; i < 1 << 14; i++) leaf[i] = (uint64_t)record + 128 * (i & 1);
+    for (int i = 16; i < 1 << 14; i++) leaf[i] = ((uint64_t)record + 128 * (i & 1)) | 1UL << 48;
     for (int i = 1; i < 1 << 18; i++) root[i] = (uint64_t)leaf;
 }
 /* Files that are mapped and never touched, in a folder. */

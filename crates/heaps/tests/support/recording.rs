@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::path::Path;
 
 /// Texts that tell the version of an allocator.
-const TEXTS: [&[u8]; 1] = [b"GNU C Library"];
+const TEXTS: [&[u8]; 2] = [b"GNU C Library", b"tcmalloc_region_"];
 
 /// A process as it was at one moment.
 #[derive(Clone, Default)]

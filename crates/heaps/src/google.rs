@@ -1,0 +1,97 @@
+//! Google's tcmalloc: which mappings are its own. It reserves regions of 1 GiB at such an address, with a tag in bits 42 to
+//! 44 that says what for, and opens each from its end downward. Live and free blocks are not told apart.
+
+use crate::data::data;
+use crate::jemalloc::part;
+use crate::window::held;
+use crate::{Amount, Files, Heap, Mapping, Memory, Split};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Bytes and alignment of a region.
+const REGION: u64 = 1 << 30;
+/// What a program or a library with this allocator has in it: the name that it gives its regions.
+const TEXT: &[u8] = b"tcmalloc_region_";
+const TAG: u32 = 42;
+/// The tag of its own records.
+const METADATA: u64 = 3;
+
+/// The heap of the copy in a process: one at most, as regions do not say whose they are.
+pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
+    let regions = regions(mappings);
+    // Files are searched where there is something to own.
+    let has_text = |of: &&Mapping| matches!(files.find(of, TEXT, 0), Ok(Some(_)));
+    let mut data = data(mappings).into_iter().map(|(mapping, _)| mapping);
+    let Some(owner) = (!regions.is_empty()).then(|| data.find(has_text)).flatten() else { return Vec::new() };
+    let mut by_tag: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();
+    for range in regions {
+        by_tag.entry(range.start >> TAG & 7).or_default().push(range);
+    }
+    let parts = by_tag.into_iter().map(|(tag, ranges)| match tag {
+        METADATA => {
+            let bytes = ranges.iter().map(|range| range.end - range.start).sum();
+            let resident = ranges.iter().map(|range| held(memory, range.clone()).0).sum();
+            let metadata = Amount { blocks: ranges.len() as u64, bytes, resident };
+            part(memory, "metadata".to_owned(), ranges, Some(Split { metadata, ..Split::default() }))
+        }
+        0 => part(memory, "regions of samples".to_owned(), ranges, None),
+        2 => part(memory, "regions of cold blocks".to_owned(), ranges, None),
+        _ => part(memory, "regions".to_owned(), ranges, None),
+    });
+    let mut heap = Heap {
+        allocator: "tcmalloc (Google's)".to_owned(),
+        library: owner.file().map(str::to_owned),
+        parts: parts.collect(),
+        doubts: vec!["live and free blocks are not told apart".to_owned()],
+    };
+    heap.parts.sort_by_key(|part| std::cmp::Reverse(part.resident_bytes));
+    vec![heap]
+}
+
+/// What is open of regions: of private memory without a file that begins and ends at multiples of a region, with nothing
+/// missing between.
+fn regions(mappings: &[Mapping]) -> Vec<Range<u64>> {
+    let belongs = |of: &Mapping| of.private && of.file().is_none() && of.name.as_deref() != Some("[heap]");
+    let mut all: Vec<Range<u64>> = Vec::new();
+    let (mut start, mut end, mut open) = (0, 0, Vec::new());
+    for mapping in mappings.iter().filter(|mapping| belongs(mapping)) {
+        let range = &mapping.range;
+        if range.start != end || range.start.is_multiple_of(REGION) {
+            (start, open) = (range.start, Vec::new());
+        }
+        end = range.end;
+        if mapping.readable && mapping.writable {
+            open.push(range.clone());
+        }
+        if start.is_multiple_of(REGION) && end.is_multiple_of(REGION) {
+            all.append(&mut open);
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches memory at such places that is no region, parts that are closed, and regions behind each other.
+    #[test]
+    fn regions_are_whole() {
+        let of = |start: u64, end: u64, open: bool| Mapping {
+            range: start << 20..end << 20,
+            readable: open,
+            writable: open,
+            private: true,
+            ..Mapping::default()
+        };
+        let found = |all: &[Mapping]| regions(all).iter().map(|of| (of.start >> 20, of.end >> 20)).collect::<Vec<_>>();
+        assert_eq!(found(&[of(1024, 1984, false), of(1984, 2048, true)]), [(1984, 2048)]);
+        assert_eq!(found(&[of(1024, 1984, false), of(1984, 2047, true)]), []);
+        assert_eq!(found(&[of(1024, 1984, false), of(1985, 2048, true)]), []);
+        assert_eq!(
+            found(&[of(1023, 1024, true), of(1024, 2048, true), of(2048, 3072, true)]),
+            [(1024, 2048), (2048, 3072)]
+        );
+        assert_eq!(found(&[of(64, 128, true), of(2048, 2049, true)]), []);
+    }
+}
