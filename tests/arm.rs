@@ -7,22 +7,26 @@
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use neap_tests::system::{self, tail};
-use neap_tests::{Case, Outcome, Stop, package_dir, program, suite, target_dir};
+use neap_tests::{Case, Outcome, Run, Stop, package_dir, program, suite, target_dir};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// Debian's C library for Arm, for cross compilers.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 
-/// Tests of the surface that are left out: qemu 7 looks for minutes for room under a limit of address space, and
-/// programs with `libneap.a` start threads, with each of which the memory of qemu's own grows.
-const SURFACE: &[&str] = &["new::handler_frees", "archive::"];
-/// Tests of life that are left out. Memory of qemu's own grows with each thread and each library that is loaded. A child
+/// Tests of the surface that are left out. qemu takes limits of address space and does nothing, as they would be its own
+/// (glibc's malloc fails `limits::family` there too). The memory of qemu's own grows with each thread, as programs with
+/// `libneap.a` start.
+const SURFACE: &[&str] = &["new::handler_frees", "limits::", "archive::"];
+/// Tests of life that are left out. Memory of qemu's own grows with each thread (glibc's malloc fails `threads::storm`
+/// there too) and each library that is loaded. A child
 /// of a process with threads may find a lock of qemu's taken by a thread that it does not have, and waits for ever.
 const LIFE: &[&str] = &[
     "key_destructors",
     "threads::orphans",
+    "threads::storm",
     "dl::load_1000_times",
     "fork::while_",
     "handlers_allocate",
@@ -55,6 +59,12 @@ fn main() -> ExitCode {
         whole("whole::misuse", "misuse that is not named on Arm", "misuse", &[]),
         whole("whole::signals", "handlers that find a call half done", "signals", SIGNALS),
         Case::new("whole::programs", "a real program that does not run on neap", programs).exclusive(),
+        Case::new("whole::pages_of_4_kib", "OS pages that stay, or lose what is on them", || {
+            machine("-cloud-arm64", 4096)
+        })
+        .exclusive(),
+        Case::new("whole::pages_of_16_kib", "the same where they are larger", || machine("-arm64-16k", 16384))
+            .exclusive(),
     ])
 }
 
@@ -203,6 +213,105 @@ fn programs() -> Outcome {
         }
     }
     Ok(())
+}
+
+/// What the virtual machine runs: variables, program, case. `pages` prints figures.
+const IN_MACHINE: &[&str] = &[
+    "/pages purge",
+    "/pages calloc_by_residency",
+    "/pages holes",
+    "/pages survivors",
+    "/pages huge",
+    "NEAP_HUGE=off /pages huge",
+    "NEAP_HUGE=thp /pages huge",
+    "/idle large",
+    "/idle small",
+];
+
+/// Programs end well in a virtual machine whose kernel has OS pages of this size. qemu has no processor of this kind here,
+/// so all of it is translated. Its file system is in memory.
+fn machine(kernel: &str, page: usize) -> Outcome {
+    let qemu = program("qemu-system-aarch64")?;
+    let boot = kernels()?.join("boot");
+    let is_image = |name: &str| name.starts_with("vmlinuz-") && name.ends_with(kernel);
+    let mut images = std::fs::read_dir(&boot)?.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let image =
+        images.find(|name| is_image(name)).ok_or_else(|| Stop::Fail(format!("no kernel in {}", boot.display())))?;
+    let built = |source: &str, flags: &[&str]| -> Result<Vec<u8>, Stop> {
+        let to = target_dir().join("cross/for-machine");
+        let mut command = Command::new(compiler("clang")?);
+        command.args(["-O1", "-g", "-pthread", "-fno-builtin", "-w", "-D_GNU_SOURCE", "-I"]);
+        let source = package_dir().join(source);
+        let done = command.arg(package_dir().join("include")).args(flags).arg(source).arg("-o").arg(&to).output()?;
+        if done.status.success() { Ok(std::fs::read(to)?) } else { Err(Stop::Fail(tail(&done))) }
+    };
+    let of_libc = |name: &str| std::fs::read(Path::new(SYSROOT).join("lib").join(name));
+    let files = [
+        ("init", built("vm/init.c", &["-static"])?),
+        ("pages", built("vm/pages.c", &[])?),
+        ("idle", built("purge/idle.c", &[])?),
+        ("libneap.so", std::fs::read(library()?)?),
+        ("lib/libc.so.6", of_libc("libc.so.6")?),
+        ("lib/ld-linux-aarch64.so.1", of_libc("ld-linux-aarch64.so.1")?),
+        ("tests", IN_MACHINE.join("\n").into_bytes()),
+    ];
+    let archive = target_dir().join(format!("cross/machine-{page}"));
+    std::fs::write(&archive, newc(&["lib"], &files))?;
+    let console = "console=ttyAMA0 panic=-1 quiet";
+    let done = Run::new(qemu)
+        .args(["-M", "virt", "-cpu", "max", "-m", "2048", "-smp", "2", "-nographic", "-no-reboot", "-nic", "none"])
+        .arg("-kernel")
+        .arg(boot.join(image))
+        .arg("-initrd")
+        .arg(archive)
+        .args(["-append", console])
+        .plain()
+        .timeout(Duration::from_secs(900))
+        .run()?;
+    let lines: Vec<&str> = done.stdout.lines().map(str::trim_end).collect();
+    let has_page = lines.iter().any(|line| line.ends_with(&format!("OS pages of {page} bytes")));
+    let ended = |test: &&&str| lines.iter().any(|line| line.ends_with(&format!("ENDED 0 {test}")));
+    if !has_page || IN_MACHINE.iter().filter(ended).count() != IN_MACHINE.len() {
+        return Err(done.fail("not all programs ended well"));
+    }
+    let figures = ["purge:", "calloc:", "holes:", "survivors:", "huge:"];
+    for line in lines.iter().filter(|line| figures.iter().any(|figure| line.starts_with(figure))) {
+        suite::note(format!("OS pages of {page}: {line}"));
+    }
+    Ok(())
+}
+
+/// An archive of folders and files in the form that the kernel unpacks into its first file system (cpio's `newc`).
+fn newc(folders: &[&str], files: &[(&str, Vec<u8>)]) -> Vec<u8> {
+    let mut archive = Vec::new();
+    let mut add = |number: usize, name: &str, mode: usize, content: &[u8]| {
+        let fields = [number, mode, 0, 0, 1, 0, content.len(), 0, 0, 0, 0, name.len() + 1, 0];
+        archive.extend_from_slice(b"070701");
+        archive.extend(fields.iter().flat_map(|field| format!("{field:08x}").into_bytes()));
+        archive.extend_from_slice(name.as_bytes());
+        archive.push(0);
+        archive.resize(archive.len().next_multiple_of(4), 0);
+        archive.extend_from_slice(content);
+        archive.resize(archive.len().next_multiple_of(4), 0);
+    };
+    let folders = folders.iter().map(|name| (*name, 0o40755, &[][..]));
+    let files = files.iter().map(|(name, content)| (*name, 0o100755, &content[..]));
+    for (number, (name, mode, content)) in folders.chain(files).chain([("TRAILER!!!", 0, &[][..])]).enumerate() {
+        add(number + 1, name, mode, content);
+    }
+    archive
+}
+
+/// A folder with kernels of Debian's for Arm, in `boot`.
+fn kernels() -> Result<PathBuf, Stop> {
+    let include = "--include=linux-image-arm64-16k,linux-image-cloud-arm64";
+    system::made("arm64-kernels", &["--foreign", "--arch=arm64", include, "trixie"], |partial| {
+        let unpack = "for deb in var/cache/apt/archives/linux-image-*.deb; do \
+                      dpkg-deb --fsys-tarfile \"$deb\" | tar -x --wildcards './boot/*'; done; \
+                      ls boot/vmlinuz-*";
+        let done = Command::new("sh").args(["-c", unpack]).current_dir(partial).output()?;
+        if done.status.success() { Ok(()) } else { Err(Stop::Fail(tail(&done))) }
+    })
 }
 
 /// The folder with the programs. Their packages are unpacked, and not set up.

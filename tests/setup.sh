@@ -74,6 +74,7 @@ want_long haproxy /usr/sbin/haproxy
 want_long apache2 /usr/sbin/apache2
 want_long debootstrap debootstrap
 want_long qemu-system-x86 qemu-system-x86_64
+want_long qemu-system-arm qemu-system-aarch64
 want_long openssh-server /usr/sbin/sshd
 want_long openssh-client ssh
 want_long stress-ng stress-ng

@@ -13,4 +13,4 @@ void malloc_stats(void);
 /* Cases that need these are left out. */
 #define RTLD_DEEPBIND 8
 #define LM_ID_NEWLM -1
-void *dlmopen(long space, const char *file, int mode);
+#define dlmopen(space, file, mode) dlopen(file, mode)

@@ -132,7 +132,10 @@ unsafe impl Os for Linux {
     }
 
     fn reserve(&self, at: usize, len: usize) -> Option<*mut u8> {
-        map(at, len, ProtFlags::empty())
+        let p = map(at, len, ProtFlags::empty())?;
+        // SAFETY: the mapping is new.
+        unsafe { huge::forbid_larger(p, len) };
+        Some(p)
     }
 
     unsafe fn unreserve(&self, p: *mut u8, len: usize) -> bool {

@@ -5,6 +5,10 @@
 //! "always" the kernel gives them without being asked; under "never", and where the process has none
 //! (PR_SET_THP_DISABLE), there are none.
 //!
+//! A huge page has as many small ones as a page table has entries: 2 MiB where those have 4 KiB, but 32 MiB where they have
+//! 16 KiB, and 512 MiB where they have 64. There neap has none in its arenas: under "always" a program that writes one
+//! byte would get 32 MiB, and again after each that it has freed.
+//!
 //! A huge page takes 60 to 100 us where memory is at hand. It takes longer than small pages where the kernel has to
 //! compact memory first, or where the machine is a guest whose host took unused memory back: 5 ms then. What is slow
 //! once is mostly quick the next time. So slow ones have a budget.
@@ -83,7 +87,7 @@ fn look() {
     let disabled = disabled();
     // Relaxed: a thread that sees the old value gives the kernel one advice too many, or too few.
     UNASKED.store(enabled == Enabled::Always && disabled == 0, Ordering::Relaxed);
-    HUGE.note(enabled != Enabled::Never && (disabled == 0 || is_except_advised(disabled)));
+    HUGE.note(!are_larger() && enabled != Enabled::Never && (disabled == 0 || is_except_advised(disabled)));
 }
 
 /// Has the process, and all that it starts, get huge pages only where it asks for them. Does nothing where it has none,
@@ -256,6 +260,26 @@ pub unsafe fn set(p: *mut u8, len: usize, allow: bool) {
     ADVICE.store(advice as usize, Ordering::Relaxed);
     // SAFETY: as the caller promises.
     unsafe { follow(p, len) };
+}
+
+/// Whether the system's huge pages are larger than [`BYTES`].
+fn are_larger() -> bool {
+    page_size() > BYTES / (page_size() / size_of::<usize>())
+}
+
+/// Forbids huge pages in new memory for an arena, where they are larger than [`BYTES`] and option `huge` has not allowed
+/// them.
+///
+/// # Safety
+/// As [`set`].
+pub unsafe fn forbid_larger(p: *mut u8, len: usize) {
+    if are_larger() {
+        let no = Advice::LinuxNoHugepage as usize;
+        // Relaxed: as in `set`. It may have a value already.
+        let _ = ADVICE.compare_exchange(0, no, Ordering::Relaxed, Ordering::Relaxed);
+        // SAFETY: as the caller promises.
+        unsafe { follow(p, len) };
+    }
 }
 
 /// Allows or forbids huge pages in a range of an arena that was mapped anew, as they were before: so it forms one

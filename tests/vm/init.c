@@ -1,0 +1,61 @@
+/* The first process of the virtual machine: runs the lines of /tests (names of variables and values, a program and its
+   arguments, all without blanks inside), says on the console how each ended, and turns the machine off. The variable THP
+   sets whether the kernel gives huge pages unasked. */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/reboot.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void run(char *line) {
+    char *words[32], *arguments[32];
+    int count = 0, rest = 0;
+    for (char *word = strtok(line, " \n"); word && count < 31; word = strtok(NULL, " \n")) words[count++] = word;
+    for (int i = 0; i < count; i++)
+        if (strncmp(words[i], "THP=", 4) == 0) {
+            int file = open("/sys/kernel/mm/transparent_hugepage/enabled", O_WRONLY);
+            if (file < 0 || write(file, words[i] + 4, strlen(words[i] + 4)) < 0) printf("no huge pages\n");
+            close(file);
+        }
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("LD_PRELOAD", "/libneap.so", 1);
+        for (int i = 0; i < count; i++) {
+            if (rest == 0 && strchr(words[i], '=')) putenv(words[i]);
+            else arguments[rest++] = words[i];
+        }
+        arguments[rest] = NULL;
+        alarm(120);
+        execv(arguments[0], arguments);
+        _exit(126);
+    }
+    int status = -1;
+    while (waitpid(child, &status, 0) != child) {}
+    printf("ENDED %d", WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status));
+    for (int i = 0; i < count; i++) printf(" %s", words[i]);
+    printf("\n");
+}
+
+int main(void) {
+    mkdir("/proc", 0755);
+    mkdir("/sys", 0755);
+    mkdir("/dev", 0755);
+    mkdir("/tmp", 0755);
+    mount("none", "/proc", "proc", 0, NULL);
+    mount("none", "/sys", "sysfs", 0, NULL);
+    mount("none", "/dev", "devtmpfs", 0, NULL);
+    int console = open("/dev/console", O_RDWR);
+    for (int i = 0; i < 3 && console >= 0; i++) dup2(console, i);
+    setvbuf(stdout, NULL, _IONBF, 0);
+    printf("OS pages of %ld bytes\n", sysconf(_SC_PAGESIZE));
+    FILE *list = fopen("/tests", "r");
+    char line[1000];
+    while (list && fgets(line, sizeof line, list)) run(line);
+    printf("ALL ENDED\n");
+    reboot(RB_POWER_OFF);
+    return 0;
+}
