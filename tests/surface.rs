@@ -161,6 +161,7 @@ const IMPORTS: &[(&str, &str)] = &[
     ("__environ", "the environment, which musl does not pass to constructors; weak"),
     ("__errno_location", "errno on failure"),
     ("__gmon_start__", "the compiler's start-up code; weak"),
+    ("__libc_setup_tls", "whether a static program has glibc; weak"),
     ("__register_atfork", "fork handlers, once, outside of calls; weak, as musl has none"),
     ("_ITM_deregisterTMCloneTable", "the compiler's start-up code; weak"),
     ("_ITM_registerTMCloneTable", "the compiler's start-up code; weak"),

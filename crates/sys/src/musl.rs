@@ -30,7 +30,8 @@ use core::ffi::{c_char, c_int, c_void};
 /// Whether the C library is musl.
 #[inline]
 pub fn is_here() -> bool {
-    arch::weak!("__register_atfork").is_null()
+    // Static programs on glibc that do not fork lack the first, and have the second.
+    arch::weak!("__register_atfork").is_null() && arch::weak!("__libc_setup_tls").is_null()
 }
 
 type Handler = Option<unsafe extern "C" fn()>;
