@@ -22,7 +22,8 @@ fn main() -> ExitCode {
             taken,
         ),
         Case::new("table::program", "an option that the program cannot set, or can where only the start may", set),
-        Case::new("environment::names", "a variable that only begins like an option's, taken for it", names),
+        Case::new("environment::names", "a variable that only begins like an option's, and is not reported", names),
+        Case::new("environment::jemalloc", "jemalloc's settings that are ignored without a word", jemalloc),
         Case::new(
             "secure::ignored",
             "options and controls of glibc's that reach a program which gains rights when it starts",
@@ -101,7 +102,19 @@ fn several() -> Outcome {
 }
 
 fn names() -> Outcome {
-    want(&complaints(&[("NEAP_PURGE_", "x"), ("NEAP_LIMITS", "x"), ("NEAP_", "x"), ("XNEAP_ZERO", "x")])?, "")
+    want(&complaints(&[("NEAP_LIMITS", "x")])?, "neap: NEAP_LIMITS is no option; did you mean NEAP_LIMIT?\n")?;
+    want(&complaints(&[("NEAP_", "x")])?, "neap: NEAP_ is no option; neap options lists all\n")?;
+    want(&complaints(&[("XNEAP_ZERO", "x"), ("NEAP_SET_BY_RUN", "")])?, "")
+}
+
+/// The first value of an option is jemalloc's, the second its own; then a line of what is ignored.
+fn jemalloc() -> Outcome {
+    library::require_neap()?;
+    let conf = "background_thread:true,dirty_decay_ms:2000,narenas:2,thp:never,lg_tcache_max:12";
+    let run = Run::new(TABLE_OF.build()?).args(["purge_delay=", "huge=", "purge="]).env("MALLOC_CONF", conf);
+    let done = run.env("NEAP_HUGE", "thp").run()?.success()?;
+    want(&done.stdout, "purge_delay: 0, 2s by MALLOC_CONF\nhuge: 0, thp by environment\npurge: 0, decay by default\n")?;
+    want(&done.stderr, "neap: MALLOC_CONF is jemalloc's; ignored: lg_tcache_max\n")
 }
 
 /// A value that is not the default.

@@ -26,7 +26,7 @@ pub fn from_environment(get: impl Fn(&str) -> Option<OsString>) -> Vec<Now> {
     let default = |opt: &Opt| Now { value: opt.default.to_owned(), origin: Origin::Default, variable: None };
     let mut values = Values(TABLE.iter().map(default).collect());
     let variable = |name: &str| get(name).map(OsString::into_vec);
-    environment::read(variable, &Saved::new(), &mut values, |_, _| {});
+    environment::read(variable, &Saved::new(), &mut values, |_| {});
     values.0
 }
 

@@ -1,9 +1,10 @@
-//! Reads the variables of the environment that a program is started with: glibc's variables, then GLIBC_TUNABLES, then
-//! neap's own. A later one replaces an earlier one.
+//! Reads the variables of the environment that a program is started with: jemalloc's, glibc's variables, then
+//! GLIBC_TUNABLES, then neap's own. A later one replaces an earlier one.
 
 use crate::glibc::{self, Saved, Target};
 use crate::origin::By;
-use crate::{Kind, Opt, Origin, TABLE};
+use crate::{Kind, Origin, TABLE, jemalloc};
+use core::fmt::Display;
 
 /// The variable in which `neap run` lists the options that it has set: their names, with commas between.
 pub const SET_BY_RUN: &str = "NEAP_SET_BY_RUN";
@@ -14,14 +15,21 @@ const TUNABLES: &str = "GLIBC_TUNABLES";
 /// How the names of all variables begin that [`read`] asks for. In an environment without such a name it does nothing.
 pub const BEGINNINGS: [&str; 3] = ["NEAP_", "MALLOC_", TUNABLES];
 
-/// Sets the options of the environment in `target`. Calls `refuse` with a value that its option does not accept; the
-/// default stays.
+/// Sets the options of the environment in `target`. Calls `complain` with a line about each value that its option does
+/// not accept, whose default stays, and about what is ignored.
 pub fn read<T: AsRef<[u8]>>(
     variable: impl Fn(&str) -> Option<T>,
     saved: &Saved,
     target: &mut impl Target,
-    mut refuse: impl FnMut(&Opt, &[u8]),
+    mut complain: impl FnMut(&dyn Display),
 ) {
+    if let Some(text) = variable(jemalloc::VARIABLE) {
+        let by = By { origin: Origin::Jemalloc, variable: Some(jemalloc::VARIABLE) };
+        jemalloc::read(text.as_ref(), |id, value| target.set(id, value, by));
+        if let Some(ignored) = jemalloc::Ignored::of(text.as_ref()) {
+            complain(&ignored);
+        }
+    }
     for control in glibc::all() {
         if let Some(number) = control.env.and_then(&variable).and_then(|text| glibc::number(text.as_ref())) {
             let by = By { origin: Origin::GlibcEnvironment, variable: control.env };
@@ -45,7 +53,7 @@ pub fn read<T: AsRef<[u8]>>(
             Some(value) => target.set(opt.id, value, By { origin, variable: Some(opt.env) }),
             // An empty path counts as not set.
             None if text.is_empty() && opt.kind == Kind::Directory => {}
-            None => refuse(opt, text),
+            None => complain(&opt.complaint(text)),
         }
     }
 }
@@ -72,7 +80,7 @@ mod tests {
             asked.set(asked.get() + 1);
             None::<&[u8]>
         };
-        read(variable, &Saved::new(), &mut Nothing, |_, _| {});
+        read(variable, &Saved::new(), &mut Nothing, |_| {});
         assert!(asked.get() > TABLE.len());
     }
 }

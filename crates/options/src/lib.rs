@@ -9,6 +9,8 @@
 //! | `environment.rs` | which variables of the environment count, in which order |
 //! | `origin.rs` | who chose a value |
 //! | `pattern.rs` | which paths a pattern means |
+//! | `jemalloc.rs` | jemalloc's MALLOC_CONF, and what it sets |
+//! | `unknown.rs` | variables that begin like an option's, and are none |
 //! | `text.rs` | the messages about a value that is refused |
 //!
 //! An option `name` is set through the environment variable `NEAP_NAME` (upper case). Everything is pure, and nothing
@@ -18,11 +20,13 @@
 
 pub mod environment;
 pub mod glibc;
+pub mod jemalloc;
 mod kind;
 mod origin;
 pub mod pattern;
 mod table;
 mod text;
+pub mod unknown;
 
 pub use kind::{FILE, Kind, PREFAULT, Value};
 pub use origin::Origin;

@@ -4,7 +4,7 @@ use crate::Kind;
 use core::fmt::{Display, Formatter, Result, Write};
 
 /// A user's text as part of a message: without line breaks, and cut where it is long.
-struct Quoted<'a>(&'a [u8]);
+pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
 
 /// Most characters of a value that are shown.
 const SHOWN: usize = 64;
@@ -60,9 +60,11 @@ impl Display for Complaint<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let Complaint { env, kind, default, text } = *self;
         let default = if default.is_empty() { "none" } else { default };
-        // Every path is valid. Whether a file can be made there shows when it is made; a filter of system calls may
-        // refuse.
-        let wrong = if *kind == Kind::Directory { "does not work: no file can be made there" } else { "is invalid" };
+        // Every path is valid. Whether a file can be made there shows when it is made.
+        let wrong = match *kind {
+            Kind::Directory => "does not work: no file can be made there, or a filter of system calls is in the way",
+            _ => "is invalid",
+        };
         write!(f, "neap: {env}={} {wrong}; use {kind}; the default is used: {default}", Quoted(text))
     }
 }
@@ -138,7 +140,8 @@ mod tests {
         let counters = Id::Counters.option().complaint(b"/none").to_string();
         assert_eq!(
             counters,
-            "neap: NEAP_COUNTERS=/none does not work: no file can be made there; use the path of an existing directory; \
+            "neap: NEAP_COUNTERS=/none does not work: no file can be made there, or a filter of system \
+             calls is in the way; use the path of an existing directory; \
              the default is used: none"
         );
     }

@@ -3,10 +3,11 @@
 
 use crate::{c, calls, counting, foreign, prefault, signal};
 use core::ffi::{CStr, c_char, c_int};
-use core::fmt::Write;
+use core::fmt::{Display, Write};
 use neap_control::options::{self, Process, SAVED};
 use neap_core::text::Text;
 use neap_options::glibc::{By, Effect, Target};
+use neap_options::unknown::{self, Unknown};
 use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
 use neap_sys::guards::{self, Mode};
 use neap_sys::{call, musl, pressure, profile, thread, watch};
@@ -48,7 +49,8 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         guards_interval: guards::DEFAULT,
     };
     let variable = |name: &str| environment.variable(name).map(CStr::to_bytes);
-    environment::read(variable, &SAVED, &mut start, complain);
+    environment::read(variable, &SAVED, &mut start, say);
+    environment.names().filter_map(Unknown::of).for_each(|unknown| say(&unknown));
     start.record_sites();
     start.profile();
     start.profile_signal();
@@ -81,6 +83,14 @@ impl Environment {
     /// Whether a name begins with one of these. Most programs have none, and end here: this reads little of each entry.
     fn has_any(self, beginnings: &[&str]) -> bool {
         self.entries().any(|entry| beginnings.iter().any(|beginning| after(entry, beginning).is_some()))
+    }
+
+    /// The names of the variables that begin like those of options.
+    fn names(self) -> impl Iterator<Item = &'static [u8]> {
+        let of_options = self.entries().filter(|&entry| after(entry, unknown::BEGINNING).is_some());
+        // SAFETY: a string of the environment, which lives for ever.
+        let entries = of_options.map(|entry| unsafe { CStr::from_ptr(entry) }.to_bytes());
+        entries.map(|entry| entry.split(|&byte| byte == b'=').next().unwrap_or_default())
     }
 
     /// The value of the variable `name`.
@@ -231,8 +241,13 @@ impl Start {
 
 /// Writes to standard error that a value is invalid.
 fn complain(option: &Opt, text: &[u8]) {
+    say(&option.complaint(text));
+}
+
+/// Writes a line to standard error.
+fn say(message: &dyn Display) {
     let mut line = Text::<{ Complaint::BYTES + 2 }>::new();
     // A part that does not fit is left out. If the line cannot be written, nothing else can be done.
-    let _ = writeln!(line, "{}", option.complaint(text));
+    let _ = writeln!(line, "{message}");
     call::write(libc::STDERR_FILENO, line.bytes());
 }

@@ -1,0 +1,128 @@
+//! Variables that begin like those of options, and are none.
+
+use crate::TABLE;
+use crate::environment::SET_BY_RUN;
+use crate::text::Quoted;
+use core::fmt::{Display, Formatter, Result};
+
+/// How the variables of all options begin.
+pub const BEGINNING: &str = "NEAP_";
+
+/// Variables that are none of options: those of the command, and of builds and tests (those that begin so).
+const OTHERS: &[&str] = &[SET_BY_RUN, "NEAP_ADVISE_PID", "NEAP_INSTRUMENT", "NEAP_LINK_DYNAMIC", "NEAP_ORDER_RECORD"];
+const OTHER_BEGINNINGS: &[&str] = &[
+    "NEAP_TEST_",
+    "NEAP_SOAK",
+    "NEAP_TRUST_CASE",
+    "NEAP_MUTANT",
+    "NEAP_LIBRARY",
+    "NEAP_WRITE_DOCS",
+    "NEAP_TARGET",
+    "NEAP_SIM_BACKTRACE",
+    "NEAP_RECORD",
+    "NEAP_PICTURES",
+    "NEAP_BLESS",
+];
+
+/// A variable that no part of neap reads:
+/// `neap: NEAP_PURGE_DELAYS is no option; did you mean NEAP_PURGE_DELAY?`.
+/// Never longer than [`crate::Complaint::BYTES`].
+#[derive(Clone, Copy, Debug)]
+pub struct Unknown<'a>(&'a [u8]);
+
+impl<'a> Unknown<'a> {
+    /// `None` if the variable is an option's, or does not begin like one.
+    pub fn of(name: &'a [u8]) -> Option<Self> {
+        let is = |other: &&str| other.as_bytes() == name;
+        let known = TABLE.iter().any(|opt| is(&opt.env))
+            || OTHERS.iter().any(is)
+            || OTHER_BEGINNINGS.iter().any(|beginning| name.starts_with(beginning.as_bytes()));
+        (name.starts_with(BEGINNING.as_bytes()) && !known).then_some(Unknown(name))
+    }
+
+    /// The nearest variable of an option, if a third of it at most would have to change.
+    fn nearest(&self) -> Option<&'static str> {
+        let distances = TABLE.iter().map(|opt| (distance(self.0, opt.env.as_bytes()), opt.env));
+        let (distance, env) = distances.min_by_key(|&(distance, _)| distance)?;
+        (distance <= (env.len() - BEGINNING.len()).div_ceil(3)).then_some(env)
+    }
+}
+
+impl Display for Unknown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "neap: {} is no option; ", Quoted(self.0))?;
+        match self.nearest() {
+            Some(env) => write!(f, "did you mean {env}?"),
+            None => f.write_str("neap options lists all"),
+        }
+    }
+}
+
+/// Longest name of which the distance is counted.
+const LONGEST: usize = 40;
+
+/// How many letters have to be put in, left out or changed to make one text of the other (Levenshtein's distance).
+fn distance(a: &[u8], b: &[u8]) -> usize {
+    if a.len().max(b.len()) > LONGEST {
+        return usize::MAX;
+    }
+    let mut row = [0; LONGEST + 1];
+    row.iter_mut().enumerate().for_each(|(i, cell)| *cell = i);
+    for (i, x) in a.iter().enumerate() {
+        let mut diagonal = core::mem::replace(&mut row[0], i + 1);
+        for (j, y) in b.iter().enumerate() {
+            let changed = diagonal + usize::from(x != y);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(diagonal + 1).min(row[j] + 1);
+        }
+    }
+    row[b.len()]
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use crate::Complaint;
+    use std::string::{String, ToString};
+
+    fn told(name: &str) -> Option<String> {
+        Unknown::of(name.as_bytes()).map(|line| line.to_string())
+    }
+
+    /// Catches a wrong count, by which another name would be the nearest.
+    #[test]
+    fn distances() {
+        for (a, b, wanted) in
+            [("", "", 0), ("abc", "abc", 0), ("abc", "", 3), ("kitten", "sitting", 3), ("ab", "ba", 2)]
+        {
+            assert_eq!(distance(a.as_bytes(), b.as_bytes()), wanted, "{a} {b}");
+            assert_eq!(distance(b.as_bytes(), a.as_bytes()), wanted, "{b} {a}");
+        }
+    }
+
+    /// Catches a typo without its option, a name that is no typo and gets one, or a good name that is reported.
+    #[test]
+    fn typos() {
+        for (name, wanted) in [
+            ("NEAP_LIMITS", "NEAP_LIMIT"),
+            ("NEAP_PURGE_DELY", "NEAP_PURGE_DELAY"),
+            ("NEAP_HARDENED", "NEAP_HARDEN"),
+            ("NEAP_PROFIL", "NEAP_PROFILE"),
+        ] {
+            assert_eq!(told(name), Some(std::format!("neap: {name} is no option; did you mean {wanted}?")));
+        }
+        assert_eq!(
+            told("NEAP_VERBOSITY_LEVEL").as_deref(),
+            Some("neap: NEAP_VERBOSITY_LEVEL is no option; neap options lists all")
+        );
+        for opt in TABLE {
+            assert_eq!(told(opt.env), None);
+        }
+        for name in ["NEAP_SET_BY_RUN", "NEAP_TEST_STRICT", "XNEAP_ZERO", "PATH", "NEA"] {
+            assert_eq!(told(name), None, "{name}");
+        }
+        let long = told(&(String::from("NEAP_") + &"x\n".repeat(5000))).expect("unknown");
+        assert!(long.len() <= Complaint::BYTES && !long.contains('\n'));
+    }
+}
