@@ -33,7 +33,7 @@ fn main() {
     let manifest_dir = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("cargo sets CARGO_MANIFEST_DIR"));
     let out_dir = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let target = env::var("TARGET").expect("cargo sets TARGET");
-    let root = workspace_root(&manifest_dir);
+    let root = workspace_root(&manifest_dir, &out_dir);
 
     let release = out_dir.join("preload").join(&target).join("release");
     build_libraries(&root, &out_dir.join("preload"), &target);
@@ -48,16 +48,40 @@ fn main() {
     watch_manifests(&root);
 }
 
-/// The directory of the workspace manifest, two levels up.
-fn workspace_root(manifest_dir: &Path) -> PathBuf {
-    let root = manifest_dir.join("../..");
+/// The end of the names of manifests in the package's folder `library` (`xtask/src/crates.rs`).
+const PACKED: &str = ".packed";
+
+/// The directory of the manifest of the library's workspace: two levels up in a checkout; in a package from a registry a
+/// copy of its folder `library`.
+fn workspace_root(manifest_dir: &Path, out_dir: &Path) -> PathBuf {
+    let (checkout, packed) = (manifest_dir.join("../.."), manifest_dir.join("library"));
+    if packed.is_dir() {
+        let copy = out_dir.join("library");
+        unpack(&packed, &copy);
+        return copy;
+    }
     assert!(
-        root.join("crates/preload/Cargo.toml").is_file(),
+        checkout.join("crates/preload/Cargo.toml").is_file(),
         "neap-launch embeds libneap.so, which is built from crates/preload of the same checkout; {} has none. \
-         Build from a checkout of the whole workspace (cargo install --path crates/cli).",
-        root.display()
+         Build from a checkout of the whole workspace (cargo install --path crates/cli), or from the package.",
+        checkout.display()
     );
-    root.canonicalize().expect("the workspace root exists")
+    checkout.canonicalize().expect("the workspace root exists")
+}
+
+/// Copies a folder, in which manifests get their own names back.
+fn unpack(from: &Path, to: &Path) {
+    fs::create_dir_all(to).unwrap_or_else(|e| panic!("cannot make {}: {e}", to.display()));
+    for entry in fs::read_dir(from).unwrap_or_else(|e| panic!("cannot read {}: {e}", from.display())) {
+        let (path, name) = entry.map(|entry| (entry.path(), entry.file_name())).expect("an entry");
+        let name = name.into_string().expect("names are UTF-8");
+        let to = to.join(name.strip_suffix(PACKED).unwrap_or(&name));
+        if path.is_dir() {
+            unpack(&path, &to);
+        } else {
+            fs::copy(&path, &to).unwrap_or_else(|e| panic!("cannot copy {}: {e}", path.display()));
+        }
+    }
 }
 
 /// Runs `cargo build --release` for the libraries' packages.

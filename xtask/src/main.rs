@@ -4,6 +4,7 @@
 
 mod book;
 mod ci;
+mod crates;
 mod documents;
 mod experiments;
 mod faults;
@@ -47,6 +48,8 @@ enum Command {
     Object(object::Args),
     /// Build packages for Debian and Fedora, a wheel, and an archive, in target/package
     Package(package::Args),
+    /// Make the packages for crates.io, in target/crates/packages
+    Crates(crates::Args),
     /// Build the command with a layout by `neap order`: its start touches fewer pages
     Release(release::Args),
     /// Build the other allocators as preload libraries in lab/peers/build
@@ -84,6 +87,7 @@ fn main() -> ExitCode {
         Command::Install(args) => install::main(args),
         Command::Object(args) => object::main(&args),
         Command::Package(args) => package::main(args),
+        Command::Crates(args) => crates::main(args),
         Command::Release(args) => release::main(args),
         Command::Peers(args) => peers::main(args),
         Command::Experiments(args) => experiments::main(args),

@@ -187,3 +187,25 @@ fn a_limit_of_file_sizes_is_an_error() {
     assert_refused(&limited(&["run", "--summary-file", name, "--", "true"]), 125, &["File too large"]);
     assert_refused(&limited(&["huge", "show", "--json", "-o", name, "--", "sleep", "0.3"]), 125, &["File too large"]);
 }
+
+/// Catches a program with an allocator of its own whose figures look as if it allocated nothing, and one that only loads
+/// a library and is taken for such a program.
+#[test]
+fn an_allocator_of_its_own_is_named() {
+    let neap = Neap::new();
+    let source = "#include <stdlib.h>\nstatic const char *volatile mark = \"<jemalloc>: Error\";\n\
+                  int main(void) { free(malloc(100)); return mark == 0; }\n";
+    let dir = neap.path("");
+    let Some(program) = common::compile(&dir, "carries", source, &[]) else { return };
+    let script = neap.path("script");
+    fs::write(&script, format!("#!{}\n", program.display())).expect("written");
+    fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
+    for path in [&program, &script] {
+        let text = stderr(&neap.output(["run", "--summary", "--", path.to_str().expect("UTF-8")]));
+        assert_eq!(text.matches("the program carries jemalloc").count(), 1, "{text}");
+    }
+    let output = neap.output(["run", "--json", "--", program.to_str().expect("UTF-8")]);
+    assert_eq!(json(&stderr(&output))["own_allocator"], "jemalloc");
+    let plain = neap.output(["run", "--json", "--", "sh", "-c", ":"]);
+    assert!(json(&stderr(&plain))["own_allocator"].is_null());
+}

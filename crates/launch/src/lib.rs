@@ -7,6 +7,7 @@
 //! May depend on `neap-options`, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
 
+pub mod carried;
 pub mod child;
 mod elf;
 pub mod environment;

@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind, Read, Seek};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -125,6 +125,19 @@ pub fn obstacle(path: &Path) -> Option<Error> {
         _ => Ok(()),
     };
     follow(path, linked).err()
+}
+
+/// The program at the end of a script's interpreters, or the file itself where it is a program.
+pub(crate) fn program_of(path: &Path) -> Option<File> {
+    let last = std::cell::RefCell::new(None);
+    let keep = |_: &Path, file: &File| {
+        last.replace(file.try_clone().ok());
+        Ok(())
+    };
+    follow(path, keep).ok()?;
+    let mut file = last.into_inner()?;
+    file.rewind().ok()?;
+    Some(file)
 }
 
 /// Goes from a script to its interpreters, and has the program at the end judged.

@@ -15,7 +15,7 @@ use neap_launch::child::{self, Program};
 use neap_launch::environment::with_library;
 use neap_launch::error::{Error, FAILED};
 use neap_launch::private_dir::{self, PrivateDir};
-use neap_launch::{Setting, library, sys, target};
+use neap_launch::{Setting, carried, library, sys, target};
 
 use self::args::RunArgs;
 use self::summary::{Style, Summary};
@@ -55,7 +55,7 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
     let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
     let ended = child::supervise(&program)?;
     let report = counters::read(counters_dir.path(), ended.pid);
-    let summary = Summary::new(&args.command, &ended, report);
+    let summary = Summary::new(&args.command, &ended, report, carried::allocator(&path));
     drop(counters_dir);
     drop(library);
     if let Err(error) = write_summary(&summary, output, args.json, args.summary_file.as_deref()) {

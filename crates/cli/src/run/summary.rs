@@ -34,6 +34,7 @@ pub struct Summary {
     faults: Faults,
     context_switches: ContextSwitches,
     allocator: Option<Allocator>,
+    own_allocator: Option<&'static str>,
     unreadable_counters: usize,
 }
 
@@ -147,7 +148,8 @@ impl From<&Image> for Numbers {
 
 impl Summary {
     /// Puts the parts together.
-    pub fn new(command: &[OsString], ended: &Ended, report: Report) -> Self {
+    /// `own`: the allocator that the program carries.
+    pub fn new(command: &[OsString], ended: &Ended, report: Report, own: Option<&'static str>) -> Self {
         let usage = &ended.usage;
         let time = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
         // The kernel's counts are never negative; its unit of ru_maxrss is KiB.
@@ -178,6 +180,7 @@ impl Summary {
                     .map(|image| ImageNumbers { pid: image.pid, image: image.number, numbers: image.into() })
                     .collect(),
             }),
+            own_allocator: own,
             unreadable_counters: report.unreadable,
         }
     }
@@ -228,6 +231,15 @@ impl Summary {
                 "no counters: no process allocated through neap (a statically linked child, an allocator of its own, or another user)"
                     .to_owned(),
             )),
+        }
+        if let Some(own) = self.own_allocator {
+            rows.push((
+                "",
+                format!(
+                    "the program carries {own}: what it allocates there is not neap's, and not in these figures \
+                     (neap advise compares)"
+                ),
+            ));
         }
         if self.unreadable_counters > 0 {
             rows.push((
