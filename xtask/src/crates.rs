@@ -45,16 +45,19 @@ pub fn main(args: Args) -> Result<()> {
     pack_library(&tree)?;
     pack_lab(&tree)?;
     let target = out.join("target");
-    let mut cargo = Command::new(env!("CARGO"));
+    if target.exists() {
+        fs::remove_dir_all(&target)?;
+    }
     // With a registry of their own the packages find each other, as they will on crates.io.
+    let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(&tree).args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--locked", "--target-dir"]);
     cargo.arg(&target);
     if !args.verify {
         cargo.arg("--no-verify");
     }
     run(&mut cargo)?;
-    for entry in fs::read_dir(target.join("package"))? {
-        let path = entry?.path();
+    // Where cargo keeps what it would publish.
+    for path in files_below(&target.join("package/tmp-crate"))? {
         if path.extension().is_some_and(|end| end == "crate") {
             let to = packages.join(path.file_name().context("a file has a name")?);
             fs::copy(&path, &to)?;

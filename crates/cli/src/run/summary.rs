@@ -386,7 +386,7 @@ mod tests {
     /// Catches units that are wrong by a factor, fields that are swapped, and lost alignment.
     #[test]
     fn the_text_is_complete() {
-        let text = Summary::new(&["prog".into(), "x".into()], &ended(), report()).text(Style { colour: false });
+        let text = Summary::new(&["prog".into(), "x".into()], &ended(), report(), None).text(Style { colour: false });
         let expected = "\
 neap: prog x
   ended             with exit status 3
@@ -410,11 +410,13 @@ neap: prog x
     #[test]
     fn a_prefault_is_shown() {
         let mut report = report();
-        assert!(!Summary::new(&["prog".into()], &ended(), report).text(Style { colour: false }).contains("prefault"));
+        assert!(
+            !Summary::new(&["prog".into()], &ended(), report, None).text(Style { colour: false }).contains("prefault")
+        );
         report = self::report();
         let first = &mut report.images[0];
         (first.prefault_bytes, first.prefault_faults, first.prefault_microseconds) = (64 << 20, 16384, 12_500);
-        let summary = Summary::new(&["prog".into()], &ended(), report);
+        let summary = Summary::new(&["prog".into()], &ended(), report, None);
         let line = "  prefault          64.0 MiB in 0.012500 s, which saves up to 16,384 faults\n";
         let text = summary.text(Style { colour: false });
         assert!(text.ends_with(line), "{text}");
@@ -426,7 +428,7 @@ neap: prog x
     /// Catches escape sequences without a terminal.
     #[test]
     fn colour_only_where_wanted() {
-        let summary = Summary::new(&["prog".into()], &ended(), report());
+        let summary = Summary::new(&["prog".into()], &ended(), report(), None);
         assert!(!summary.text(Style { colour: false }).contains('\x1b'));
         assert!(summary.text(Style { colour: true }).contains('\x1b'));
     }
@@ -434,7 +436,7 @@ neap: prog x
     /// Catches a summary that shows zeros where nothing is known.
     #[test]
     fn missing_counters_are_said() {
-        let summary = Summary::new(&["prog".into()], &ended(), Report::default());
+        let summary = Summary::new(&["prog".into()], &ended(), Report::default(), None);
         assert!(summary.text(Style { colour: false }).contains("no counters"));
         let json: Value = serde_json::from_str(&summary.json()).expect("JSON");
         assert!(json["allocator"].is_null());
@@ -444,7 +446,7 @@ neap: prog x
     #[test]
     fn the_json_has_the_documented_fields() {
         let json: Value =
-            serde_json::from_str(&Summary::new(&["prog".into()], &ended(), report()).json()).expect("JSON");
+            serde_json::from_str(&Summary::new(&["prog".into()], &ended(), report(), None).json()).expect("JSON");
         assert_eq!(json["schema"], SCHEMA);
         assert_eq!(json["command"][0], "prog");
         assert_eq!(json["exit"]["status"], 3);
