@@ -192,7 +192,7 @@ pub fn verdict_text(verdict: &Verdict, form: Form) -> String {
         (Some(false), Kind::Finding) => ("not seen", "33"),
         (Some(true), _) => ("met", "32"),
         (Some(false), _) => ("missed", "31"),
-        (None, Kind::Told) => return verdict.text.clone(),
+        (None, Kind::Figure) => return verdict.text.clone(),
         (None, _) => ("open", "2"),
     };
     match form {

@@ -123,7 +123,7 @@ pub(crate) fn tables(text: &mut String, experiment: &Experiment, view: &View) {
 pub(crate) fn mark(verdict: &Verdict) -> String {
     let (word, class) = crate::page::tag(verdict);
     match (verdict.kind, class) {
-        (Kind::Told, _) => String::new(),
+        (Kind::Figure, _) => String::new(),
         (_, "no") => format!("**{word}**: "),
         _ => format!("{word}: "),
     }

@@ -274,7 +274,8 @@ pub enum Kind {
     Target,
     /// A figure without a goal.
     #[default]
-    Told,
+    #[serde(rename = "told")]
+    Figure,
 }
 
 /// The paragraphs of remarks that were written by hand, without a title of their own, for [`Run::notes`].

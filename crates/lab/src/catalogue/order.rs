@@ -75,7 +75,11 @@ pub fn order(quick: bool) -> Design {
         judge: |view, run| {
             let [functions, data] = LAYOUTS.map(|(name, _)| judged(gain(view, name)).about(name));
             // What was published is of functions alone.
-            vec![functions.finding(false), Judged { holds: None, ..data }.told(), judged(cost(view)).target(quiet(run))]
+            vec![
+                functions.finding(false),
+                Judged { holds: None, ..data }.figure(),
+                judged(cost(view)).target(quiet(run)),
+            ]
         },
     }
 }

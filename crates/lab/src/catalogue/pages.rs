@@ -61,7 +61,7 @@ pub fn pagein(quick: bool) -> Design {
                 Ok(Judged::new(format!("neap adds {} page faults to `true`", number(own - base)), None))
             };
             let rank = judge::rank(view, figure("faults"), Better::Less).about("page faults of `true`");
-            vec![rank.rank(), judged(added()).told()]
+            vec![rank.rank(), judged(added()).figure()]
         },
     }
 }

@@ -70,7 +70,7 @@ pub fn first_run(quick: bool) -> Design {
                     let unit = view.unit(figure);
                     Ok(Judged::new(format!("neap adds {}", judge::quantity(own - base, unit)), None))
                 };
-                judged(added()).about(words).told()
+                judged(added()).about(words).figure()
             };
             vec![
                 preloaded(wall, "`true`, time"),
@@ -137,7 +137,7 @@ pub fn redis(quick: bool) -> Design {
             vec![
                 judge::rank(view, figure("faults-per-1000"), Better::Less).about("page faults per request").rank(),
                 judge::rank(view, figure("rss-idle"), Better::Less).about("RSS 1 s after the load").rank(),
-                judged(requests(view, figure("rate"))).told(),
+                judged(requests(view, figure("rate"))).figure(),
             ]
         },
     }
@@ -196,7 +196,7 @@ pub fn programs(quick: bool) -> Design {
             let names = REALS.each_ref().map(|real| real.name);
             let words = ("run-wall", "wall time");
             let mut verdicts = against_the_best(view, "programs", &names, words, OF_THE_BEST);
-            verdicts.extend(names.iter().map(|name| judged(to_glibc(view, name)).told()));
+            verdicts.extend(names.iter().map(|name| judged(to_glibc(view, name)).figure()));
             verdicts
         },
     }

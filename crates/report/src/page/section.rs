@@ -69,7 +69,7 @@ fn published(page: &mut Page, claim: &Claim) {
 /// The word in front of a verdict, and its class.
 pub fn tag(verdict: &Verdict) -> (&'static str, &'static str) {
     match (verdict.kind, verdict.holds) {
-        (Kind::Told, _) => ("figure", "open"),
+        (Kind::Figure, _) => ("figure", "open"),
         (_, None) => ("open", "open"),
         (Kind::Finding, Some(true)) => ("seen", "yes"),
         (Kind::Finding, Some(false)) => ("not seen", "no"),

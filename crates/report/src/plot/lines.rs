@@ -28,7 +28,7 @@ pub fn draw(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
     let ticks: Vec<(f64, String)> =
         y.ticks_of(&chart.y.unit).into_iter().map(|tick| (y.place(tick), tick_text(tick, &chart.y.unit))).collect();
     let left = widest(&mut ticks.iter().map(|(_, text)| width_of(text, false))) + 10.0;
-    let right = if at_end { width - name_width.min(190.0) - 34.0 } else { width - 14.0 };
+    let right = if at_end { width - name_width.min(width * 0.4) - 34.0 } else { width - 14.0 };
     let numbers: Vec<f64> = grid.columns.iter().enumerate().map(|(place, x)| number(x, place)).collect();
     let x = Scale::tight(numbers.iter().copied(), chart.x.log, left + 8.0, right - 8.0);
     let frame = Frame { left, right, top, bottom: top + plot_height };

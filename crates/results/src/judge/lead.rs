@@ -9,13 +9,13 @@ fn lead(verdicts: &[Verdict]) -> Option<String> {
     let judged: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.holds.is_some()).collect();
     let ranks: Vec<&Verdict> = judged.iter().copied().filter(|verdict| verdict.kind == Kind::Rank).collect();
     let behind: Vec<&Verdict> = ranks.iter().copied().filter(|verdict| verdict.holds == Some(false)).collect();
-    let told = &behind.first().or(ranks.first()).or(judged.first())?.text;
+    let first = &behind.first().or(ranks.first()).or(judged.first())?.text;
     Some(match (ranks.len(), behind.len()) {
-        (0 | 1, _) => format!("{told}."),
-        (2, 0) => format!("neap leads or ties in both figures; {told}."),
-        (all, 0) => format!("neap leads or ties in all {all} figures; {told}."),
-        (all, missed) if missed == all => format!("neap leads in none of {all} figures; {told}."),
-        (all, missed) => format!("neap leads or ties in {} of {all} figures. Behind on {told}.", all - missed),
+        (0 | 1, _) => format!("{first}."),
+        (2, 0) => format!("neap leads or ties in both figures; {first}."),
+        (all, 0) => format!("neap leads or ties in all {all} figures; {first}."),
+        (all, missed) if missed == all => format!("neap leads in none of {all} figures; {first}."),
+        (all, missed) => format!("neap leads or ties in {} of {all} figures. Behind on {first}.", all - missed),
     })
 }
 
@@ -59,6 +59,6 @@ mod tests {
         let finding = verdict("glibc grows", Some(true), Kind::Finding);
         assert_eq!(lead(&[verdict("no data", None, Kind::Finding), finding]).unwrap(), "glibc grows.");
         assert_eq!(lead(&[verdict("no data", None, Kind::Rank)]), None);
-        assert_eq!(lead(&[verdict("neap adds 7", None, Kind::Told)]), None);
+        assert_eq!(lead(&[verdict("neap adds 7", None, Kind::Figure)]), None);
     }
 }

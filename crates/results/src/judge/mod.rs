@@ -66,8 +66,8 @@ impl Judged {
     }
 
     /// A figure without a goal.
-    pub fn told(self) -> Verdict {
-        Verdict { holds: None, ..self.verdict(Kind::Told, false) }
+    pub fn figure(self) -> Verdict {
+        Verdict { holds: None, ..self.verdict(Kind::Figure, false) }
     }
 
     fn verdict(self, kind: Kind, must_hold: bool) -> Verdict {
