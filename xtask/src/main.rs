@@ -60,7 +60,7 @@ enum Command {
     Bench(experiments::Args),
     /// Write BENCHMARKS.md, EXPERIMENTS.md, the README's picture and table from a kept run
     Documents(documents::Args),
-    /// Run the programs that show faults of other days many times in a row
+    /// Run the programs of earlier faults many times in a row
     Faults(faults::Args),
     /// Torture the library: random programs, options and late or failing system calls
     Torture(torture::Args),

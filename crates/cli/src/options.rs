@@ -223,7 +223,7 @@ mod tests {
         }
     }
 
-    /// Catches a value that is written anew on its way to the library, and one that the library would refuse.
+    /// Catches a value that is written again on its way to the library, and one that the library would refuse.
     #[test]
     fn numbers_are_checked_and_kept() {
         for text in ["limit=512MiB", "purge_bytes=0", "mmap_threshold=128k", "purge_delay=2s", "purge_delay=0"] {

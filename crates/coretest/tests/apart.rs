@@ -1,4 +1,4 @@
-//! Large blocks that are mapped unlike their neighbours: their memory is mapped anew before others get it.
+//! Large blocks that are mapped unlike their neighbours: their memory is mapped again before others get it.
 
 use neap_core::CHUNK;
 use neap_coretest::calls::{Shared, free, free_reentrant, hardened, malloc, system, thread, valid};
@@ -44,7 +44,7 @@ fn what_a_moved_block_leaves_is_mapped_anew() {
 }
 
 /// Catches a block of which the program changed an OS page, first, last or between, and which the next owner gets with
-/// that, from the cache or from the ranges; and one that is mapped anew for nothing.
+/// that, from the cache or from the ranges; and one that is mapped again for nothing.
 #[test]
 fn what_a_program_changed_is_mapped_anew() {
     let a = system(Config::default());
@@ -66,7 +66,7 @@ fn what_a_program_changed_is_mapped_anew() {
     valid(&a);
 }
 
-/// Catches memory that the system does not map anew, and that others get as the program left it, or that stays
+/// Catches memory that the system does not map again, and that others get as the program left it, or that stays
 /// resident.
 #[test]
 fn what_cannot_be_mapped_anew_is_lost() {
@@ -180,7 +180,7 @@ fn what_stays_mapped() {
     [small, large, changed, huge].into_iter().for_each(|p| free(&a, &t, p));
 }
 
-/// Catches a block of the reentrant reserve that the system does not map anew, and that counts as used for ever or is
+/// Catches a block of the reentrant reserve that the system does not map again, and that counts as used for ever or is
 /// handed out again.
 #[test]
 fn what_a_handler_cannot_map_anew_is_lost() {

@@ -338,7 +338,7 @@ fn a_lock_can_be_taken_from_a_fork() {
     }
 }
 
-/// Catches a fork that waits for ever for a lock that does not come free, or that takes it all the same.
+/// Catches a fork that waits for ever for a lock that does not come free, or that takes it anyway.
 #[test]
 fn a_lock_may_not_come_free() {
     let (os, lock) = (Fake::new(Config::default()), Lock::new());

@@ -361,7 +361,7 @@ fn large_blocks_where_they_cannot_be_huge() {
     }
 }
 
-/// Catches a mark that stays where memory was mapped anew, so that the next block there is not advised.
+/// Catches a mark that stays where memory was mapped again, so that the next block there is not advised.
 #[test]
 fn advice_ends_with_the_mapping() {
     let a = &*with(HugePages::Thp, Config { huge: true, ..Config::default() });

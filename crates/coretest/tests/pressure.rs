@@ -151,7 +151,7 @@ fn holes_do_not_wait_where_nearly_nothing_is_left() {
     }
 }
 
-/// Catches a look for holes that takes long and comes again after half a second all the same.
+/// Catches a look for holes that takes long and comes again after half a second anyway.
 #[test]
 fn a_long_look_for_holes_is_seldom() {
     static A: LazyLock<&Shared> = LazyLock::new(|| Box::leak(system(Config { purger: true, ..Config::default() })));

@@ -2,7 +2,7 @@
 //! system for the same, in the same order, hands out the same blocks and shows the same figures.
 //!
 //! A change that is meant to change nothing but names, layers or speed passes. One that changes what the allocator does
-//! changes lines of `records.txt`; `NEAP_RECORD=1 cargo test -p neap-coretest --test records` writes them anew, and the
+//! changes lines of `records.txt`; `NEAP_RECORD=1 cargo test -p neap-coretest --test records` writes them again, and the
 //! difference is part of the change's review.
 
 use neap_core::policy::Purge;

@@ -12,7 +12,7 @@ const SETTINGS: &[&str] = &[
     "GLIBC_TUNABLES",
     "GLIBCXX_TUNABLES",
     "GLIBCXX_FORCE_NEW",
-    // glibc has MALLOC_ARENA_MAX and its kin, jemalloc MALLOC_CONF.
+    // glibc has MALLOC_ARENA_MAX and similar ones, jemalloc MALLOC_CONF.
     "MALLOC_*",
     "_RJEM_MALLOC_*",
     "JE_MALLOC_*",

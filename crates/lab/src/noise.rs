@@ -237,7 +237,7 @@ mod tests {
         assert_eq!(ticks_in("42 (x) S 1"), None);
     }
 
-    // Would catch processors that this process may not use and that are counted all the same in the kernel's sums.
+    // Would catch processors that this process may not use and that are counted anyway in the kernel's sums.
     #[test]
     fn all_processors_are_counted() {
         let text = "cpu  1 2\ncpu0 1 2\ncpu1 0 0\ncpu63 0 0\nctxt 5\n";

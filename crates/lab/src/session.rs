@@ -219,7 +219,7 @@ impl<'a> Session<'a> {
 enum Doubt {
     /// It is run again.
     Again,
-    /// It counts all the same, and the record says so.
+    /// It counts anyway, and the record says so.
     Kept,
     /// There is nothing in it.
     Nothing,

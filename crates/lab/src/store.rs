@@ -29,7 +29,7 @@ pub fn has_run(dir: &Path) -> bool {
 }
 
 /// Makes sure that no run is lost: fails where `dir` has one. With `force` the pages of that run go; its other files are
-/// written anew.
+/// written again.
 pub fn make_way(dir: &Path, force: bool) -> Result<()> {
     if !has_run(dir) {
         return Ok(());
@@ -89,7 +89,7 @@ impl Writer {
         replace(&self.dir.join(RUN), run.to_json_without_rows().as_bytes())
     }
 
-    /// Writes both files for good: rows that were measured again are gone.
+    /// Writes the final files: rows that were measured again are gone.
     pub fn finish(self, run: &Run) -> Result<()> {
         self.write_run(run)?;
         replace(&self.dir.join(ROWS), rows_to_csv(&run.rows, true).as_bytes())

@@ -143,10 +143,8 @@ fn noise(text: &mut String, run: &Run) {
     }
     if !run.noise.doubtful.is_empty() {
         let count = run.noise.doubtful.len();
-        let _ = writeln!(
-            text,
-            "{count} noisy rounds count all the same: they were run again already, or had no time for it."
-        );
+        let _ =
+            writeln!(text, "{count} noisy rounds count anyway: they were run again already, or had no time for it.");
     }
 }
 

@@ -65,7 +65,7 @@ pub struct Estimate {
 impl Estimate {
     /// Of a trace of this build.
     pub fn of(trace: &Trace, binary: &Binary) -> Self {
-        // One without a size (`.init`) has code all the same.
+        // One without a size (`.init`) has code anyway.
         let functions = trace.functions.iter().map(|function| (function.address, function.size.max(1), false));
         let data = trace.data.iter().map(|data| (data.address, data.size, data.write));
         let (mut pieces, mut outside) = (Vec::new(), 0);

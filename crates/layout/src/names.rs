@@ -131,7 +131,7 @@ impl<'b> Names<'b> {
     pub fn find(&self, name: &str, file: Option<&str>, address: u64, size: u64) -> Found<'b> {
         if let Some(symbols) = self.exact.get(name) {
             let likeness = |symbol: &&&Symbol| (symbol.file.as_deref() == file, symbol.address == address);
-            // The last of equals would win: the first shall.
+            // Of equal names the first must win, not the last.
             return symbols.iter().rev().max_by_key(likeness).map_or(Found::Lost, |symbol| Found::Same(symbol));
         }
         match self.stems.get(&stem(name)) {

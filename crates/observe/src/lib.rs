@@ -117,7 +117,7 @@ impl Page {
 
     fn copy(&self) -> Result<[u8; FILE_BYTES], Error> {
         let mut page = [0; FILE_BYTES];
-        // The file is opened anew each time: while it is open it outlives the process.
+        // The file is opened again each time: while it is open it outlives the process.
         match File::open(format!("/proc/{}/map_files/{}", self.pid, self.range)) {
             Ok(file) => file.read_exact_at(&mut page, 0)?,
             Err(_) => File::open(format!("/proc/{}/mem", self.pid))?.read_exact_at(&mut page, self.start)?,

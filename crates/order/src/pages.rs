@@ -91,7 +91,7 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
 }
 
 /// Runs a program as it is started here, and sees what it touches of a binary. Where that fails after it has run, how it
-/// ended is there all the same.
+/// ended is there anyway.
 pub fn touched_in_place(binary: &Path, command: &[OsString]) -> Result<(ExitStatus, Result<Touched, Error>), Error> {
     let failed = |what: &str| Error::failed(format!("cannot trace faults: {what}"));
     let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;

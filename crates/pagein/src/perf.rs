@@ -211,7 +211,7 @@ impl Events {
     /// A thread that is being made meanwhile may inherit an event that is still off, just after those of the threads
     /// made before were put on. The kernel may then exchange the two threads' events instead of switching them (it takes
     /// inherited events for equal to their parents'), and what the maker makes from then on inherits events that are off.
-    /// Putting on what is on already does nothing, so it is done anew when such threads run.
+    /// Enabling an enabled event does nothing, so it is done again when such threads run.
     pub fn enable(&self) -> io::Result<()> {
         let all = || self.leaders.iter().map(|leader| &leader.event).chain(&self.descriptors);
         all().try_for_each(sys::perf_event_enable)?;

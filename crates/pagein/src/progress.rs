@@ -98,7 +98,7 @@ impl Source for Shown<'_> {
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&Fault) -> io::Result<()>) -> io::Result<()> {
-        // A visitor may visit too: it starts the count anew, and that is all.
+        // A visitor may visit too: it starts the count again, and that is all.
         self.steps.borrow_mut().again();
         self.source.visit(&mut |fault| {
             self.steps.borrow_mut().step();

@@ -17,7 +17,7 @@ const PEAK_LIMIT: f64 = 1.50;
 /// run.
 pub fn of(run: &Run) -> Option<Run> {
     // The lab measures each program as a whole: its figures are `run-wall` and so on.
-    // What was derived before is derived anew.
+    // What was derived before is derived again.
     let derived = |row: &Row| row.case == MEANS || row.metric.ends_with("-ratio");
     let own = |row: &&Row| row.experiment == NAME && !derived(row);
     let plain = |row: &Row| Row { metric: row.metric.trim_start_matches("run-").to_owned(), ..row.clone() };

@@ -78,7 +78,7 @@ fn with_heap<R>(f: impl FnMut(Mine<'static>) -> R, reentrant: impl FnMut() -> R)
     with_heap_for(EARLY_FREES / EARLY_MALLOCS, f, reentrant)
 }
 
-/// Whether a call of a thread without a heap shall borrow one; counts the call.
+/// Whether a call of a thread without a heap borrows one; counts the call.
 fn is_early(weight: u32) -> bool {
     let a = allocator();
     if a.is_stranded() || a.is_unused() || (weight > 1 && a.is_watched()) {

@@ -1,6 +1,6 @@
 //! Every format: a small trace against kept files, and any trace against a parser of the format.
 //!
-//! With `NEAP_BLESS=1` in the environment the kept files (`tests/snapshots`) are written anew: look at the difference.
+//! With `NEAP_BLESS=1` in the environment the kept files (`tests/snapshots`) are written again: look at the difference.
 
 mod common;
 

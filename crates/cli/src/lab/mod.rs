@@ -172,7 +172,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
     print(&text(&run, terminal_form()))?;
     let dir = if args.dir.is_dir() { args.dir.clone() } else { args.dir.parent().unwrap_or(Path::new(".")).into() };
     let written = write_report(&dir, &whole);
-    // Who cannot write there can read all the same.
+    // A user who cannot write there can still read.
     let page = match written {
         Err(error) if !args.open => {
             to_error(&error).report();

@@ -14,7 +14,7 @@ use crate::{CHUNK, Os};
 const RETRY_TICKS: u32 = 10;
 /// Minimum waiting chunks before the child of a fork starts a purger at once. Most children end soon, or call exec.
 const FORKED_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
-/// Minimum waiting chunks before a thread gives them back when it ends, or when it ends the helper for good.
+/// Minimum waiting chunks before a thread gives them back when it ends, or when it ends the helper at the end of the process.
 const END_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
 /// Milliseconds that a call which needs the helper to be away waits for its end: longer than the helper's longest
 /// system call.
@@ -132,7 +132,7 @@ impl<O: Os> Back<O> {
     }
 
     /// Runs `f` while there is no helper: ends the helper first, and lets none start meanwhile. Takes no lock. If the
-    /// helper does not end within `PATIENCE_MS`, `f` runs all the same. `ended` runs between the two, in a process that
+    /// helper does not end within `PATIENCE_MS`, `f` runs anyway. `ended` runs between the two, in a process that
     /// may have a helper.
     pub fn without_helper<R>(&self, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
         self.keep_away(PATIENCE_MS, ended, f)
@@ -146,7 +146,7 @@ impl<O: Os> Back<O> {
         self.keep_away(if reentrant { REENTRANT_PATIENCE_MS } else { PATIENCE_MS }, || (), f)
     }
 
-    /// Ends the helper for good: the calling thread is the last one and about to end. `ended` as in
+    /// Ends the helper permanently: the calling thread is the last one and about to end. `ended` as in
     /// [`Back::without_helper`].
     pub fn end_helper(&self, ended: impl FnOnce()) {
         if self.os.settle_helper().keep_away(&self.os, PATIENCE_MS).is_some() {

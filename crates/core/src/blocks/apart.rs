@@ -1,5 +1,5 @@
 //! Blocks apart: large blocks that may be mapped unlike their neighbours. The next owner must not get such mappings
-//! (invariant 33). So they are mapped anew when they are freed, and so is the end that is cut off when they shrink. Two
+//! (invariant 33). So they are mapped again when they are freed, and so is the end that is cut off when they shrink. Two
 //! causes:
 //!
 //! - neap moved OS pages there (realloc). Mappings apart from their neighbours would stay as long as the process lives,
@@ -19,11 +19,11 @@ use crate::system::os::Moved;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// Result of mapping memory anew.
+/// Result of mapping memory again.
 pub(crate) enum Renewed {
     /// It was not apart, and is unchanged.
     Usable,
-    /// It was mapped anew, and reads as zero.
+    /// It was mapped again, and reads as zero.
     Clean,
     /// The system refused: it must not be handed out again.
     Lost,
@@ -71,7 +71,7 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Maps a large block, whose contents are not needed, anew before others get it, if it is apart.
+    /// Maps a large block, whose contents are not needed, again before others get it, if it is apart.
     pub(crate) fn renew_apart(&self, block: Large) -> Renewed {
         let renewed = self.renew_end(block, 0, block.len());
         self.unset_apart(block);
@@ -94,14 +94,14 @@ impl<O: Os> Blocks<O> {
         end.len() == 0 || !block.is_apart() || unsafe { self.os.commit(end.start(), end.len()) }
     }
 
-    /// Maps memory, whose contents are not needed, anew.
+    /// Maps memory, whose contents are not needed, again.
     pub(crate) fn renew(&self, memory: Owned) -> Moved {
         self.unmark(memory);
         // SAFETY: the memory is the holder's.
         unsafe { self.os.renew(memory.start(), memory.len()) }
     }
 
-    /// Maps the chunks `from..to` of a large block, whose contents are not needed, anew, if it is apart.
+    /// Maps the chunks `from..to` of a large block, whose contents are not needed, again, if it is apart.
     pub(crate) fn renew_end(&self, block: Large, from: usize, to: usize) -> Renewed {
         if !block.is_apart() {
             return Renewed::Usable;

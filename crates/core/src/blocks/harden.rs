@@ -8,7 +8,7 @@
 //! - the last OS page of a slab, and the OS page after a large block, are inaccessible guards.
 //!
 //! Memory from before hardening began is used as before. A slab is hardened from its first block on. It *withholds* the
-//! blocks that reach into its last OS page, for good (`OwnSlab::withheld`; they count as used). A guard is a mapping of
+//! blocks that reach into its last OS page, permanently (`OwnSlab::withheld`; they count as used). A guard is a mapping of
 //! its own, so there are at most `MOST_GUARDS`; beyond that, the last OS page of a slab is not a guard, only never
 //! used.
 //!

@@ -23,7 +23,7 @@ use crate::system::sync::{AtomicU64, Ordering};
 use crate::{CHUNK_SHIFT, Os};
 use core::ops::Range;
 
-/// Limit on the ranges that are marked. They are counted as they are made, and anew where the count reaches the limit.
+/// Limit on the ranges that are marked. They are counted as they are made, and again where the count reaches the limit.
 const MOST_MARKS: usize = 4096;
 /// A range is dense if at most one OS page in this many is untouched.
 const DENSE: usize = 16;
@@ -139,7 +139,7 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// Removes the marks of huge pages of which `memory`, which was mapped anew, has a part.
+    /// Removes the marks of huge pages of which `memory`, which was mapped again, has a part.
     #[inline]
     pub(crate) fn unmark(&self, memory: Owned) {
         if self.has_marks() {

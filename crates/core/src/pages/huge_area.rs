@@ -64,7 +64,7 @@ impl<O: Os> Pages<O> {
     #[inline]
     pub(crate) fn next_step(&self, r: &mut Ranges, len: usize, align: usize, what: Use) -> Option<Step> {
         let asked_for = matches!(self.policy.huge(), HugePages::Adaptive | HugePages::Advised);
-        // A block that shall be zero may be left untouched.
+        // A block of calloc may be left untouched.
         let fills = matches!(what, Use::Slab { of_many: true } | Use::Large { zero: false, .. });
         // Longer blocks, and those that are aligned to more than an area, may not fit into one.
         (asked_for && fills && r.growth.is_due() && len <= AREA / 2 && align <= BYTES)

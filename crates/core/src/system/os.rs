@@ -228,8 +228,8 @@ pub unsafe trait Os: Threads {
         u32::MAX
     }
 
-    /// Length in bytes of the pages of the pool that memory of arenas shall come from (option `huge=hugetlb`); `None`:
-    /// it shall not, or the pool has no more. Where nothing else will do (`hugetlb=strict`), never the latter.
+    /// Length in bytes of the pages of the pool that memory of arenas comes from (option `huge=hugetlb`); `None`:
+    /// the option is not set, or the pool has no more; never the latter with `hugetlb=strict`.
     fn pool_page(&self) -> Option<usize> {
         None
     }

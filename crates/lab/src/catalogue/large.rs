@@ -107,7 +107,7 @@ pub fn regrow(quick: bool) -> Design {
                 1.5, by two threads, and to other lengths.",
         claims: vec![claim(
             "An allocator that moves pages on growth, and gives them back when the vector is freed, pays page faults for \
-             each vector anew.",
+             each vector again.",
             "an earlier version of neap",
             Some(2026),
             &[("two vectors, 330 times", "338,000 page faults"), ("with mimalloc 2.0", "1,900 page faults")],

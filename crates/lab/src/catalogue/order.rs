@@ -94,7 +94,7 @@ fn of(view: &View, case: &str, metric: &str) -> Result<f64, Judged> {
 /// What a trace adds to a start.
 fn cost(view: &View) -> Result<Judged, Judged> {
     let (alone, over) = (of(view, MANY, "alone-ms")?, of(view, MANY, "over-ms")?);
-    let text = format!("{MANY} adds {} ms to a start of {} ms, at most {TRACE_MS} wanted", number(over), number(alone));
+    let text = format!("{MANY} adds {} ms to a start of {} ms (limit: {TRACE_MS} ms)", number(over), number(alone));
     Ok(Judged::new(text, Some(over <= TRACE_MS)))
 }
 

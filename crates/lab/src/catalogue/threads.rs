@@ -197,7 +197,7 @@ pub fn latency(quick: bool) -> Design {
                 is purged. First touches are outside the timed part; `max` leaves out calls during which the thread \
                 was taken off its processor.",
         claims: vec![claim(
-            "Purges that hold a heap lock for a second stop every thread that wants memory.",
+            "Purges that hold a heap lock for a second stop every thread that allocates.",
             "bug reports of several allocators",
             None,
             &[],

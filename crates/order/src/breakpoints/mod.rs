@@ -2,7 +2,7 @@
 //!
 //! The binary is the program itself, another one that it executes, or a library that it loads. Its memory is written when
 //! it is mapped: at an exec, or where the dynamic linker calls `_dl_debug_state`. At a hit the byte is put back, and the
-//! thread goes back by one; one that stands behind a breakpoint that another thread has removed, goes back all the same.
+//! thread goes back by one; one that stands behind a breakpoint that another thread has removed, goes back anyway.
 //!
 //! A process that begins as a copy has all its bytes put back before it goes on. One that shares memory (vfork) stays
 //! traced until it executes a program. neap detaches from what it does not trace: that runs as without neap.

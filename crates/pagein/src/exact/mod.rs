@@ -73,7 +73,7 @@ impl Exact {
         }
         Userfaultfd::probe().map_err(|e| {
             let why = match e.raw_os_error() {
-                Some(libc::EINVAL) => "it wants Linux 6.7".to_owned(),
+                Some(libc::EINVAL) => "it needs Linux 6.7".to_owned(),
                 _ => system_message(&e),
             };
             Error::failed(format!("--exact is not possible here: userfaultfd is denied ({why})"))

@@ -26,7 +26,7 @@ pub struct Profile {
     /// A pattern of frames to be left out with what they call.
     #[prost(int64, tag = "7")]
     pub drop_frames: i64,
-    /// A pattern of frames to be kept all the same.
+    /// A pattern of frames to be kept anyway.
     #[prost(int64, tag = "8")]
     pub keep_frames: i64,
     /// When it was taken, in nanoseconds since 1970.

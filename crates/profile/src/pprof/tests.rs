@@ -77,7 +77,7 @@ fn without_names() {
     assert!(read(&written(&profile, Symbols::Addresses)).expect("it is valid").is_valid());
 }
 
-/// Catches files that are damaged and make the reader fail otherwise than with a reason, or are taken for good.
+/// Catches files that are damaged and make the reader fail without a reason, or are accepted.
 #[test]
 fn damaged_files() {
     let message = pprof::message(&profile(), Symbols::Named);
