@@ -28,8 +28,8 @@ mod sample;
 
 use neap_results::{Chart, Experiment, Run, View};
 
-/// All charts of a run that have anything to show: the name of a file without its ending, and the SVG. The theme
-/// is [`theme::Theme::Light`] or [`theme::Theme::Dark`]; a file of its own has no page to take colours from.
+/// All charts of a run that have anything to show: the name of a file without its ending, and the SVG. Lines
+/// are drawn as dots: a file has no pointer to read values with.
 pub fn charts(run: &Run, theme: theme::Theme) -> Vec<(String, String)> {
     let view = View::of(run);
     let mut all = Vec::new();

@@ -8,8 +8,6 @@ use neap_results::{GLIBC, NEAP, View};
 /// Where a chart is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Theme {
-    /// In the report, whose style sheet has the colours for light and dark.
-    Page,
     /// On its own, on white.
     Light,
     /// On its own, on dark grey.
@@ -35,14 +33,15 @@ pub enum Ink {
     Series(usize),
 }
 
-/// Light and dark colours of the series: neap, glibc, the others.
+/// Light and dark colours of the series: neap, glibc, the others. Neighbours are furthest apart: two versions of one
+/// allocator stand beside each other.
 pub const SERIES: [[&str; 2]; 8] = [
     ["#0072b2", "#56b4e9"],
     ["#1b1b1b", "#f2f2f2"],
     ["#bc7f5a", "#e04719"],
-    ["#76581d", "#c7b06f"],
-    ["#205336", "#317856"],
     ["#881878", "#a8358f"],
+    ["#205336", "#317856"],
+    ["#76581d", "#c7b06f"],
     ["#949622", "#a6fe40"],
     ["#8396af", "#905ef4"],
 ];
@@ -82,13 +81,12 @@ impl Ink {
 }
 
 impl Theme {
-    /// The colour of an ink; none where the page has it.
-    pub fn colour(self, ink: Ink) -> Option<&'static str> {
+    /// The colour of an ink.
+    pub fn colour(self, ink: Ink) -> &'static str {
         let [light, dark] = ink.colours();
         match self {
-            Theme::Page => None,
-            Theme::Light => Some(light),
-            Theme::Dark => Some(dark),
+            Theme::Light => light,
+            Theme::Dark => dark,
         }
     }
 }
@@ -179,8 +177,7 @@ pub fn css() -> String {
     let classes: String =
         Ink::all().map(|ink| format!(".{0}{{color:var(--{0})}}", ink.class())).collect::<Vec<_>>().join("\n");
     format!(
-        ":root{{color-scheme:light dark;{}}}\n@media (prefers-color-scheme:dark){{:root{{{}}}}}\n{classes}\n\
-         .hollow{{fill:var(--k-back)}}\n.halo{{stroke:var(--k-back)}}\n",
+        ":root{{color-scheme:light dark;{}}}\n@media (prefers-color-scheme:dark){{:root{{{}}}}}\n{classes}\n",
         list(0),
         list(1)
     )

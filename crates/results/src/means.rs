@@ -1,22 +1,54 @@
 //! Geometric means over many programs against glibc: one figure of time and one of memory for each allocator.
 
 use crate::stats::geometric_mean;
-use crate::{Axis, Better, Chart, ChartKind, Figure, GLIBC, Mark, Point, Row, Run, SCHEMA, Series, Value, View};
+use crate::{Axis, Better, Chart, ChartKind, Figure, GLIBC, Mark, NEAP, Point, Row, Run, SCHEMA, Series, Value, View};
 
 /// The case that has the means.
 pub const CASE: &str = "geometric means";
 /// What the metrics of the means are called: wall time, peak resident memory.
 pub const METRICS: [&str; 2] = ["wall", "peak"];
 
-/// For each allocator the geometric means over `cases` of its median ratios to glibc. An allocator that failed in one
-/// of them has no mean: it is a failure, which says in how many. `metrics` are the names of wall time and peak memory.
+/// The cases that have a mean: all that glibc and neap, where they took part, ran without a failure.
+fn compared<'a>(view: &View, experiment: &str, cases: &'a [String], metric: &str) -> Vec<&'a String> {
+    let both = [GLIBC, NEAP].into_iter().filter(|name| view.took_part(experiment, name));
+    let both: Vec<&str> = both.collect();
+    let ok =
+        |case: &&String| both.iter().all(|name| view.median(Figure::new(experiment, case, metric), name).is_some());
+    cases.iter().filter(|case| view.has_case(experiment, case)).filter(ok).collect()
+}
+
+/// Why the means are over fewer cases than were run: `; without a, b, in which glibc or neap failed`. Empty where they are
+/// over all.
+pub fn left_out(of: &Run, experiment: &str) -> String {
+    let view = View::of(of);
+    let Some(found) = of.experiment(experiment) else { return String::new() };
+    let cases: Vec<String> = found.cases.iter().map(|case| case.name.clone()).collect();
+    let compared = compared(&view, experiment, &cases, metrics_of(&view, experiment, &cases)[0]);
+    let ran = cases.iter().filter(|case| view.has_case(experiment, case));
+    let names: Vec<&str> = ran.filter(|case| !compared.contains(case)).map(String::as_str).collect();
+    if names.is_empty() {
+        String::new()
+    } else {
+        format!("; without {}, in which glibc or neap failed", names.join(", "))
+    }
+}
+
+/// What wall time and peak memory are called.
+fn metrics_of(view: &View, experiment: &str, cases: &[String]) -> [&'static str; 2] {
+    let has = |metric: &str| cases.iter().any(|case| !view.unit(Figure::new(experiment, case, metric)).is_empty());
+    if has("run-wall") { ["run-wall", "run-peak"] } else { METRICS }
+}
+
+/// For each allocator the geometric means over `cases` of its median ratios to glibc. Cases in which glibc or neap failed
+/// are left out for all; another allocator that failed in one of the rest has no mean: it is a failure, which says in how
+/// many. `metrics` are the names of wall time and peak memory.
 pub fn rows(view: &View, experiment: &str, cases: &[String], metrics: [&str; 2]) -> Vec<Row> {
     let mut rows = Vec::new();
-    let ran = cases.iter().filter(|case| view.has_case(experiment, case)).count();
+    let compared = compared(view, experiment, cases, metrics[0]);
     for allocator in view.allocators().iter().filter(|name| view.took_part(experiment, name)) {
         let value = |case: &str| view.value(Figure::new(experiment, case, metrics[0]), allocator);
         let failed = |case: &&String| matches!(value(case), Value::Failed(_));
-        let failed = cases.iter().filter(failed).count();
+        let failed = compared.iter().copied().filter(failed).count();
         let row = Row {
             experiment: experiment.into(),
             case: CASE.into(),
@@ -27,15 +59,15 @@ pub fn rows(view: &View, experiment: &str, cases: &[String], metrics: [&str; 2])
             ..Row::default()
         };
         if failed > 0 {
-            rows.push(Row { status: format!("{failed} of {} cases failed", cases.len()), ..row });
+            rows.push(Row { status: format!("{failed} of {} cases failed", compared.len()), ..row });
             continue;
         }
         for (name, metric) in METRICS.into_iter().zip(metrics) {
             let ratio =
-                |case: &String| Some(view.ratio(Figure::new(experiment, case, metric), allocator, GLIBC)?.ratio);
-            let ratios: Vec<f64> = cases.iter().filter_map(ratio).collect();
+                |case: &&String| Some(view.ratio(Figure::new(experiment, case, metric), allocator, GLIBC)?.ratio);
+            let ratios: Vec<f64> = compared.iter().filter_map(ratio).collect();
             // A mean over fewer cases than the others have would be another one.
-            if !ratios.is_empty() && ratios.len() == ran {
+            if !ratios.is_empty() && ratios.len() == compared.len() {
                 let value = geometric_mean(&ratios);
                 rows.push(Row { metric: name.into(), unit: "ratio".into(), value, ..row.clone() });
             }
@@ -65,8 +97,7 @@ pub fn chart() -> Chart {
 pub fn run(of: &Run, experiment: &str) -> Option<Run> {
     let view = View::of(of);
     let cases: Vec<String> = of.experiment(experiment)?.cases.iter().map(|case| case.name.clone()).collect();
-    let has = |metric: &str| cases.iter().any(|case| !view.unit(Figure::new(experiment, case, metric)).is_empty());
-    let metrics = if has("run-wall") { ["run-wall", "run-peak"] } else { METRICS };
+    let metrics = metrics_of(&view, experiment, &cases);
     let rows = rows(&view, experiment, &cases, metrics);
     let allocators = of.allocators.iter().filter(|one| one.base.is_none()).cloned().collect::<Vec<_>>();
     let rows: Vec<Row> =
@@ -100,5 +131,12 @@ mod tests {
         assert_eq!(value("crashed"), Value::Failed("1 of 2 cases failed".into()));
         assert_eq!((value("part"), means.allocators.len()), (Value::Absent, 4));
         assert!(run(&all, "other").is_none());
+        assert_eq!(left_out(&all, "suite"), "");
+        // One failed run of neap: the means are over the rest, and the case is named.
+        all.rows.push(bad(figure("b"), "neap", 2, "timeout"));
+        let view = View::of(&run(&all, "suite").unwrap());
+        let mean = view.median(Figure::new("suite", CASE, "wall"), "neap").unwrap();
+        assert!((mean - 0.2).abs() < 1e-12, "{mean}");
+        assert_eq!(left_out(&all, "suite"), "; without b, in which glibc or neap failed");
     }
 }

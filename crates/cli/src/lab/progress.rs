@@ -1,6 +1,7 @@
 //! Progress on standard error: one line that is written over on a terminal, one line per case elsewhere.
 
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
 use neap_lab::event::Event;
 use neap_lab::text::duration_text;
@@ -28,8 +29,10 @@ impl Progress {
                 self.line(&format!("{experiment}, {case}: round repeated: {why}"));
             }
             Event::Begins(experiment, case, number, of) if self.terminal => {
-                let seconds = self.begun.elapsed().as_secs();
-                let text = format!("[{number}/{of}] {}:{:02} {experiment}, {case} ...", seconds / 60, seconds % 60);
+                let elapsed = self.begun.elapsed();
+                let left = remaining(elapsed, (*number).into(), (*of).into());
+                let left = left.map_or(String::new(), |left| format!(", {} left", clock(left)));
+                let text = format!("[{number}/{of}] {}{left}  {experiment}, {case} ...", clock(elapsed));
                 let _ = write!(std::io::stderr().lock(), "\r\x1b[K{text}");
             }
             Event::Begins(..) => {}
@@ -53,5 +56,33 @@ impl Progress {
     fn line(&self, text: &str) {
         self.clear();
         let _ = writeln!(std::io::stderr().lock(), "{text}");
+    }
+}
+
+/// About how long it will take from the begin of step `number`, from 1, to the end of step `of`: as the steps so far. None
+/// at the begin.
+fn remaining(elapsed: Duration, number: u64, of: u64) -> Option<Duration> {
+    let done = number.checked_sub(1).filter(|&done| done > 0)?;
+    let nanoseconds = elapsed.as_nanos() * u128::from(of - done.min(of)) / u128::from(done);
+    Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)))
+}
+
+/// `3:07`.
+fn clock(time: Duration) -> String {
+    format!("{}:{:02}", time.as_secs() / 60, time.as_secs() % 60)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // Would catch a time for a run that has only begun, and one that grows with what is done.
+    #[test]
+    fn what_remains_shrinks() {
+        let seconds = |elapsed, number, of| remaining(Duration::from_secs(elapsed), number, of).map(|t| t.as_secs());
+        assert_eq!(seconds(5, 1, 10), None);
+        assert_eq!(seconds(10, 2, 10), Some(90));
+        assert_eq!(seconds(90, 10, 10), Some(10));
+        assert_eq!(clock(Duration::from_secs(187)), "3:07");
     }
 }

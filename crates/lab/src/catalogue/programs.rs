@@ -284,10 +284,13 @@ fn judge_suite(_: &View, run: &Run) -> Vec<Verdict> {
     ]
 }
 
-/// neap's rank by the geometric mean of its ratios to glibc over the workloads; who failed on one has none.
+/// neap's rank by the geometric mean of its ratios to glibc over the workloads; cases in which glibc or neap failed are left out and named.
 fn mean_rank(run: &Run, metric: &str) -> Judged {
     match means::run(run, "suite") {
-        Some(means) => judge::rank(&View::of(&means), Figure::new("suite", means::CASE, metric), Better::Less),
+        Some(means) => {
+            let judged = judge::rank(&View::of(&means), Figure::new("suite", means::CASE, metric), Better::Less);
+            Judged { text: judged.text + &means::left_out(run, "suite"), ..judged }
+        }
         None => Judged::open("no workload was run"),
     }
 }

@@ -101,6 +101,11 @@ fn rate(case: &str) -> Figure<'_> {
     Figure::new("ebizzy", case, "rate")
 }
 
+/// `1 thread`, `2 threads`.
+fn threads_text(threads: u32) -> String {
+    format!("{threads} thread{}", if threads == 1 { "" } else { "s" })
+}
+
 fn judge_ebizzy(view: &View, run: &Run) -> Vec<Verdict> {
     let cores = run.machine.cores.max(1);
     // The greatest count that was run and that has a core for each thread.
@@ -108,26 +113,28 @@ fn judge_ebizzy(view: &View, run: &Run) -> Vec<Verdict> {
     let full = thread_counts(false).into_iter().rfind(|&threads| has_core(threads)).unwrap_or(1);
     let (one, many) = (case_name(1, false), case_name(full, false));
     let eager = |case| judge::ratio(view, (rate(case), POLICIES[2]), (rate(case), POLICIES[0]), 1.5, f64::INFINITY);
-    let mut verdicts = vec![
-        eager(&one).about("purge=never against purge=eager, 1 thread").finding(true),
-        eager(&many).about(&format!("purge=never against purge=eager, {full} threads")).finding(true),
+    let mut verdicts = vec![eager(&one).about("purge=never against purge=eager, 1 thread").finding(true)];
+    if full > 1 {
+        verdicts.push(eager(&many).about(&format!("purge=never against purge=eager, {full} threads")).finding(true));
+    }
+    verdicts.extend([
         judge::ratio(view, (rate(&many), NEAP), (rate(&many), POLICIES[2]), 0.8, f64::INFINITY)
-            .about(&format!("the default policy against purge=never, {full} threads"))
+            .about(&format!("the default policy against purge=never, {}", threads_text(full)))
             .target(false),
         judged(no_fall(view, full)).target(false),
-    ];
+    ]);
     for threads in thread_counts(false) {
         let case = case_name(threads, true);
         let figure = Figure::new("ebizzy", &case, "madvise-per-1000-frees");
         if view.has_case("ebizzy", &case) {
-            let words = format!("{threads} threads, madvise calls per 1,000 frees");
+            let words = format!("{}, madvise calls per 1,000 frees", threads_text(threads));
             verdicts.push(judge::at_most(view, figure, NEAP, 1.0).about(&words).target(false));
         }
     }
     for threads in thread_counts(false) {
         let case = case_name(threads, false);
         if view.has_case("ebizzy", &case) {
-            verdicts.push(judge::rank(view, rate(&case), Better::More).about(&format!("{threads} threads")).rank());
+            verdicts.push(judge::rank(view, rate(&case), Better::More).about(&threads_text(threads)).rank());
         }
     }
     verdicts

@@ -6,6 +6,7 @@ use crate::plot::escaped;
 use crate::theme;
 
 const STYLE: &str = include_str!("page.css");
+const UPLOT: &str = include_str!("../../vendor/uplot/uPlot.min.css");
 /// Colours of the page that no chart has, light and dark.
 const COLOURS: [&str; 2] = ["--k-good:#1a6b3c;--k-code:#f4f5f6", "--k-good:#7ddb9f;--k-code:#22252a"];
 
@@ -23,9 +24,10 @@ impl Page {
         let text = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n\
+             <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; \
+             script-src 'unsafe-inline'\">\n\
              <meta name=\"description\" content=\"{}\">\n<title>{}</title>\n<style>\n{}\
-             :root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{STYLE}</style>\n</head>\n\
+             :root{{{light}}}\n@media (prefers-color-scheme:dark){{:root{{{dark}}}}}\n{UPLOT}\n{STYLE}</style>\n</head>\n\
              <body>\n<main>\n",
             escaped(description),
             escaped(title),

@@ -3,11 +3,10 @@
 use std::fmt::Write as _;
 
 use neap_results::judge::{number, spread_text};
-use neap_results::{Chart, Claim, Experiment, Figure, Kind, NEAP, Table, Value, Verdict, View};
+use neap_results::{Claim, Experiment, Figure, Kind, NEAP, Table, Value, Verdict, View};
 
-use super::{Page, inline};
-use crate::plot::{self, Grid, Size, better_words, cell_text, escaped, position_text, status_words};
-use crate::theme::Theme;
+use super::{Page, chart, inline};
+use crate::plot::{cell_text, escaped};
 
 /// Writes the section of an experiment.
 pub fn experiment(page: &mut Page, experiment: &Experiment, view: &View) {
@@ -31,7 +30,7 @@ pub fn experiment(page: &mut Page, experiment: &Experiment, view: &View) {
     }
     verdicts(page, &experiment.verdicts);
     for (number, chart) in experiment.charts.iter().enumerate() {
-        figure(page, experiment, chart, view, number);
+        chart::figure(page, chart, &experiment.name, view, &format!("{}-{number}", experiment.name));
     }
     let tables: Vec<&Table> = experiment.tables.iter().filter(|one| has_rows(one, experiment, view)).collect();
     if !tables.is_empty() {
@@ -95,59 +94,6 @@ fn verdicts(page: &mut Page, verdicts: &[Verdict]) {
     page.raw("</ul>\n");
 }
 
-/// A chart for wide and for narrow screens, who failed, and a table of its values.
-fn figure(page: &mut Page, experiment: &Experiment, chart: &Chart, view: &View, number: usize) {
-    let id = format!("{}-{number}", experiment.name);
-    let draw = |size, end: &str| {
-        plot::draw(chart, &experiment.name, view, size, Theme::Page, &format!("{}-{end}", escaped(&id)))
-    };
-    let (Some(wide), Some(narrow)) = (draw(Size::Wide, "w"), draw(Size::Narrow, "n")) else { return };
-    let better = better_words(chart.better).map_or(String::new(), |words| format!(" ({words})"));
-    page.raw(&format!(
-        "<figure id=\"{}\">\n<figcaption><strong>{}</strong>{better}</figcaption>\n",
-        escaped(&id),
-        inline(&chart.title)
-    ));
-    page.raw(&format!("<div class=\"wide\">{wide}</div>\n<div class=\"narrow\">{narrow}</div>\n"));
-    let grid = Grid::of(chart, &experiment.name, view);
-    let failures = failed(&grid, chart);
-    if !failures.is_empty() {
-        page.classed("p", "failed", &failures);
-    }
-    page.raw("<details>\n<summary>The chart's values</summary>\n<div class=\"scroll\" tabindex=\"0\">\n");
-    page.raw(&values(&grid, chart, view));
-    page.raw("</div>\n</details>\n</figure>\n");
-}
-
-/// `Failed: other at 1 MiB (crashed (signal 11)).` Empty where none did.
-fn failed(grid: &Grid, chart: &Chart) -> String {
-    let one = |(row, column, status): (&plot::GridRow, _, &str)| {
-        format!("{} at {}: {}", row.name, position_text(column, &chart.x), status_words(status))
-    };
-    let all: Vec<String> = grid.failures().into_iter().map(one).collect();
-    if all.is_empty() { String::new() } else { format!("Failed: {}.", all.join("; ")) }
-}
-
-fn values(grid: &Grid, chart: &Chart, view: &View) -> String {
-    let mut html = format!("<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>", inline(&chart.title));
-    for column in &grid.columns {
-        let _ = write!(html, "<th scope=\"col\">{}</th>", escaped(&position_text(column, &chart.x)));
-    }
-    html += "</tr></thead>\n<tbody>\n";
-    for row in &grid.rows {
-        let own = if view.base(&row.allocator) == NEAP { " class=\"own\"" } else { "" };
-        let _ = write!(html, "<tr{own}><th scope=\"row\">{}</th>", escaped(&row.name));
-        for cell in &row.cells {
-            html += &match cell.spread() {
-                Some(_) => format!("<td>{}</td>", value_html(&cell_text(cell, &chart.y.unit))),
-                None => empty_cell(cell),
-            };
-        }
-        html += "</tr>\n";
-    }
-    html + "</tbody>\n</table>\n"
-}
-
 /// A value with its range in brackets, for a narrow cell: the range below the value.
 pub fn value_html(text: &str) -> String {
     match text.split_once(" [") {
@@ -156,7 +102,8 @@ pub fn value_html(text: &str) -> String {
     }
 }
 
-fn empty_cell(cell: &Value) -> String {
+/// A cell without a value.
+pub fn empty_cell(cell: &Value) -> String {
     match cell {
         Value::Absent => "<td>-</td>".into(),
         _ => format!("<td class=\"bad\">{}</td>", escaped(&cell_text(cell, ""))),

@@ -4,15 +4,13 @@ use neap_results::Value;
 pub use neap_results::judge::value_text as cell_text;
 use neap_results::judge::{number, quantity};
 
-/// For which screens a chart is drawn.
+/// How wide a chart is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
-    /// 900 pixels: as wide as the page.
+    /// 900 pixels: as wide as the sheet.
     Wide,
     /// Two beside each other are as wide.
     Half,
-    /// 350 pixels: a phone.
-    Narrow,
 }
 
 impl Size {
@@ -21,20 +19,11 @@ impl Size {
         match self {
             Size::Wide => 900.0,
             Size::Half => 440.0,
-            Size::Narrow => 350.0,
         }
     }
 }
 
-/// The edges of a plot.
-pub struct Frame {
-    pub left: f64,
-    pub right: f64,
-    pub top: f64,
-    pub bottom: f64,
-}
-
-/// A value alone, or a short reason why it is missing: the program's message stands under the chart.
+/// A value alone, or why there is none as far as a chart has room: a program's last words stand under the chart.
 pub fn short_cell_text(cell: &Value, unit: &str) -> String {
     match cell {
         Value::Is(spread) if unit == "ratio" => number(spread.median),

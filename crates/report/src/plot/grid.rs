@@ -1,6 +1,8 @@
 //! A chart's values: positions across, allocators (and their series) down.
 
-use neap_results::{Better, Chart, Figure, Place, Position, Value, View};
+use neap_results::{Axis, Better, Chart, Figure, Place, Position, Value, View};
+
+use super::scale::tick_text;
 
 /// The values of a chart, looked up.
 #[derive(Debug, Default)]
@@ -108,6 +110,19 @@ impl Grid {
         spreads.flat_map(|spread| [spread.min, spread.median, spread.max])
     }
 
+    /// Puts the columns of numbers in their order.
+    pub fn ascending(&mut self) {
+        let mut order: Vec<usize> = (0..self.columns.len()).collect();
+        order.sort_by(|&a, &b| match (&self.columns[a], &self.columns[b]) {
+            (Position::At(a), Position::At(b)) => a.total_cmp(b),
+            _ => std::cmp::Ordering::Equal,
+        });
+        self.columns = order.iter().map(|&at| self.columns[at].clone()).collect();
+        for row in &mut self.rows {
+            row.cells = order.iter().map(|&at| row.cells[at].clone()).collect();
+        }
+    }
+
     /// Puts the best row of the first column first; rows without a value there last.
     pub fn sort(&mut self, better: Better) {
         let key = |row: &GridRow| row.cells.first().and_then(Value::spread).map(|spread| spread.median);
@@ -130,6 +145,14 @@ impl Grid {
             }
         }
         all
+    }
+}
+
+/// The words for a position.
+pub fn position_text(position: &Position, axis: &Axis) -> String {
+    match position {
+        Position::At(number) => tick_text(*number, &axis.unit),
+        Position::Named(name) => name.clone(),
     }
 }
 

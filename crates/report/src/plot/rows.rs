@@ -3,14 +3,15 @@
 use neap_results::{Chart, ChartKind, Value, View};
 
 use super::frame::{Size, cell_text, short_cell_text};
-use super::grid::{Grid, GridRow};
-use super::lines::{legend, position_text};
+use super::grid::{Grid, GridRow, position_text};
 use super::scale::{Scale, thin, tick_text};
 use super::svg::{Anchor, Svg, TEXT, width_of};
 use crate::theme::{Ink, Look, Marker, look};
 
 /// From one row to the next.
 const STEP: f64 = 24.0;
+/// A name with its marker in a legend.
+const LEGEND_STEP: f64 = 20.0;
 /// The height of a bar.
 const BAR: f64 = 15.0;
 /// A bar is drawn at least this wide, so that it is seen.
@@ -51,8 +52,10 @@ pub fn draw(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
         let top = first + line as f64 * (height + 10.0);
         let panel = Panel { left: column as f64 * (each + GUTTER), top, width: each, names };
         let title = if heads { position_text(position, &chart.x) } else { String::new() };
-        let cells: Vec<(&GridRow, &Value)> = grid.rows.iter().map(|row| (row, &row.cells[number])).collect();
-        let names: Vec<&str> = grid.rows.iter().map(|row| row.name.as_str()).collect();
+        // A case that does not depend on the allocator was run under one only.
+        let cells = grid.rows.iter().map(|row| (row, &row.cells[number]));
+        let cells: Vec<(&GridRow, &Value)> = cells.filter(|(_, cell)| **cell != Value::Absent).collect();
+        let names: Vec<&str> = cells.iter().map(|(row, _)| row.name.as_str()).collect();
         draw_panel(svg, chart, grid, view, &panel, &title, &names, &cells);
     }
     first + grid.columns.len().div_ceil(columns) as f64 * (height + 10.0) - 10.0
@@ -94,6 +97,22 @@ fn together(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
         svg.text(Ink::Muted, (width - 2.0, top - 2.0), Anchor::End, true, "neap");
     }
     bottom + 26.0
+}
+
+/// Names with markers and dashes below the plot, in as many columns as fit.
+fn legend(svg: &mut Svg, grid: &Grid, looks: &[Look], top: f64, width: f64) -> f64 {
+    let widest = grid.rows.iter().map(|row| width_of(&row.name, row.name.contains("neap"))).fold(0.0, f64::max) + 46.0;
+    let columns = ((width / widest).floor() as usize).clamp(1, 4);
+    for (number, (row, look)) in grid.rows.iter().zip(looks).enumerate() {
+        let left = (number % columns) as f64 * (width / columns as f64) + 4.0;
+        let middle = top + (number / columns) as f64 * LEGEND_STEP;
+        svg.open(look.ink, "");
+        svg.path(&[(left, middle), (left + 28.0, middle)], if look.bold { 3.0 } else { 1.7 }, look.dash);
+        svg.marker(look.marker, (left + 14.0, middle), 4.0, look.hollow);
+        svg.close();
+        svg.text(Ink::Text, (left + 34.0, middle + TEXT / 3.0), Anchor::Start, look.bold, &row.name);
+    }
+    top + grid.rows.len().div_ceil(columns) as f64 * LEGEND_STEP
 }
 
 /// One allocator only: positions down.

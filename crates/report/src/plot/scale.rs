@@ -37,19 +37,6 @@ impl Scale {
         Scale { low, high, log, from, to }
     }
 
-    /// A scale from the least to the greatest of `values`, with nothing beyond.
-    pub fn tight(values: impl Iterator<Item = f64>, log: bool, from: f64, to: f64) -> Scale {
-        let (low, high) = values
-            .filter(|value| !log || *value > 0.0)
-            .fold((f64::INFINITY, f64::NEG_INFINITY), |a, v| (a.0.min(v), a.1.max(v)));
-        match low < high {
-            true => Scale { low, high, log, from, to },
-            // One value, or none: in the middle.
-            false if log => Scale { low: low.min(f64::MAX) / 2.0, high: low.min(f64::MAX) * 2.0, log, from, to },
-            false => Scale { low: low - 1.0, high: low + 1.0, log, from, to },
-        }
-    }
-
     /// The place of a value. On a logarithmic scale zero and less are at the lower end.
     pub fn place(&self, value: f64) -> f64 {
         let part = match self.log {
@@ -158,7 +145,6 @@ mod tests {
         assert_eq!(scale.ticks(), [1.0, 10.0, 100.0, 1000.0]);
         assert_eq!(Scale::of([3.0, 8.0].into_iter(), true, 0.0, 1.0).ticks(), [2.0, 5.0, 10.0]);
         assert!(Scale::of([0.0].into_iter(), true, 0.0, 1.0).place(0.0).is_finite());
-        assert!(Scale::tight([5.0].into_iter(), true, 0.0, 1.0).place(5.0) == 0.5);
     }
 
     // Would catch an axis of GiB with ticks at 1.95 GiB.

@@ -22,7 +22,7 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// An empty one. A file of its own has no page to take colours from: the theme should be light or dark.
+    /// An empty one.
     pub fn new(theme: Theme) -> Self {
         Sheet { svg: Svg::new(theme), theme, height: 0.0, titles: Vec::new(), descriptions: Vec::new() }
     }
@@ -92,6 +92,6 @@ mod tests {
         assert_eq!((text.matches("<svg").count(), text.matches("translate(").count()), (1, 3), "{text}");
         assert!(text.contains("translate(0 34)") && text.contains("translate(460 34)"), "{text}");
         assert_eq!(text.matches(">calloc of 1 MiB (less is better)</text>").count(), 2, "{text}");
-        assert!(text.contains("calloc and free (less is better): Line chart: "), "{text}");
+        assert!(text.contains("calloc and free (less is better): Dot chart: "), "{text}");
     }
 }

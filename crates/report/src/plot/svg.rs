@@ -1,7 +1,6 @@
 //! Elements of SVG, as text.
 //!
-//! Every colour is `currentColor` of a class: on a page its style sheet sets them, for light and dark; a chart on its
-//! own has them as attributes.
+//! Every colour is `currentColor` of a class and an attribute.
 
 use std::fmt::Write as _;
 
@@ -43,11 +42,7 @@ impl Svg {
 
     /// The attributes that give a colour.
     fn ink(&self, ink: Ink) -> String {
-        let class = ink.class();
-        match self.theme.colour(ink) {
-            Some(colour) => format!("class=\"{class}\" color=\"{colour}\""),
-            None => format!("class=\"{class}\""),
-        }
+        format!("class=\"{}\" color=\"{}\"", ink.class(), self.theme.colour(ink))
     }
 
     /// Opens a group with a colour; its title is what a pointer shows.
@@ -109,10 +104,12 @@ impl Svg {
 
     /// A marker in the colour of the group. Hollow ones are filled with the background.
     pub fn marker(&mut self, marker: Marker, (x, y): (f64, f64), radius: f64, hollow: bool) {
-        let fill = match (hollow, self.theme.colour(Ink::Back)) {
-            (false, _) => "fill=\"currentColor\"".to_owned(),
-            (true, Some(colour)) => format!("fill=\"{colour}\" stroke=\"currentColor\" stroke-width=\"1.6\""),
-            (true, None) => "class=\"hollow\" stroke=\"currentColor\" stroke-width=\"1.6\"".to_owned(),
+        let fill = match hollow {
+            false => "fill=\"currentColor\"".to_owned(),
+            true => {
+                let back = self.theme.colour(Ink::Back);
+                format!("fill=\"{back}\" stroke=\"currentColor\" stroke-width=\"1.6\"")
+            }
         };
         let at = |dx: f64, dy: f64| format!("{} {}", short(x + dx * radius), short(y + dy * radius));
         let way = match marker {
@@ -148,10 +145,7 @@ impl Svg {
 
     /// A text to the right of its point, with an edge of the background around its letters: lines may run below it.
     pub fn label(&mut self, ink: Ink, at: (f64, f64), bold: bool, text: &str) {
-        let edge = match self.theme.colour(Ink::Back) {
-            Some(colour) => format!(" stroke=\"{colour}\""),
-            None => " class=\"halo\"".into(),
-        };
+        let edge = format!(" stroke=\"{}\"", self.theme.colour(Ink::Back));
         let _ = write!(self.body, "<g stroke-width=\"3.5\" stroke-linejoin=\"round\" paint-order=\"stroke\"{edge}>");
         self.text(ink, at, Anchor::Start, bold, text);
         self.body.push_str("</g>");
@@ -168,8 +162,9 @@ impl Svg {
             escaped(title),
             escaped(description)
         );
-        if let Some(colour) = self.theme.colour(Ink::Back).filter(|_| !self.clear) {
-            let _ = write!(text, "<rect width=\"{width}\" height=\"{height}\" fill=\"{colour}\"/>");
+        if !self.clear {
+            let back = self.theme.colour(Ink::Back);
+            let _ = write!(text, "<rect width=\"{width}\" height=\"{height}\" fill=\"{back}\"/>");
         }
         text + &self.body + "</svg>\n"
     }
@@ -222,7 +217,7 @@ mod tests {
     #[test]
     fn texts_stay_text() {
         assert_eq!(escaped("<b a=\"1\">&"), "&lt;b a=&quot;1&quot;&gt;&amp;");
-        let mut svg = Svg::new(Theme::Page);
+        let mut svg = Svg::new(Theme::Light);
         svg.text(Ink::Text, (1.0, 2.0), Anchor::Start, false, "</text><script>");
         let text = svg.finish((10.0, 10.0), "a", "</title>", "x");
         assert!(!text.contains("<script") && text.matches("</title>").count() == 1, "{text}");
@@ -237,7 +232,6 @@ mod tests {
             svg.finish((10.0, 10.0), "a", "t", "d")
         };
         assert!(picture(Theme::Light).contains("color=\"#") && picture(Theme::Light).contains("<rect"));
-        assert!(!picture(Theme::Page).contains("color=\"#") && !picture(Theme::Page).contains("<rect"));
         assert!(!Svg::new(Theme::Dark).clear().finish((10.0, 10.0), "a", "t", "d").contains("<rect"));
     }
 }

@@ -10,7 +10,13 @@ const NEAR: f64 = 1.05;
 pub fn rivals<'a>(view: &'a View, figure: Figure, better: Better) -> Vec<(&'a str, f64)> {
     let mut ranked = view.ranked(figure, better);
     ranked.retain(|(name, _)| *name == NEAP || view.base(name) != NEAP);
+    ranked.iter_mut().for_each(|(_, value)| *value = cost(*value, better));
     ranked
+}
+
+/// A cost below zero (memory that grew by less than nothing, as the process gave back what it had before) is none.
+fn cost(value: f64, better: Better) -> f64 {
+    if better == Better::Less { value.max(0.0) } else { value }
 }
 
 /// neap's rank in a figure: first, or the shortfall with the figures of both and the ratio within a round. Who is near
@@ -18,7 +24,7 @@ pub fn rivals<'a>(view: &'a View, figure: Figure, better: Better) -> Vec<(&'a st
 /// who failed is named.
 pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     let own = match need(view, figure, NEAP) {
-        Ok(own) => own,
+        Ok(own) => cost(own, better),
         Err(judged) => return judged,
     };
     let ranked = rivals(view, figure, better);
