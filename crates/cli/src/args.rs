@@ -179,6 +179,8 @@ mod tests {
             &["neap", "pagein", "-o", "-", "--format=table", "--exact", "--sites", "--", "ls", "--exact"],
             &["neap", "pagein", "--pid", "7", "--duration", "10s", "--detail", "full"],
             &["neap", "pagein", "diff", "--json", "a", "b"],
+            &["neap", "pagein", "--duration", "1s", "ls"],
+            &["neap", "pagein", "show", "t.json", "--format", "html"],
             &["neap", "pagein"],
         ] {
             let arguments: Vec<OsString> = line.iter().map(OsString::from).collect();
@@ -192,7 +194,7 @@ mod tests {
         for line in [
             &["neap", "pagein", "--help"][..],
             &["neap", "pagein", "--exact", "--pid", "7"],
-            &["neap", "pagein", "--duration", "1s", "ls"],
+            &["neap", "pagein", "--duration", "soon", "ls"],
             &["neap", "run", "ls"],
             &["neap"],
         ] {

@@ -38,6 +38,16 @@ pub static INSTRUMENT: Library = Library {
 /// Readable and executable by all: a program that gives up its rights still loads it in what it starts.
 const FILE_MODE: u32 = 0o555;
 
+/// How often a build marks that it is used.
+const MARK: Duration = Duration::from_hours(24);
+/// For how long the library of a build that is not used stays: programs that it started may run for long, and start others.
+const UNUSED: Duration = Duration::from_hours(24 * 60);
+
+/// How long ago a directory was changed or marked; none where that is not known.
+fn age(dir: &Path) -> Option<Duration> {
+    fs::symlink_metadata(dir).ok()?.modified().ok()?.elapsed().ok()
+}
+
 /// Where the library is.
 #[derive(Debug)]
 pub struct Placed {
@@ -100,10 +110,29 @@ impl Library {
             check_directory(&dir).map_err(|why| format!("{}: {why}", dir.display()))?;
         }
         let file = dir.join(self.name);
-        if !self.is_current(&file) {
+        let missing = !self.is_current(&file);
+        if missing {
             self.write(&dir)?;
         }
+        // Once a day: each build marks the day of its last use, and those of builds that are no longer used go away.
+        if missing || age(&dir).is_none_or(|age| age > MARK) {
+            let _ = File::open(&dir).and_then(|dir| dir.set_modified(SystemTime::now()));
+            self.remove_unused(dir.parent().unwrap_or(&dir));
+        }
         Ok(file)
+    }
+
+    /// Removes the libraries of other builds that were not used for [`UNUSED`]. What cannot be removed stays.
+    fn remove_unused(&self, libraries: &Path) {
+        let Ok(entries) = fs::read_dir(libraries) else { return };
+        for entry in entries.filter_map(Result::ok) {
+            let (path, name) = (entry.path(), entry.file_name());
+            let hash = name.len() == self.hash.len() && name.as_bytes().iter().all(u8::is_ascii_hexdigit);
+            let other = ![NEAP.hash, INSTRUMENT.hash].iter().any(|own| name == *own);
+            if hash && other && entry.file_type().is_ok_and(|kind| kind.is_dir()) && age(&path) > Some(UNUSED) {
+                let _ = fs::remove_dir_all(&path);
+            }
+        }
     }
 
     fn place_in_temporary(&self, base: &Path) -> Result<Placed, Reason> {
@@ -276,6 +305,38 @@ mod tests {
         assert_eq!(fs::read(&path).expect("readable"), NEAP.bytes);
         let left: Vec<_> = fs::read_dir(path.parent().expect("a directory")).expect("readable").collect();
         assert_eq!(left.len(), 1, "{left:?}");
+    }
+
+    /// Catches libraries of old builds that stay for ever, those of builds in use that are removed, and other files.
+    #[test]
+    fn libraries_of_old_builds_are_removed() {
+        let base = base();
+        let libraries = base.path().join("neap/lib");
+        fs::create_dir_all(&libraries).expect("directories");
+        fs::set_permissions(base.path().join("neap"), Permissions::from_mode(0o700)).expect("chmod");
+        fs::set_permissions(&libraries, Permissions::from_mode(0o700)).expect("chmod");
+        let hash = |digit: &str| digit.repeat(NEAP.hash.len());
+        let old = SystemTime::now() - UNUSED - MARK;
+        for (name, time) in [(hash("a"), old), (hash("b"), SystemTime::now()), ("notes".to_owned(), old)] {
+            fs::create_dir(libraries.join(&name)).expect("a directory");
+            fs::write(libraries.join(&name).join("libneap.so"), "").expect("a file");
+            File::open(libraries.join(&name)).and_then(|dir| dir.set_modified(time)).expect("a time");
+        }
+        let left = || {
+            let names = fs::read_dir(&libraries).expect("readable").map(|entry| entry.expect("one").file_name());
+            let mut names: Vec<String> = names.map(|name| name.to_string_lossy().into_owned()).collect();
+            names.sort();
+            names
+        };
+        let mut expected = vec![hash("b"), "notes".to_owned(), NEAP.hash.to_owned()];
+        expected.sort();
+        let path = NEAP.place_in_cache(base.path()).expect("placed");
+        assert_eq!(left(), expected);
+        // This build too marks its use, once a day.
+        let own = path.parent().expect("a directory");
+        File::open(own).and_then(|dir| dir.set_modified(old)).expect("a time");
+        NEAP.place_in_cache(base.path()).expect("placed");
+        assert!(age(own) < Some(MARK));
     }
 
     /// Catches an attacker's directory behind a symbolic link, and directories that others can write.

@@ -87,6 +87,8 @@ struct Allocator {
 #[derive(Serialize)]
 struct Numbers {
     allocated: Amount,
+    /// Live in the parent at a fork: `allocated + inherited == freed + live_at_exit`.
+    inherited: Amount,
     freed: Amount,
     live_at_exit: Amount,
     purged: Purged,
@@ -129,6 +131,10 @@ impl From<&Image> for Numbers {
     fn from(image: &Image) -> Self {
         Self {
             allocated: Amount { blocks: image.blocks_allocated, bytes: image.bytes_allocated },
+            inherited: Amount {
+                blocks: (image.blocks_freed + image.live_blocks).saturating_sub(image.blocks_allocated),
+                bytes: (image.bytes_freed + image.live_bytes).saturating_sub(image.bytes_allocated),
+            },
             freed: Amount { blocks: image.blocks_freed, bytes: image.bytes_freed },
             live_at_exit: Amount { blocks: image.live_blocks, bytes: image.live_bytes },
             purged: Purged { bytes: image.purged_bytes, calls: image.purge_calls },
@@ -225,7 +231,12 @@ impl Summary {
             ),
         ];
         match &self.allocator {
-            Some(allocator) => rows.extend(allocator.rows()),
+            Some(allocator) => {
+                rows.extend(allocator.rows());
+                if self.memory.is_elsewhere(&allocator.total) {
+                    rows.push(("", "most memory here is not from malloc: neap why -- CMD shows its owners".to_owned()));
+                }
+            }
             None => rows.push((
                 "allocator",
                 "no counters: no process allocated through neap (a statically linked child, an allocator of its own, or another user)"
@@ -251,6 +262,16 @@ impl Summary {
             ));
         }
         rows
+    }
+}
+
+impl Memory {
+    /// Whether most of the peak cannot be malloc's: all that it ever handed out is less than half of it.
+    fn is_elsewhere(&self, total: &Numbers) -> bool {
+        /// Smaller programs are mostly their files.
+        const LARGE: u64 = 32 << 20;
+        let handed_out = total.allocated.bytes.saturating_add(total.inherited.bytes);
+        self.peak_resident_bytes >= LARGE && handed_out < self.peak_resident_bytes / 2
     }
 }
 
@@ -298,15 +319,18 @@ impl Allocator {
             processes.push_str(&format!(", {}", counted(self.images.len() as u64, "program image", "program images")));
         }
         let prefault = self.total.prefault.map(|prefault| ("prefault", prefault.text()));
-        let mut rows = vec![
-            ("under neap", processes),
-            ("allocated", amount(self.total.allocated)),
+        let mut rows = vec![("under neap", processes), ("allocated", amount(self.total.allocated))];
+        // Without this, children that free what their parent allocated make more frees than allocations.
+        if self.total.inherited.blocks > 0 {
+            rows.push(("inherited", format!("{} (live in the parent at a fork)", amount(self.total.inherited))));
+        }
+        rows.extend([
             ("freed", amount(self.total.freed)),
             ("live at exit", live),
             ("given back", self.total.purged.text()),
             ("calloc", self.total.zeroed.text()),
             ("system calls", self.total.system_calls_text()),
-        ];
+        ]);
         rows.extend(prefault);
         rows
     }
@@ -397,6 +421,7 @@ neap: prog x
   context switches  0 voluntary, 0 involuntary
   under neap        2 processes
   allocated         1,000 blocks, 1.0 MiB
+  inherited         2 blocks, 128 B (live in the parent at a fork)
   freed             999 blocks, 1023.9 KiB
   live at exit      3 blocks, 192 B (in the program itself 1 block, 64 B)
   given back        3.0 MiB in 2 calls
@@ -423,6 +448,17 @@ neap: prog x
         let json: Value = serde_json::from_str(&summary.json()).expect("JSON");
         assert_eq!(json["allocator"]["program"]["prefault"]["faults"], 16384);
         assert!(json["allocator"]["images"][1]["prefault"].is_null());
+    }
+
+    /// Catches a program whose memory is not malloc's and a summary that does not say so, and small ones for which it does.
+    #[test]
+    fn memory_that_is_not_mallocs_is_named() {
+        let says = |kib| {
+            let mut ended = ended();
+            ended.usage.ru_maxrss = kib;
+            Summary::new(&["prog".into()], &ended, report()).text(Style { colour: false }).contains("not from malloc")
+        };
+        assert!(says(64 << 10) && !says(2048) && !says(31 << 10));
     }
 
     /// Catches escape sequences without a terminal.
@@ -456,6 +492,7 @@ neap: prog x
         assert_eq!(json["faults"]["minor"], 1234);
         assert_eq!(json["allocator"]["processes"], 2);
         assert_eq!(json["allocator"]["total"]["live_at_exit"]["blocks"], 3);
+        assert_eq!(json["allocator"]["total"]["inherited"]["bytes"], 128);
         assert_eq!(json["allocator"]["program"]["allocated"]["bytes"], 1 << 20);
         assert_eq!(json["allocator"]["total"]["purged"]["bytes"], 3 << 20);
         assert_eq!(json["allocator"]["total"]["purged"]["calls"], 2);

@@ -304,7 +304,7 @@ mod tests {
         assert_eq!(rank(&equal, WALL, Better::Less), Judged::new("neap is first of 2 with 0 s, as other", Some(true)));
         // Memory that shrinks is better, and a factor would mean nothing.
         let below = view(&[("neap", &[0.1; 3]), ("other", &[-0.5; 3])]);
-        let text = "neap is second of 2 with 100 µs; other has the least with -500 µs";
+        let text = "neap is second of 2 with 100 µs; other has the least with 0 s";
         assert_eq!(rank(&below, WALL, Better::Less), Judged::new(text, Some(false)));
         let none = view(&[("neap", &[1.0, 0.0, 1.0]), ("other", &[0.0; 3])]);
         let judged = rank(&none, WALL, Better::Less);
