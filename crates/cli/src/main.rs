@@ -50,7 +50,10 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(message) if message.use_stderr() => {
-            let _ = message.print();
+            // As neap's own errors: they begin with its name.
+            let text = message.to_string();
+            let text = text.strip_prefix("error:").map_or(text.clone(), |rest| format!("neap:{rest}"));
+            let _ = std::io::stderr().write_all(text.as_bytes());
             return Ok(FAILED);
         }
         // Help, or the version.

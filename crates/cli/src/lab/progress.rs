@@ -30,7 +30,7 @@ impl Progress {
             }
             Event::Begins(experiment, case, number, of) if self.terminal => {
                 let elapsed = self.begun.elapsed();
-                let left = remaining(elapsed, (*number).into(), (*of).into());
+                let left = remaining(elapsed, *number, *of);
                 let left = left.map_or(String::new(), |left| format!(", {} left", clock(left)));
                 let text = format!("[{number}/{of}] {}{left}  {experiment}, {case} ...", clock(elapsed));
                 let _ = write!(std::io::stderr().lock(), "\r\x1b[K{text}");
@@ -61,9 +61,9 @@ impl Progress {
 
 /// About how long it will take from the begin of step `number`, from 1, to the end of step `of`: as the steps so far. None
 /// at the begin.
-fn remaining(elapsed: Duration, number: u64, of: u64) -> Option<Duration> {
+fn remaining(elapsed: Duration, number: usize, of: usize) -> Option<Duration> {
     let done = number.checked_sub(1).filter(|&done| done > 0)?;
-    let nanoseconds = elapsed.as_nanos() * u128::from(of - done.min(of)) / u128::from(done);
+    let nanoseconds = elapsed.as_nanos() * (of - done.min(of)) as u128 / done as u128;
     Some(Duration::from_nanos(u64::try_from(nanoseconds).unwrap_or(u64::MAX)))
 }
 
