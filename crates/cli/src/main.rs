@@ -47,6 +47,10 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     if let Some(pagein) = PageinArgs::alone(&arguments) {
         return neap_pagein::run(pagein);
     }
+    // The parser's own `help` takes names of commands only.
+    let help_of_help =
+        matches!(&arguments[..], [_, help, option] if help == "help" && (option == "--help" || option == "-h"));
+    let arguments = if help_of_help { arguments[..2].to_vec() } else { arguments };
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(message) if message.use_stderr() => {

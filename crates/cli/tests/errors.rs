@@ -161,3 +161,12 @@ fn allocators_are_listed_in_columns() {
     starts.dedup();
     assert_eq!(starts.len(), 1, "{list}");
 }
+
+/// Catches a help that has no help.
+#[test]
+fn help_has_help() {
+    let neap = Neap::new();
+    let output = neap.output(["help", "--help"]);
+    assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
+    assert!(stdout(&output).contains("Usage: neap <COMMAND>"), "{}", stdout(&output));
+}
