@@ -456,7 +456,9 @@ neap: prog x
         let says = |kib| {
             let mut ended = ended();
             ended.usage.ru_maxrss = kib;
-            Summary::new(&["prog".into()], &ended, report()).text(Style { colour: false }).contains("not from malloc")
+            Summary::new(&["prog".into()], &ended, report(), None)
+                .text(Style { colour: false })
+                .contains("not from malloc")
         };
         assert!(says(64 << 10) && !says(2048) && !says(31 << 10));
     }
