@@ -160,7 +160,12 @@ unsafe fn file_of(number: libc::c_long, arguments: [usize; 6]) -> Option<OwnedFd
 fn connect(path: &CStr) -> Option<OwnedFd> {
     let mut address = libc::sockaddr_un { sun_family: libc::AF_UNIX as libc::sa_family_t, sun_path: [0; 108] };
     let path = path.to_bytes_with_nul();
-    address.sun_path.get_mut(..path.len())?.iter_mut().zip(path).for_each(|(to, &from)| *to = from.cast_signed());
+    address
+        .sun_path
+        .get_mut(..path.len())?
+        .iter_mut()
+        .zip(path)
+        .for_each(|(to, &from)| *to = libc::c_char::from_ne_bytes([from]));
     let kind = libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: the call makes a file, and is given no memory.
     let file = unsafe { file_of(libc::SYS_socket, [libc::AF_UNIX as usize, kind as usize, 0, 0, 0, 0]) }?;
