@@ -2,6 +2,7 @@
 //! front of neap may have others.
 
 use crate::older;
+pub use crate::older::function;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_sys::arch;
@@ -19,16 +20,6 @@ impl Scope {
 
 type Dlvsym = unsafe extern "C" fn(*mut c_void, *const c_char, *const c_char) -> *mut c_void;
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
-
-/// The function at an address that a look-up returned; `None` for null.
-///
-/// # Safety
-/// `F` must be a type of function pointer, that of the function which has the name.
-pub unsafe fn function<F: Copy>(address: *mut c_void) -> Option<F> {
-    const { assert!(size_of::<Option<F>>() == size_of::<*mut c_void>(), "a function pointer, of which none is null") };
-    // SAFETY: a function pointer has the bits of its address, and `None` those of null; as the caller promises.
-    unsafe { core::mem::transmute_copy(&address) }
-}
 
 /// The address that the C library's dlsym finds; null if it finds none.
 pub fn symbol(scope: Scope, name: &CStr) -> *mut c_void {

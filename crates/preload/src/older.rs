@@ -7,12 +7,21 @@
 //! glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all but dlvsym. `libneap.a` is linked with the C
 //! library that it will run on, and uses that one's functions directly.
 
-use crate::lookup;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
 use neap_sys::{errno, musl, symbol_in};
+
+/// The function at an address that a look-up returned; `None` for null.
+///
+/// # Safety
+/// `F` must be a type of function pointer, that of the function which has the name.
+pub unsafe fn function<F: Copy>(address: *mut c_void) -> Option<F> {
+    const { assert!(size_of::<Option<F>>() == size_of::<*mut c_void>(), "a function pointer, of which none is null") };
+    // SAFETY: a function pointer has the bits of its address, and `None` those of null; as the caller promises.
+    unsafe { core::mem::transmute_copy(&address) }
+}
 
 /// The C library's function of this name; null where it is not loaded (yet).
 fn find(name: &CStr, cell: &AtomicPtr<c_void>) -> *mut c_void {
@@ -135,7 +144,7 @@ unsafe extern "C" fn other_clone(
     let is_musl = musl::is_here();
     let found = find(if is_musl { c"clone" } else { c"__clone" }, &FOUND);
     // SAFETY: both functions have this type; as the caller promises.
-    let Some(clone) = (unsafe { lookup::function::<Clone>(found) }) else { return -libc::ENOSYS };
+    let Some(clone) = (unsafe { function::<Clone>(found) }) else { return -libc::ENOSYS };
     // SAFETY: as the caller promises.
     let result = unsafe { clone(f, stack, flags, arg, parent, tls, child) };
     if result < 0 && is_musl { -errno::get() } else { result }
