@@ -1,5 +1,5 @@
 //! Memory pressure by systemd's protocol (`crates/sys/src/helper/pressure.rs`): free memory goes back when the system
-//! says that it is short, also where the program is idle, and whoever watches is in nobody's way.
+//! says that it is short, also where the program is idle, and the thread that watches does not disturb the program.
 
 use std::fs;
 use std::path::Path;

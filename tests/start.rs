@@ -20,7 +20,7 @@ fn main() -> ExitCode {
             // Nothing is watched before there is a helper.
             calls_with("block", 9, &["-E", "MEMORY_PRESSURE_WATCH=/proc/pressure/memory"])
         }),
-        Case::new("faults::without_a_block", FAULTS, || faults("nothing", 8)),
+        Case::new("faults::without_a_block", FAULTS, || faults("nothing", 7)),
         Case::new("faults::of_one_block", FAULTS, || faults("block", 16)),
     ])
 }

@@ -165,7 +165,10 @@ pub fn table_text(colour: bool, now: Option<&[Now]>) -> String {
         let default = if opt.default.is_empty() { "not set" } else { opt.default };
         text.push_str(&format!(
             "{bold}{}{plain}\n    {}\n    environment  {}\n    values       {}\n    default      {default}\n",
-            opt.name, opt.doc, opt.env, opt.kind,
+            opt.name,
+            opt.doc(),
+            opt.env,
+            opt.kind,
         ));
         if let Some(now) = now.and_then(|now| now.get(i)) {
             let value = if now.value.is_empty() { "not set" } else { &now.value };
@@ -186,7 +189,7 @@ pub fn man_section() -> String {
             ".TP\n\\fB{}\\fR (\\fB{}\\fR)\n{}\nIt may be {}. Default: {}.\n",
             opt.name,
             opt.env,
-            escape(opt.doc),
+            escape(opt.doc()),
             escape(&opt.kind.to_string()),
             escape(default),
         ));
@@ -269,7 +272,7 @@ mod tests {
         let man = man_section();
         for opt in TABLE {
             assert!(man.contains(&format!(".TP\n\\fB{}\\fR (\\fB{}\\fR)\n", opt.name, opt.env)), "{man}");
-            assert!(text.contains(opt.name) && text.contains(opt.env) && text.contains(opt.doc));
+            assert!(text.contains(opt.name) && text.contains(opt.env) && text.contains(opt.doc()));
             assert!(text.contains(&opt.kind.to_string()), "{}", opt.kind);
         }
     }

@@ -25,8 +25,6 @@ pub struct Opt {
     pub kept: Option<(Setting, &'static str)>,
     /// Whether it decides how long free memory waits; then the purger looks again when it is set.
     pub guides_purger: bool,
-    /// What it does, for `--help` and the documentation.
-    pub doc: &'static str,
     /// Controls of glibc's that set it.
     pub glibc: &'static [Control],
 }
@@ -104,7 +102,6 @@ const START: Opt = Opt {
     start_only: true,
     kept: None,
     guides_purger: false,
-    doc: "",
     glibc: &[],
 };
 
@@ -112,7 +109,7 @@ const START: Opt = Opt {
 const ANY_TIME: Opt = Opt { start_only: false, ..START };
 
 macro_rules! options {
-    ($($id:ident($name:literal, $env:literal) = $like:ident { $($field:ident: $value:expr,)* })*) => {
+    ($($id:ident($name:literal, $env:literal) = $like:ident { $($field:ident: $value:expr,)* } $doc:literal)*) => {
         /// Names an option in code. The numbers are the places in [`TABLE`].
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Id {
@@ -121,41 +118,39 @@ macro_rules! options {
 
         /// Every option of neap.
         pub static TABLE: &[Opt] = &[$(Opt { id: Id::$id, name: $name, env: $env, $($field: $value,)* ..$like }),*];
+
+        /// What each does. Apart from [`TABLE`], as the library needs no texts.
+        static DOCS: &[&str] = &[$($doc),*];
     };
 }
 
 options! {
     Counters("counters", "NEAP_COUNTERS") = START {
         kind: Kind::Directory,
-        doc: "Count blocks, bytes and system calls, in a file for each process in this directory (slower; used by neap run --summary).",
-    }
+    } "Count blocks, bytes and system calls, in a file for each process in this directory (slower; used by neap run --summary)."
     Foreign("foreign", "NEAP_FOREIGN") = ANY_TIME {
         kind: Kind::Choice(&["pass", "abort"]),
         default: "pass",
         kept: Some((Setting::ForeignAbort, "foreign")),
-        doc: "What free does with a block of another allocator: pass it on to the C library where it is plausibly one of its blocks, or abort.",
-    }
+    } "What free does with a block of another allocator: pass it on to the C library where it is plausibly one of its blocks, or abort."
     Purge("purge", "NEAP_PURGE") = ANY_TIME {
         // In the order of the core's `Purge`.
         kind: Kind::Choice(&["decay", "eager", "lazy", "never"]),
         default: "decay",
         kept: Some((Setting::Purge, "policy")),
         guides_purger: true,
-        doc: "When free memory goes back to the system: after purge_delay without use (decay), at once (eager), as decay, but the system takes it only when it is short of memory (lazy), or only when the program asks (never).",
-    }
+    } "When free memory goes back to the system: after purge_delay without use (decay), at once (eager), as decay, but the system takes it only when it is short of memory (lazy), or only when the program asks (never)."
     PurgeDelay("purge_delay", "NEAP_PURGE_DELAY") = ANY_TIME {
         kind: Kind::Duration { min: 0, max: HOUR },
         default: "500ms",
         kept: Some((Setting::Delay, "purge_delay")),
         guides_purger: true,
-        doc: "How long free memory waits for its next use before it goes back.",
-    }
+    } "How long free memory waits for its next use before it goes back."
     PurgeBytes("purge_bytes", "NEAP_PURGE_BYTES") = ANY_TIME {
         kind: Kind::Size { words: &["auto"], min: 0, max: ALL },
         default: "auto",
         kept: Some((Setting::Bytes, "purge_bytes")),
         guides_purger: true,
-        doc: "Limit on free memory that waits; memory beyond it goes back before its time. auto is a quarter of the memory limit.",
         glibc: &[Control {
             default: "128 KiB, then twice the dynamic mmap threshold",
             glibc: "Free memory at the top of the heap beyond this many bytes goes back when a block is freed; -1: never.",
@@ -166,18 +161,16 @@ options! {
             },
             ..Control::new(Some(("M_TRIM_THRESHOLD", -1)), Some("MALLOC_TRIM_THRESHOLD_"), "trim_threshold", u64::MAX)
         }],
-    }
+    } "Limit on free memory that waits; memory beyond it goes back before its time. auto is a quarter of the memory limit."
     Zero("zero", "NEAP_ZERO") = ANY_TIME {
         kind: Kind::Choice(&["resident", "always"]),
         default: "resident",
         kept: Some((Setting::ZeroAlways, "zero")),
-        doc: "What calloc clears of memory that is used again: only the OS pages that may hold something (resident), or all of it (always).",
-    }
+    } "What calloc clears of memory that is used again: only the OS pages that may hold something (resident), or all of it (always)."
     MmapThreshold("mmap_threshold", "NEAP_MMAP_THRESHOLD") = ANY_TIME {
         kind: Kind::Size { words: &["none"], min: 0, max: ALL },
         default: "none",
         kept: Some((Setting::MmapThreshold, "mmap_threshold")),
-        doc: "Blocks of at least this many bytes go back to the system as soon as they are freed.",
         glibc: &[
             Control {
                 default: "128 KiB, grows up to 32 MiB",
@@ -197,74 +190,62 @@ options! {
                 ..Control::new(Some(("M_MMAP_MAX", -4)), Some("MALLOC_MMAP_MAX_"), "mmap_max", i32::MAX as u64)
             },
         ],
-    }
+    } "Blocks of at least this many bytes go back to the system as soon as they are freed."
     Limit("limit", "NEAP_LIMIT") = ANY_TIME {
         kind: Kind::Size { words: &["auto", "off"], min: LEAST_LIMIT, max: ALL },
         default: "auto",
         kept: Some((Setting::Limit, "limit")),
         guides_purger: true,
-        doc: "Which memory limit counts: that of the container or the machine, for which no allocation fails (auto), none (off), or a size for this process, beyond which allocations fail.",
-    }
+    } "Which memory limit counts: that of the container or the machine, for which no allocation fails (auto), none (off), or a size for this process, beyond which allocations fail."
     Harden("harden", "NEAP_HARDEN") = START {
         kind: Kind::Choice(&["off", "on"]),
         default: "off",
         kept: Some((Setting::Harden, "harden")),
-        doc: "Makes errors on the heap harmless, or detects them, where that costs time: zeroed frees, random places, guard pages, no free lists.",
-    }
+    } "Makes errors on the heap harmless, or detects them, where that costs time: zeroed frees, random places, guard pages, no free lists."
     Huge("huge", "NEAP_HUGE") = ANY_TIME {
         // In the order of the core's `HugePages`.
         kind: Kind::Choice(&["off", "adaptive", "advised", "thp", "always", "hugetlb"]),
         default: "adaptive",
         kept: Some((Setting::Huge, "huge")),
-        doc: "Huge pages: none (off); where a program of 96 MiB or more grows and uses nearly all of the memory that it takes (adaptive); the same, and none that the kernel gives without being asked (advised); for large blocks, from 2 MiB on (thp); for all blocks (always); or from the kernel's pool of huge pages, for all blocks, as long as it has some (hugetlb).",
-    }
+    } "Huge pages: none (off); where a program of 96 MiB or more grows and uses nearly all of the memory that it takes (adaptive); the same, and none that the kernel gives without being asked (advised); for large blocks, from 2 MiB on (thp); for all blocks (always); or from the kernel's pool of huge pages, for all blocks, as long as it has some (hugetlb)."
     Sites("sites", "NEAP_SITES") = START {
         kind: Kind::Directory,
-        doc: "Record where blocks are allocated, in a file for each process in this directory (slower; used by neap pagein --sites).",
-    }
+    } "Record where blocks are allocated, in a file for each process in this directory (slower; used by neap pagein --sites)."
     SitesInterval("sites_interval", "NEAP_SITES_INTERVAL") = START {
         kind: Kind::Size { words: &[], min: 1, max: ALL },
         default: "1",
-        doc: "The sampling interval of sites: the mean number of bytes between two recorded allocations; 1: all are recorded.",
-    }
+    } "The sampling interval of sites: the mean number of bytes between two recorded allocations; 1: all are recorded."
     Profile("profile", "NEAP_PROFILE") = START {
         kind: Kind::Directory,
-        doc: "Keep sampled blocks with the stacks that allocated them, in a file for each process in this directory (used by neap profile).",
-    }
+    } "Keep sampled blocks with the stacks that allocated them, in a file for each process in this directory (used by neap profile)."
     ProfileInterval("profile_interval", "NEAP_PROFILE_INTERVAL") = START {
         kind: Kind::Size { words: &[], min: 1, max: ALL },
         default: "512K",
-        doc: "The sampling interval of profile: the mean number of bytes between two sampled blocks; 1: each block is kept.",
-    }
+    } "The sampling interval of profile: the mean number of bytes between two sampled blocks; 1: each block is kept."
     ProfileSignal("profile_signal", "NEAP_PROFILE_SIGNAL") = START {
         kind: Kind::Choice(&[
             "off", "usr1", "usr2", "rtmin+1", "rtmin+2", "rtmin+3", "rtmin+4", "rtmin+5", "rtmin+6", "rtmin+7",
             "rtmin+8",
         ]),
         default: "off",
-        doc: "The signal at which the process writes a profile for pprof into the directory of profile.",
-    }
+    } "The signal at which the process writes a profile for pprof into the directory of profile."
     Guards("guards", "NEAP_GUARDS") = START {
         kind: Kind::Choice(&["off", "on", "report"]),
         default: "off",
-        doc: "Guarded blocks: some blocks lie beside an inaccessible OS page, and become inaccessible when they are freed. An overrun, a use after free or a double free of one is reported with stacks; then the process ends (on), or goes on (report).",
-    }
+    } "Guarded blocks: some blocks lie beside an inaccessible OS page, and become inaccessible when they are freed. An overrun, a use after free or a double free of one is reported with stacks; then the process ends (on), or goes on (report)."
     GuardsInterval("guards_interval", "NEAP_GUARDS_INTERVAL") = START {
         kind: Kind::Size { words: &[], min: 1, max: ALL },
         default: "100M",
-        doc: "The sampling interval of guards: the mean number of requested bytes between two blocks that are to be guarded.",
-    }
+    } "The sampling interval of guards: the mean number of requested bytes between two blocks that are to be guarded."
     Prefault("prefault", "NEAP_PREFAULT") = START {
         kind: Kind::Prefault { max: ALL },
         default: "off",
-        doc: "Makes memory resident when the program starts, so that its first use is no page fault: that many bytes that malloc hands out first, all mappings of files, or those whose path the pattern means.",
-    }
+    } "Makes memory resident when the program starts, so that its first use is no page fault: that many bytes that malloc hands out first, all mappings of files, or those whose path the pattern means."
     Hugetlb("hugetlb", "NEAP_HUGETLB") = ANY_TIME {
         kind: Kind::Choice(&["fallback", "strict"]),
         default: "fallback",
         kept: Some((Setting::PoolOnly, "hugetlb")),
-        doc: "What huge=hugetlb does when the pool has no more: small pages, after one line on standard error (fallback), or allocations fail (strict).",
-    }
+    } "What huge=hugetlb does when the pool has no more: small pages, after one line on standard error (fallback), or allocations fail (strict)."
 }
 
 const _: () =
@@ -281,6 +262,11 @@ impl Opt {
     /// The option of this name.
     pub fn by_name(name: impl AsRef<[u8]>) -> Option<&'static Opt> {
         TABLE.iter().find(|opt| opt.name.as_bytes() == name.as_ref())
+    }
+
+    /// What it does, for `--help` and the documentation.
+    pub fn doc(&self) -> &'static str {
+        DOCS[self.id as usize]
     }
 
     /// The value that `text` stands for; `None` if the option does not accept it.
@@ -350,7 +336,7 @@ mod tests {
     #[test]
     fn entries_make_sense() {
         for opt in TABLE {
-            assert!(opt.doc.ends_with('.'), "{}", opt.name);
+            assert!(opt.doc().ends_with('.'), "{}", opt.name);
             assert!(opt.start_only || opt.kept.is_some(), "{}: nothing to set while the program runs", opt.name);
             let words = match opt.kind {
                 Kind::Choice(words) => words,

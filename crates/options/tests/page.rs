@@ -37,7 +37,7 @@ fn options() -> String {
     let mut text = String::from("\n| option | variable | accepts | default | does |\n|---|---|---|---|---|\n");
     for opt in TABLE {
         let default = if opt.default.is_empty() { "not set".to_owned() } else { format!("`{}`", opt.default) };
-        let line = format!("| `{}` | `{}` | {} | {default} | {} |", opt.name, opt.env, opt.kind, opt.doc);
+        let line = format!("| `{}` | `{}` | {} | {default} | {} |", opt.name, opt.env, opt.kind, opt.doc());
         assert_eq!(line.matches('|').count(), 6, "a bar would start another column: {line}");
         writeln!(text, "{line}").expect("a string takes all");
     }

@@ -4,8 +4,8 @@
 //! A reference to one of them would bind to the version of the C library that neap is linked with, GLIBC_2.34 or newer,
 //! and an older one would refuse to load the library. So in `libneap.so` the linker puts the functions below in their
 //! place (`build.rs`). They find the C library's in the tables of the objects that are loaded, at the first call. Up to
-//! glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all but dlvsym. `libneap.a` is linked with the C
-//! library that it will run on, and uses that one's functions directly.
+//! glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all but dlvsym. `libneap.a`
+//! is linked with the C library that it will run on, and uses that one's functions directly.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;

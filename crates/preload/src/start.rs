@@ -34,10 +34,10 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
         return;
     }
     let environment = Environment(environment);
-    watch_pressure(environment);
-    if !environment.has_any(&environment::BEGINNINGS) {
+    if !environment.has_any(&BEGINNINGS) {
         return;
     }
+    watch_pressure(environment);
     let mut start = Start {
         environment,
         sites: None,
@@ -56,6 +56,12 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     start.profile_signal();
     start.guards();
 }
+
+/// How the names of all variables begin that are read here.
+const BEGINNINGS: [&str; 4] = {
+    let [a, b, c] = environment::BEGINNINGS;
+    [a, b, c, pressure::WATCH]
+};
 
 /// Has memory pressure watched, where the variables of systemd's protocol say so.
 fn watch_pressure(environment: Environment) {

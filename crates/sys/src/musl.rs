@@ -36,8 +36,8 @@ pub fn is_here() -> bool {
 
 type Handler = Option<unsafe extern "C" fn()>;
 
-/// pthread_atfork: registers fork handlers; returns 0, or an error. With glibc not by pthread_atfork, as that lies in each program, far
-/// from the code that runs at its start.
+/// pthread_atfork: registers fork handlers; returns 0, or an error. With glibc not by pthread_atfork, as that lies in
+/// each program, far from the code that runs at its start.
 ///
 /// # Safety
 /// The handlers must stay.

@@ -40,10 +40,12 @@ const SIGNAL: libc::c_int = libc::SIGURG;
 /// A copy of the variables, as a program may write over its environment.
 struct Chosen {
     /// The path; empty: nothing is to be watched.
-    path: Text<4096>,
-    write: Text<512>,
+    path: Text<1024>,
+    write: Text<128>,
 }
 
+// Apart from the data that each start writes, as it is long.
+#[unsafe(link_section = ".neap.late")]
 static CHOSEN: AtStart<Chosen> = AtStart::new(Chosen { path: Text::new(), write: Text::new() });
 
 /// Notes the values of the variables. False where the protocol does not have such values; then nothing is watched.
