@@ -134,9 +134,9 @@ impl Entry {
                 ("duration", None, Some(Range { unit: "milliseconds", minimum, maximum, words: &[] }))
             }
         };
-        let Opt { name, env, default, doc, start_only, .. } = *opt;
+        let Opt { name, env, default, start_only, .. } = *opt;
         let (value, origin) = (now.value.clone(), now.origin.name());
-        Self { name, env, kind, values, range, default, doc, start_only, value, origin }
+        Self { name, env, kind, values, range, default, doc: opt.doc(), start_only, value, origin }
     }
 }
 

@@ -3,9 +3,6 @@
 //! neap makes the record, a file that the library maps (`crates/instrument` says how it is written), and reads it when the
 //! program has ended. Nothing is traced by ptrace.
 
-#[path = "../../instrument/src/record.rs"]
-mod record;
-
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
 use std::fs;
@@ -24,9 +21,9 @@ use neap_launch::sys;
 use neap_layout::Call;
 use neap_layout::names::stem;
 
-use self::record::{Header, Slot, TABLE_AT};
 use crate::binary::Binary;
 use crate::plan::Hits;
+use crate::record::{self, Header, Slot, TABLE_AT};
 use crate::target::Target;
 
 /// Slots for each function of the binary, on average, and for a binary of few.

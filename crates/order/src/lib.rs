@@ -18,6 +18,7 @@ mod instrumented;
 mod layout;
 mod pages;
 mod plan;
+mod record;
 mod target;
 mod trace;
 mod verify;

@@ -1,0 +1,1 @@
+../../instrument/src/record.rs
