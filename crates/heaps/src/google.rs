@@ -1,5 +1,6 @@
-//! Google's tcmalloc: which mappings are its own. It reserves regions of 1 GiB at such an address, with a tag in bits 42 to
-//! 44 that says what for, and opens each from its end downward. Live and free blocks are not told apart.
+//! Google's tcmalloc: which mappings are its own. It reserves regions of 1 GiB, aligned to that, with a tag in bits 42
+//! to 44 of the address that says what for, and opens each from its end downward. Live and free blocks are
+//! not told apart.
 
 use crate::data::data;
 use crate::jemalloc::part;
@@ -48,8 +49,8 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     vec![heap]
 }
 
-/// What is open of regions: of private memory without a file that begins and ends at multiples of a region, with nothing
-/// missing between.
+/// What is open of regions: of private memory without a file that begins and ends at multiples of a region, without a
+/// gap.
 fn regions(mappings: &[Mapping]) -> Vec<Range<u64>> {
     let belongs = |of: &Mapping| of.private && of.file().is_none() && of.name.as_deref() != Some("[heap]");
     let mut all: Vec<Range<u64>> = Vec::new();

@@ -3,8 +3,9 @@
 //! The tree has a root of 2^18 pointers, for bits 30 to 47 of addresses; each leaf has 2^18 words for bits 12 to 29. A word
 //! is a pointer to an extent's record in the middle, its size class in the highest 16 bits, and flags in the lowest 7. The
 //! record has the extent's address, size and state, and for a slab a bit for each block, set while it is free. So a pointer
-//! whose leaf leads to a record with the very address that the leaf's index says is the tree's for sure. Versions differ in
-//! where the record has state, class and number of free blocks: the word has the class too, which tells them apart.
+//! whose leaf leads to a record with the very address that the leaf's index says is the tree's for sure. Versions
+//! differ in where the record has state, class and number of free blocks: the word has the class too, which tells
+//! them apart.
 
 use crate::data::{data, mentions};
 use crate::radix::{Seen, Tree, is_anonymous};
@@ -21,6 +22,7 @@ const RECORD: usize = 128;
 const BITS: usize = 64;
 /// Extents that are read.
 const MOST: u32 = 1 << 24;
+
 /// Where a version has its fields: shifts in the first word of a record, and the mask of the state.
 #[derive(Debug)]
 struct Layout {

@@ -179,7 +179,8 @@ fn links(recording: &Recording) -> std::ops::Range<u64> {
     words[at].0..words[at].0 + 8
 }
 
-/// Catches a main arena that is not found as it has grown since the list of mappings was made, or changes while it is read.
+/// Catches a main arena that is not found as it has grown since the list of mappings was made, or changes while it is
+/// read.
 #[test]
 fn a_main_arena_that_changes() {
     use neap_heaps::Memory;
@@ -200,5 +201,60 @@ fn a_main_arena_that_changes() {
         range.end = range.start + 4096;
         let grown = main(&recording, &recording).expect("it has grown");
         assert_eq!((grown.live.bytes, grown.free.bytes), (whole.live.bytes, whole.free.bytes), "{version}");
+    }
+}
+
+/// The address and value of the size of the top of the main arena, which ends where `[heap]` does.
+fn top(recording: &Recording) -> (u64, u64) {
+    let heap = recording.mappings.iter().find(|mapping| mapping.name.as_deref() == Some("[heap]"));
+    let range = heap.expect("it is there").range.clone();
+    let is_top = |&(at, word): &(u64, u64)| range.contains(&at) && (at - 8).checked_add(word & !7) == Some(range.end);
+    support::damaged::words(recording).into_iter().rfind(is_top).expect("a top")
+}
+
+/// Catches a size of the top that a program has overwritten and that counts: brk never gave so much.
+#[test]
+fn a_top_that_is_too_large() {
+    let mut recording = recording("glibc-2.36");
+    let (at, size) = top(&recording);
+    let (run, bytes) = recording.runs.iter_mut().find(|(run, _)| run.range.contains(&at)).expect("it is resident");
+    bytes[(at - run.range.start) as usize..][..8].copy_from_slice(&(size + (1 << 40)).to_le_bytes());
+    for heap in neap_heaps::find(&recording, &recording.mappings, &recording) {
+        assert!(heap.parts.iter().all(|part| part.bytes < 1 << 30), "{heap:?}");
+    }
+}
+
+/// A process whose top cannot be read at first.
+struct Trimmed<'r> {
+    recording: &'r Recording,
+    top: u64,
+    left: std::sync::atomic::AtomicUsize,
+}
+
+impl neap_heaps::Memory for Trimmed<'_> {
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), neap_heaps::Unreadable> {
+        use std::sync::atomic::Ordering::Relaxed;
+        let is_top = address == self.top && into.len() == 8;
+        if is_top && self.left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1)).is_ok() {
+            return Err(neap_heaps::Unreadable);
+        }
+        self.recording.read(address, into)
+    }
+
+    fn resident(&self, range: std::ops::Range<u64>, into: &mut Vec<neap_heaps::Run>) {
+        self.recording.resident(range, into);
+    }
+}
+
+/// Catches a copy of glibc that counts several times as it was looked at several times.
+#[test]
+fn a_copy_is_found_once() {
+    let recording = recording("glibc-2.36");
+    for times in [0, 3, usize::MAX] {
+        let trimmed = Trimmed { recording: &recording, top: top(&recording).0, left: times.into() };
+        let heaps = neap_heaps::find(&trimmed, &recording.mappings, &recording);
+        let [heap] = &heaps[..] else { panic!("{times}: one heap, not {heaps:#?}") };
+        let has_main = heap.parts.iter().any(|part| part.name == "main arena");
+        assert_eq!(has_main, times < usize::MAX, "{times}: {heap:#?}");
     }
 }

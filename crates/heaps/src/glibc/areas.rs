@@ -101,11 +101,14 @@ pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize,
     arena
 }
 
+/// The most that brk may have given since the list of mappings was made: a top that says more is damaged.
+const GROWN: u64 = 1 << 30;
+
 /// The memory that brk gave, and where it may have grown since the list of mappings was made: up to the next mapping.
 pub fn brk(mappings: &[Mapping]) -> Option<Range<u64>> {
     let span = spans(mappings, |mapping| mapping.name.as_deref() == Some("[heap]")).into_iter().next()?;
     let next = mappings.iter().map(|mapping| mapping.range.start).find(|start| *start >= span.end);
-    Some(span.start..next.unwrap_or(span.end))
+    Some(span.start..next.unwrap_or(span.end).min(span.end.saturating_add(GROWN)))
 }
 
 /// The memory of the main arena.

@@ -40,7 +40,12 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
             if !Settings::search(&bytes).is_some_and(|settings| search.is_brk(settings.base)) {
                 break;
             }
+            // What is seen now takes the place of a copy whose arena could not be read.
+            let (before, count) = (search.place(mapping), search.found.len());
             search.look(mapping, range, &bytes);
+            if let Some(before) = before.filter(|_| search.found.len() > count) {
+                search.found.remove(before);
+            }
         }
     }
     let found = search.found;
@@ -83,10 +88,15 @@ impl<'m> Search<'m> {
         self.brk.as_ref().is_some_and(|brk| brk.contains(&address))
     }
 
+    /// Where the copy with that data is.
+    fn place(&self, mapping: &Mapping) -> Option<usize> {
+        self.found.iter().position(|(copy, _)| std::ptr::eq(copy.mapping, mapping))
+    }
+
     /// Whether what brk gave belongs to a copy, or there is nothing of that.
     fn has_brk(&self) -> bool {
-        let ranges = self.found.iter().flat_map(|(_, arena)| &arena.ranges);
-        self.brk.is_none() || self.found.len() == COPIES || ranges.into_iter().any(|range| self.is_brk(range.start))
+        let mut ranges = self.found.iter().flat_map(|(_, arena)| &arena.ranges);
+        self.brk.is_none() || self.found.len() == COPIES || ranges.any(|range| self.is_brk(range.start))
     }
 }
 
