@@ -2,7 +2,7 @@
 
 use crate::model::Kind;
 use crate::runtime::{self, Runtime};
-use crate::seen::{Mapping, Seen, Thread};
+use crate::seen::{Mapping, Seen, Thread, is_in};
 use std::collections::HashMap;
 
 const MIB: u64 = 1 << 20;
@@ -41,14 +41,14 @@ pub fn classes(seen: &Seen) -> Vec<Class> {
 
 /// The mappings that the stack pointers of threads are in, by their starts; the first thread's is the kernel's `[stack]`.
 fn stacks(seen: &Seen) -> HashMap<u64, &Thread> {
-    let mut found = HashMap::new();
+    let (heaps, mut found) = (seen.heap_ranges(), HashMap::new());
     for thread in &seen.threads {
         let Some(pointer) = thread.stack_pointer else { continue };
         let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
         let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
         // Goroutines have stacks in Go's heap, and others in blocks of malloc.
         if !runtime::is_go_heap(seen, mapping)
-            && !seen.is_in_heap(pointer)
+            && !is_in(&heaps, pointer)
             && (mapping.is_nameless() || mapping.name.starts_with("[anon:"))
         {
             found.entry(mapping.range.start).or_insert(thread);

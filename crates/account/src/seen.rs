@@ -180,8 +180,43 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether an address is in a heap that was walked.
-    pub fn is_in_heap(&self, address: u64) -> bool {
-        self.heaps.iter().flat_map(|part| &part.pieces).any(|piece| piece.range.contains(&address))
+    /// The memory of heaps that were walked, in order and joined where it overlaps.
+    pub fn heap_ranges(&self) -> Vec<Range<u64>> {
+        let mut all: Vec<Range<u64>> =
+            self.heaps.iter().flat_map(|part| &part.pieces).map(|piece| piece.range.clone()).collect();
+        all.sort_unstable_by_key(|range| range.start);
+        all.dedup_by(|next, last| {
+            let joins = next.start <= last.end;
+            last.end = if joins { last.end.max(next.end) } else { last.end };
+            joins
+        });
+        all
+    }
+}
+
+/// Whether an address is in one of `ranges`, which are in order and do not overlap.
+pub fn is_in(ranges: &[Range<u64>], address: u64) -> bool {
+    ranges.get(ranges.partition_point(|range| range.end <= address)).is_some_and(|range| range.start <= address)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::HeapFigures;
+
+    /// Catches an address in a heap that is not found as heaps overlap, and one between heaps that is.
+    #[test]
+    fn addresses_in_heaps() {
+        let part = |ranges: &[(u64, u64)]| HeapPart {
+            pieces: ranges.iter().map(|&(start, end)| Piece { range: start..end, resident: 1 }).collect(),
+            figures: HeapFigures::default(),
+            main: false,
+            mapped: false,
+        };
+        let heaps = vec![part(&[(50, 60), (10, 40)]), part(&[(12, 14), (60, 62), (80, 90)])];
+        let ranges = Seen { heaps, ..Seen::default() }.heap_ranges();
+        assert_eq!(ranges, [10..40, 50..62, 80..90]);
+        assert!([10, 30, 61, 89].iter().all(|at| is_in(&ranges, *at)));
+        assert!([9, 40, 62, 90].iter().all(|at| !is_in(&ranges, *at)));
     }
 }

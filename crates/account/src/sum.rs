@@ -273,6 +273,7 @@ fn empty(class: &Class) -> Account {
 fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Claim]) {
     // Of files: what was copied, and what has changed in the page cache.
     let mut files: HashMap<&str, (u64, u64)> = HashMap::new();
+    let again: HashMap<u64, u64> = seen.repeated.iter().copied().collect();
     let mut repeated: HashMap<(Kind, &str), u64> = HashMap::new();
     for (mapping, class) in seen.mappings.iter().zip(classes) {
         let f = &mapping.figures;
@@ -281,7 +282,7 @@ fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Clai
             let own = f.anonymous.min(f.rss);
             *of = (of.0 + own, of.1 + (f.private_dirty + f.shared_dirty).saturating_sub(own));
         }
-        for (_, bytes) in seen.repeated.iter().filter(|(start, _)| *start == mapping.range.start) {
+        if let Some(bytes) = again.get(&mapping.range.start) {
             *repeated.entry((class.kind, &class.owner)).or_default() += bytes;
         }
     }

@@ -1,6 +1,6 @@
 //! Numbers and names for people.
 
-use unicode_width::{UnicodeWidthChar, UnicodeWidthStr};
+use unicode_width::UnicodeWidthChar;
 
 /// `512 B`, `1.5 KiB`, `34.2 MiB`.
 pub fn bytes(n: u64) -> String {
@@ -42,9 +42,14 @@ pub fn is_hidden(c: char) -> bool {
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// The columns that a text takes in a terminal: letters of East Asia take two.
+/// The most columns that a text takes in a terminal: letters of East Asia take two.
 pub fn columns(text: &str) -> usize {
-    text.width()
+    text.chars().map(width).sum()
+}
+
+/// The columns of a character. One that makes an emoji of the symbol before it makes that wider.
+fn width(c: char) -> usize {
+    if c == '\u{fe0f}' { 1 } else { c.width().unwrap_or(0) }
 }
 
 /// At most `most` columns: the end is what tells paths apart.
@@ -65,11 +70,11 @@ pub fn fit_front(text: &str, most: usize) -> String {
     }
 }
 
-/// The bytes of the front that take at most so many columns.
+/// The bytes of the front that take at most `most` columns.
 pub fn front(text: &str, most: usize) -> usize {
     let mut taken = 0;
     let over = text.char_indices().find(|(_, c)| {
-        taken += c.width().unwrap_or(0);
+        taken += width(*c);
         taken > most
     });
     over.map_or(text.len(), |(at, _)| at)

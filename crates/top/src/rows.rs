@@ -228,6 +228,15 @@ pub fn line(texts: impl Fn(Column) -> String, width: usize) -> String {
 mod tests {
     use super::*;
 
+    /// Catches a name whose symbols are wider as emojis, which ended neap and would push other columns.
+    #[test]
+    fn names_keep_their_columns() {
+        let container = "\u{2764}\u{fe0f}".repeat(40);
+        let row = Row { container, ..Row::default() };
+        let line = line(|column| row.text(column), 120);
+        assert!(columns(&line) <= 120 && line.contains('\u{2764}'), "{line}");
+    }
+
     /// Catches figures that do not fit their column.
     #[test]
     fn figures_are_short() {

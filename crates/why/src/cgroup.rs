@@ -8,6 +8,7 @@ use neap_account::parse::{self, pair};
 use neap_launch::error::Error;
 use std::fs;
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where the hierarchies are mounted.
@@ -186,9 +187,12 @@ fn pids(folder: &Path) -> Vec<u32> {
 /// The largest files in the file systems in memory that a process sees, where it has those of its own.
 fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
     let who = pid.map_or("self".to_owned(), |pid| pid.to_string());
-    // In another mount namespace the paths are others: those through the process are right here.
-    let namespace = |who: &str| fs::read_link(format!("/proc/{who}/ns/mnt")).ok();
-    let is_alike = namespace(&who).is_some_and(|of| namespace("self") == Some(of));
+    // In another mount namespace or below another root the paths are others: those through the process are right here.
+    let view = |who: &str| {
+        let root = fs::metadata(format!("/proc/{who}/root")).ok()?;
+        Some((fs::read_link(format!("/proc/{who}/ns/mnt")).ok()?, root.dev(), root.ino()))
+    };
+    let is_alike = view(&who).is_some_and(|of| view("self") == Some(of));
     let root = if is_alike { String::new() } else { format!("/proc/{who}/root") };
     let mounts = fs::read(format!("/proc/{who}/mountinfo")).unwrap_or_default();
     let mounts = String::from_utf8_lossy(&mounts).into_owned();
@@ -208,7 +212,6 @@ fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
 
 /// Adds the files below a folder of one file system.
 fn walk(folder: &Path, all: &mut Vec<MemoryFile>, left: &mut usize) {
-    use std::os::unix::fs::MetadataExt;
     let Ok(device) = fs::metadata(folder).map(|metadata| metadata.dev()) else { return };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         if *left == 0 {
@@ -238,8 +241,8 @@ mod tests {
         assert_eq!(path_of("3:cpu,cpuacct:/\n"), None);
     }
 
-    /// Catches the path of a file in another mount namespace, where this one has another file or none: it is advised to be
-    /// removed.
+    /// Catches the path of a file in another mount namespace, where this one has another file or none: neap advises to
+    /// remove it.
     #[test]
     fn files_of_another_namespace_are_found_here() {
         use std::io::{BufRead, BufReader};
@@ -261,5 +264,36 @@ mod tests {
         }
         assert!(there && files.iter().any(|file| file.path == path && file.bytes >= 9_000_000), "{files:?}");
         assert!(memory_files(None).iter().all(|file| !file.path.starts_with("/proc/")));
+    }
+
+    /// Catches the path below another root: here it is another file's or none's.
+    #[test]
+    fn files_below_another_root_are_found_here() {
+        use std::sync::mpsc;
+        let name = format!("neap-root-{}", std::process::id());
+        let file = PathBuf::from("/dev/shm").join(&name);
+        fs::write(&file, vec![1; 9_000_000]).expect("a file");
+        let (say, said) = mpsc::channel();
+        let (end, ended) = mpsc::channel::<()>();
+        let thread = std::thread::spawn(move || {
+            // SAFETY: the call takes a number; from here on this thread has a root of its own.
+            let is_apart = unsafe { libc::unshare(libc::CLONE_FS) } == 0;
+            if is_apart && std::os::unix::fs::chroot("/dev").is_ok() {
+                // SAFETY: the call takes nothing.
+                say.send(unsafe { libc::gettid() }).expect("it is waited for");
+                let _ = ended.recv();
+            }
+        });
+        let tid = said.recv().map(|tid: i32| tid as u32);
+        let files = tid.map(|tid| memory_files(Some(tid)));
+        drop(end);
+        thread.join().expect("a thread");
+        fs::remove_file(&file).expect("a file");
+        let (Ok(tid), Ok(files)) = (tid, files) else {
+            println!("SKIPPED: needs root, for chroot");
+            return;
+        };
+        let path = format!("/proc/{tid}/root/shm/{name}");
+        assert!(files.iter().any(|file| file.path == path && file.bytes >= 9_000_000), "{files:?}");
     }
 }

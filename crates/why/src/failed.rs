@@ -72,7 +72,8 @@ fn denied(pid: u32) -> Error {
 fn denied_by(pid: u32, owner: u32, own: u32) -> Error {
     if owner == own && own != 0 {
         return Error::failed(format!(
-            "process {pid} may not be read by its own user: it has rights that this one lacks, or forbids it (PR_SET_DUMPABLE)"
+            "process {pid} may not be read by its own user: it has rights that neap lacks, or forbids it \
+             (PR_SET_DUMPABLE)"
         ))
         .remedy("run neap as root: sudo neap why");
     }

@@ -5,6 +5,9 @@ use neap_account::seen::{Mapping, Seen};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// Parts that are joined at once, at least.
+const MANY: usize = 1 << 12;
+
 /// Adds what is counted again of each shared file or memory file.
 pub fn read(seen: &mut Seen, memory: &Process) {
     let mut files: BTreeMap<((u32, u32), u64), Vec<&Mapping>> = BTreeMap::new();
@@ -13,8 +16,7 @@ pub fn read(seen: &mut Seen, memory: &Process) {
     }
     let mut repeated = Vec::new();
     for mappings in files.values().filter(|mappings| mappings.len() > 1) {
-        let mut parts: Vec<Range<u64>> = mappings.iter().flat_map(|mapping| parts(mapping, memory)).collect();
-        let again = again(&mut parts);
+        let again = again(mappings.iter().map(|mapping| parts(mapping, memory)));
         if again > 0 {
             repeated.push((mappings[0].range.start, again));
         }
@@ -29,14 +31,33 @@ fn parts(mapping: &Mapping, memory: &Process) -> Vec<Range<u64>> {
     resident.map(|region| at(region.range.start)..at(region.range.end)).collect()
 }
 
-/// By how much the parts are longer together than what they cover.
-fn again(parts: &mut [Range<u64>]) -> u64 {
-    parts.sort_unstable_by_key(|part| part.start);
-    let (mut again, mut end) = (0, 0);
-    for part in parts {
-        again += part.end.min(end).saturating_sub(part.start);
-        end = end.max(part.end);
+/// By how much the parts in all lists are longer together than what they cover. What is kept is bounded by that and one
+/// list: a file may be mapped thousands of times.
+fn again(lists: impl Iterator<Item = Vec<Range<u64>>>) -> u64 {
+    let (mut again, mut joined, mut parts) = (0, 0, Vec::new());
+    for list in lists {
+        parts.extend(list);
+        // Not after each list: joining takes as long as all parts.
+        if parts.len() > 2 * joined + MANY {
+            again += join(&mut parts);
+            joined = parts.len();
+        }
     }
+    again + join(&mut parts)
+}
+
+/// Joins parts that overlap or touch; the answer is by how much they are shorter then.
+fn join(parts: &mut Vec<Range<u64>>) -> u64 {
+    let mut again = 0;
+    parts.sort_by_key(|part| part.start);
+    parts.dedup_by(|next, last| {
+        let joins = next.start <= last.end;
+        if joins {
+            again += next.end.min(last.end) - next.start;
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
     again
 }
 
@@ -47,8 +68,18 @@ mod tests {
     /// Catches parts that overlap in part, lie in others, or only touch.
     #[test]
     fn what_overlaps_counts_again() {
-        let of = |parts: &[(u64, u64)]| again(&mut parts.iter().map(|&(start, end)| start..end).collect::<Vec<_>>());
+        let of = |parts: &[(u64, u64)]| again(parts.iter().map(|&(start, end)| std::iter::once(start..end).collect()));
         assert_eq!((of(&[(0, 4), (4, 8)]), of(&[(0, 8), (2, 4), (6, 10)]), of(&[(5, 7), (5, 7), (5, 7)])), (0, 4, 4));
         assert_eq!(of(&[]), 0);
+    }
+
+    /// Catches parts that are lost or kept as many lists are joined in between.
+    #[test]
+    fn many_lists() {
+        const PARTS: u64 = 5000;
+        let list = || (0..PARTS).map(|at| 2 * at..2 * at + 1).collect::<Vec<_>>();
+        assert_eq!(again((0..100).map(|_| list())), 99 * PARTS);
+        let mut parts = [list(), list()].concat();
+        assert_eq!((join(&mut parts), parts), (PARTS, list()));
     }
 }

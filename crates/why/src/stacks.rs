@@ -4,7 +4,7 @@
 //! The record is known by its words: the first and the third are its own address (`tcbhead_t`: `tcb`, `self`).
 
 use crate::memory::Process;
-use neap_account::seen::{Seen, StackUse};
+use neap_account::seen::{Seen, StackUse, is_in};
 
 /// How far from the end of a stack the record is looked for.
 const TOP: u64 = 8 << 10;
@@ -13,12 +13,12 @@ const TOP: u64 = 8 << 10;
 pub fn read(seen: &mut Seen, memory: &Process) {
     let page = crate::sys::page_size();
     let mut stacks: Vec<StackUse> = Vec::new();
-    let mut in_heaps = 0;
+    let (heaps, mut in_heaps) = (seen.heap_ranges(), 0);
     for thread in &seen.threads {
         let Some(pointer) = thread.stack_pointer else { continue };
         let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
         let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
-        if seen.is_in_heap(pointer) {
+        if is_in(&heaps, pointer) {
             in_heaps += 1;
             continue;
         }
