@@ -1,5 +1,5 @@
-//! `neap top` on a terminal: what it shows, what keys do, and how it leaves the terminal. `neap why` and its neighbours on
-//! a terminal of 80 columns, and the page of `neap why --html` in a browser, with names that are long and odd.
+//! `neap top` on a terminal: what it shows, what keys do, and how it leaves the terminal. `neap why` and its neighbours
+//! on a terminal of 80 columns, and the page of `neap why --html` in a browser, with names that are long and odd.
 
 #[path = "top/views.rs"]
 mod views;

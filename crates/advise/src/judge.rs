@@ -188,7 +188,8 @@ mod tests {
         }
     }
 
-    /// Catches a change that is called the wrong way, noise that is called a change, and more lines than four texts take.
+    /// Catches a change that is called the wrong way, noise that is called a change, and more lines than four texts
+    /// take.
     #[test]
     fn the_advice_compares() {
         let same = judge(&[], vec![run("glibc", 1.0, 100, 100), run("neap", 1.03, 101, 99)]);

@@ -77,10 +77,11 @@ fn a_container_has_more_than_processes() {
     assert_near("page cache", promised, before.saturating_sub(cgroup.charged().expect("a number")));
 }
 
-/// `memory.stat` of a program with 24 MiB of page cache, 16 of tmpfs, 12 of its own, 41 in sockets of TCP and 7 in pairs of
-/// local ones, as Linux 6.1 has it (zeros left out); `memory.current` was 110,727,168.
+/// `memory.stat` of a program with 24 MiB of page cache, 16 of tmpfs, 12 of its own, 41 in sockets of TCP and 7 in
+/// pairs of local ones, as Linux 6.1 has it (zeros left out); `memory.current` was 110,727,168.
 const STAT: &str = "anon 13688832\nfile 41984000\nkernel 11300864\npagetables 69632\nsock 43491328\nshmem 16781312
-file_mapped 8388608\nfile_dirty 12288\nanon_thp 12582912\nslab_reclaimable 2977144\nslab_unreclaimable 361904\nslab 3339048\n";
+file_mapped 8388608\nfile_dirty 12288\nanon_thp 12582912\nslab_reclaimable 2977144
+slab_unreclaimable 361904\nslab 3339048\n";
 
 /// Catches figures of version 2 that are left out or subtracted twice, and processes below that are not found.
 #[test]
