@@ -9,8 +9,8 @@
  * STATUS is "ok", "exit:N", "signal:N", "timeout" or "interrupted"; CHECKSUM is what the program printed after
  * "checksum ", or "-". What the program printed follows, as it was.
  *
- * SIGTERM, or the end of the process that started it, ends the program and all that it started (its process group); the status is
- * then "interrupted".
+ * SIGTERM, or the end of the process that started it, ends the program and all that it started (its process group); the
+ * status is then "interrupted".
  *
  * It is a program of its own because the kernel starts a child's peak RSS at the size of the parent
  * that it was forked from: a small parent keeps the figure honest.

@@ -2,10 +2,10 @@
 
     python3 service.py THREADS REQUESTS IDLE_MS [trim]
 
-Each of THREADS threads serves REQUESTS requests. A request is a JSON document of 16 KiB to 2 MiB, most of them small. It
-arrives in pieces in a growing buffer, is parsed, goes into the thread's cache of recent requests, and is written as JSON
-again. One request in four opens a session of some 1 KiB, which stays. After the load the caches are emptied and the
-threads wait for work, IDLE_MS and then twice as long. With `trim` the program calls malloc_trim(0) before it waits.
+Each of THREADS threads serves REQUESTS requests. A request is a JSON document of 16 KiB to 2 MiB, most of them small.
+It arrives in pieces in a growing buffer, is parsed, goes into the thread's cache of recent requests, and is written as
+JSON again. One request in four opens a session of some 1 KiB, which stays. After the load the caches are emptied and
+the threads wait for work, IDLE_MS and then twice as long. With `trim` the program calls malloc_trim(0) before it waits.
 Prints `metric NAME UNIT VALUE`; `kept` is the part of the load's memory that stays resident, without the sessions.
 
 The sizes come from a fixed sequence for each thread, so that every allocator serves the same requests.

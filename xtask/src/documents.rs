@@ -110,7 +110,8 @@ fn worthy(dirs: &[PathBuf], runs: &[Run]) -> Result<()> {
     Ok(())
 }
 
-/// Makes the runs small: what a later one has is taken from the earlier ones, and texts and verdicts are this version's.
+/// Makes the runs small: what a later one has is taken from the earlier ones, and texts and verdicts are this
+/// version's.
 fn pack(dirs: &[PathBuf], mut runs: Vec<Run>) -> Result<Vec<Run>> {
     for place in 0..runs.len() {
         let (earlier, later) = runs.split_at_mut(place + 1);
@@ -154,8 +155,8 @@ fn documents(dirs: &[PathBuf], runs: &[Run]) -> Result<Vec<(&'static str, String
         pages.experiments.sort_by_key(|one| names.iter().position(|name| *name == one.name));
         let intro = format!(
             "Each experiment runs a program of an article, a paper or a bug report again, under neap and other \
-             allocators ([docs/lab.md](docs/lab.md)). One line says what came of it: how often neap leads, and where it \
-             falls behind first. {}",
+             allocators ([docs/lab.md](docs/lab.md)). One line says what came of it: how often neap leads, and where \
+             it falls behind first. {}",
             whole(dirs, runs, |run| without_suite(run).is_some())
         );
         made.push(("EXPERIMENTS.md", summary::experiments(&with_notes(pages, "EXPERIMENTS.md"), &intro)));
@@ -176,12 +177,9 @@ fn without_suite(run: &Run) -> Option<Run> {
     (!run.experiments.is_empty()).then_some(run)
 }
 
-/// A run, with the experiments of a later one in place of its own; a remark tells which.
+/// A run, with the experiments of a later one in place of its own.
 fn with_later(mut run: Run, later: Run) -> Run {
     let names: Vec<&str> = later.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
-    let quiet = if later.noise.quiet == Some(true) { "on a quiet machine" } else { "on a machine that was not quiet" };
-    let come = if names.len() == 1 { "comes" } else { "come" };
-    run.notes.push(format!("{} {come} from `{}`, {}, {quiet}.", names.join(", "), later.command, later.started));
     run.rows.retain(|row| !names.contains(&row.experiment.as_str()));
     run.rows.extend(later.rows);
     for experiment in later.experiments {
@@ -238,15 +236,20 @@ mod tests {
         assert_eq!(names, ["calloc", "huge", "vmas"]);
         let values: Vec<(&str, f64)> = both.rows.iter().map(|row| (row.experiment.as_str(), row.value)).collect();
         assert_eq!(values, [("calloc", 1.0), ("huge", 2.0), ("vmas", 2.0)]);
-        assert!(both.notes[0].starts_with("huge, vmas come from"), "{:?}", both.notes);
     }
 
-    /// Catches a document that is not that of the runs that are kept, and remarks that a document has lost.
+    /// Catches a document that is not that of the runs that are kept, verdicts of an earlier version, and remarks that a
+    /// document has lost.
     #[test]
     fn what_is_published_is_what_is_kept() {
         let dirs = published().expect("kept");
         let runs = load(&dirs).expect("readable");
         worthy(&dirs, &runs).expect("whole runs");
+        for (dir, run) in dirs.iter().zip(&runs) {
+            let mut now = run.clone();
+            plan::refresh(&mut now);
+            assert!(now == *run, "{} is stale; to bring it up to date: cargo xtask documents", dir.display());
+        }
         let made = documents(&dirs, &runs).expect("made");
         assert_eq!(made.len(), DOCUMENTS.len());
         for (name, text) in made {
@@ -258,7 +261,8 @@ mod tests {
         assert!(fs::read_to_string(root().join("BENCHMARKS.md")).is_ok_and(|text| text.contains(first)));
     }
 
-    /// Catches results that make every clone large, pages that can be made again, and paths of the machine that made them.
+    /// Catches results that make every clone large, pages that can be made again, and paths of the machine that made
+    /// them.
     #[test]
     fn what_is_kept_is_small() {
         let mut size = 0;
@@ -275,10 +279,49 @@ mod tests {
             }
             let run = store::load(&dir).expect("readable");
             let text = run.to_json_without_rows() + &neap_results::rows_to_csv(&run.rows, true);
-            for folder in ["/root/", "/home/", "/tmp/", "/work/", "/var/"] {
-                assert!(!text.contains(folder), "{}: {folder}", dir.display());
-            }
+            let foreign = foreign_paths(&text);
+            assert!(foreign.is_empty(), "{}: {foreign:?}", dir.display());
         }
         assert!(size < 500_000, "{size} bytes");
+    }
+    /// Absolute paths in JSON, CSV or commands that lie in no folder that every system has.
+    fn foreign_paths(text: &str) -> Vec<String> {
+        const SYSTEM: [&str; 8] = ["/bin/", "/dev/", "/lib/", "/lib64/", "/proc/", "/sys/", "/usr/bin/", "/usr/lib/"];
+        // Escapes end a word, and the slashes of `https://` begin none.
+        let text = ["\\n", "\\t", "\\\"", "://"]
+            .iter()
+            .fold(text.to_owned(), |text, mark| text.replace(mark, if *mark == "://" { ":" } else { " " }));
+        let words = text.split(|c: char| c.is_whitespace() || "\"'`,;:=()[]{}<>|&".contains(c));
+        // `-I/include` has its path in the same word.
+        let bare = |word: &str| match word.strip_prefix('-').and_then(|rest| rest.split_once('/')) {
+            Some((option, path)) if option.len() <= 1 => format!("/{path}"),
+            _ => word.to_owned(),
+        };
+        let is_path = |word: &String| word.starts_with('/') && word.contains(|c: char| c.is_alphanumeric());
+        let is_foreign = |word: &String| !SYSTEM.iter().any(|folder| word.starts_with(folder)) || word.contains("/../");
+        words.map(bare).filter(is_path).filter(is_foreign).collect()
+    }
+
+    /// Catches a folder of a machine that passes for a folder of every system, a rate or an address.
+    #[test]
+    fn folders_of_a_machine_are_found() {
+        let foreign = [
+            r#"{"command":"/srv/neap run"}"#,
+            r"a,b,/mnt/x.so,1",
+            r"cc -I/opt/include",
+            r"--prefix=/scratch/a",
+            r"LIB=/usr/lib/a:/data/b",
+            r"file:///builds/a",
+            r#""one\n/export/two""#,
+            r#""said \"/build/x\"""#,
+            r"/usr/lib/../../nfs/a",
+            r"(/var/a)",
+            r"/usr/local/a",
+        ];
+        for text in foreign {
+            assert_eq!(foreign_paths(text).len(), 1, "{text}: {:?}", foreign_paths(text));
+        }
+        let general = r#"https://example.org/a 1/s lab/results/a ../docs "/bin/true" /proc/self/maps a / b target/x"#;
+        assert_eq!(foreign_paths(general), [""; 0]);
     }
 }

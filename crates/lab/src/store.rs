@@ -1,5 +1,5 @@
-//! The folder of a run: `run.json` (without the rows) and `rows.csv`, to which each run is appended at once. Runs that are
-//! kept in the repository have `rows.csv.gz` instead.
+//! The folder of a run: `run.json` (without the rows) and `rows.csv`, to which each run is appended at once. Runs that
+//! are kept in the repository have `rows.csv.gz` instead.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -44,16 +44,15 @@ pub fn make_way(dir: &Path, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes a run as it is kept in the repository: small. All other files of the folder are removed: they can be made again.
+/// Writes a run as it is kept in the repository: small. The lab's other files are removed: they can be made again.
 pub fn pack(dir: &Path, run: &Run) -> Result<()> {
     let path = dir.join(PACKED);
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(rows_to_csv(&run.rows, true).as_bytes())?;
     replace(&path, &encoder.finish()?)?;
     replace(&dir.join(RUN), run.to_json_without_rows().as_bytes())?;
-    let files = fs::read_dir(dir)?.flatten().map(|entry| entry.file_name());
-    for name in files.filter(|name| name != RUN && name != PACKED) {
-        fs::remove_file(dir.join(name))?;
+    for path in PAGES.into_iter().chain([ROWS]).map(|name| dir.join(name)).filter(|path| path.exists()) {
+        fs::remove_file(path)?;
     }
     Ok(())
 }
@@ -178,10 +177,11 @@ mod tests {
         writer.finish(&run).unwrap();
         assert_eq!(load(&dir).unwrap(), run);
         fs::write(dir.join("report.html"), "a page").unwrap();
+        fs::write(dir.join("notes.txt"), "not the lab's").unwrap();
         pack(&dir, &run).unwrap();
         let mut names: Vec<_> = fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         names.sort_unstable();
-        assert_eq!(names, [PACKED, RUN]);
+        assert_eq!(names, ["notes.txt", PACKED, RUN].map(std::ffi::OsString::from));
         assert_eq!(load(&dir).unwrap(), run);
         assert_eq!(load(&dir.join(RUN)).unwrap(), run);
         fs::remove_dir_all(&dir).unwrap();

@@ -17,8 +17,8 @@ fn compared<'a>(view: &View, experiment: &str, cases: &'a [String], metric: &str
     cases.iter().filter(|case| view.has_case(experiment, case)).filter(ok).collect()
 }
 
-/// Why the means are over fewer cases than were run: `; without a, b, in which glibc or neap failed`. Empty where they are
-/// over all.
+/// Why the means are over fewer cases than were run: `; without a, b, in which glibc or neap failed`. Empty where they
+/// are over all.
 pub fn left_out(of: &Run, experiment: &str) -> String {
     let view = View::of(of);
     let Some(found) = of.experiment(experiment) else { return String::new() };
@@ -39,9 +39,9 @@ fn metrics_of(view: &View, experiment: &str, cases: &[String]) -> [&'static str;
     if has("run-wall") { ["run-wall", "run-peak"] } else { METRICS }
 }
 
-/// For each allocator the geometric means over `cases` of its median ratios to glibc. Cases in which glibc or neap failed
-/// are left out for all; another allocator that failed in one of the rest has no mean: it is a failure, which says in how
-/// many. `metrics` are the names of wall time and peak memory.
+/// For each allocator the geometric means over `cases` of its median ratios to glibc. Cases in which glibc or neap
+/// failed are left out for all; another allocator that failed in one of the rest has no mean: it is a failure, which
+/// says in how many. `metrics` are the names of wall time and peak memory.
 pub fn rows(view: &View, experiment: &str, cases: &[String], metrics: [&str; 2]) -> Vec<Row> {
     let mut rows = Vec::new();
     let compared = compared(view, experiment, cases, metrics[0]);

@@ -284,7 +284,8 @@ fn judge_suite(_: &View, run: &Run) -> Vec<Verdict> {
     ]
 }
 
-/// neap's rank by the geometric mean of its ratios to glibc over the workloads; cases in which glibc or neap failed are left out and named.
+/// neap's rank by the geometric mean of its ratios to glibc over the workloads; cases in which glibc or neap failed are
+/// left out and named.
 fn mean_rank(run: &Run, metric: &str) -> Judged {
     match means::run(run, "suite") {
         Some(means) => {

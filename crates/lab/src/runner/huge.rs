@@ -113,7 +113,7 @@ fn allow(settings: &mut Settings, path: &str) -> Result<()> {
     }
 }
 
-/// Adds what is missing of so many free pages to the pool.
+/// Adds pages to the pool until `pages` of it are free.
 fn reserve(pages: u64) -> Result<Option<Reservation>> {
     let root = Root::system();
     let free = Pool::read(&root, HUGE).map_or(0, |pool| pool.available());

@@ -45,11 +45,12 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     let names: Vec<&str> = level.iter().map(|(_, name, _)| *name).collect();
     let ahead = apart.iter().filter(|(at, ..)| *at < place).count();
     let text = match (apart.first().filter(|_| ahead > 0), level.first()) {
-        (Some((_, best, value)), _) => format!(
-            "neap is {} of {count} with {own_text}{}; {best} has the {} with {}{}",
+        (Some((at, best, value)), _) => format!(
+            "neap is {} of {count} with {own_text}{}; {best} {} with {}{}",
             ordinal(ahead + 1),
             if names.is_empty() { String::new() } else { format!(", level with {}", list(&names)) },
-            word(better),
+            // One that is level with neap may have a better median than all that are ahead.
+            if *at == 0 { format!("has the {}", word(better)) } else { "is ahead".into() },
             quantity(*value, unit),
             ratio_of(view, figure, (NEAP, best))
                 .map_or(String::new(), |ratio| format!(" (neap: {})", times(ratio.ratio)))
@@ -283,6 +284,11 @@ mod tests {
         let contrary = view(&[("neap", &[11.0, 2.5, 12.0]), ("other", &[22.0, 5.0, 4.0])]);
         let judged = rank(&contrary, WALL, Better::Less);
         assert!(judged.holds == Some(true) && judged.text.contains("ties for first"), "{judged:?}");
+        // One that is ahead in every round does not have the least if the median of one that is level is less.
+        let rounds: [(&str, &[f64]); 3] =
+            [("neap", &[11.0, 2.5, 12.0]), ("other", &[22.0, 5.0, 4.0]), ("glibc", &[8.0, 2.0, 9.0])];
+        let text = "neap is second of 3 with 11 ms, level with other; glibc is ahead with 8 ms (neap: 1.33 times)";
+        assert_eq!(rank(&view(&rounds), WALL, Better::Less), Judged::new(text, Some(false)));
     }
 
     // Would catch a first place among those that are left, without a word on who is not.
