@@ -71,7 +71,8 @@ const MEASURE: &str = "
     const drawn = (canvas) => {
         const { data } = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height);
         const seen = new Set();
-        for (let i = 0; i < data.length; i += 4) if (data[i + 3] === 255) seen.add(data[i] + ' ' + data[i + 1] + ' ' + data[i + 2]);
+        for (let i = 0; i < data.length; i += 4)
+            if (data[i + 3] === 255) seen.add(data.slice(i, i + 3).join(' '));
         return seen.size > 2;
     };
     return {
@@ -81,7 +82,8 @@ const MEASURE: &str = "
         named: charts.filter(canvas => (canvas.getAttribute('aria-label') || '').length > 20).length,
         switches: page.querySelectorAll('.u-legend th[role=switch][tabindex=\"0\"]').length,
         places: page.querySelectorAll('.overview table:not(.u-legend) td.first').length,
-        astray: [...page.querySelectorAll('nav a, .overview a')].filter(a => !page.getElementById(a.hash.slice(1))).length,
+        astray: [...page.querySelectorAll('nav a, .overview a')]
+            .filter(a => !page.getElementById(a.hash.slice(1))).length,
         wide: page.documentElement.scrollWidth,
         leads: page.querySelectorAll('section > p.lead').length,
         skipped: [...page.querySelectorAll('section .tag')].filter(tag => tag.textContent == 'not run').length,
@@ -127,8 +129,9 @@ fn quiet() -> Outcome {
         const plot = page.querySelector('figure.chart .plot'), over = plot.querySelector('.u-over');
         const values = () => [...plot.querySelectorAll('.u-value')].map((cell) => cell.textContent).join('|');
         const before = values(), box = over.getBoundingClientRect();
-        over.dispatchEvent(new inside.MouseEvent('mousemove', { clientX: box.left + 3, clientY: box.top + 9, bubbles: true }));
-        return inside.Promise.resolve().then(() => 0), {
+        const at = { clientX: box.left + 3, clientY: box.top + 9, bubbles: true };
+        over.dispatchEvent(new inside.MouseEvent('mousemove', at));
+        return {
             requests, before, hover: values() !== before,
             off: (() => {
                 const name = plot.querySelector('th[role=switch]');
@@ -138,6 +141,7 @@ fn quiet() -> Outcome {
         };";
     let done = look(&dir, &path, 1100, &["--enable-logging=stderr"], script)?;
     expect(found(&done, "requests")? == "0", &done, "the page asks for something")?;
+    expect(found(&done, "hover")? == "true", &done, "a pointer does not change the values")?;
     expect(found(&done, "off")? == "false", &done, "a key does not turn a series off")?;
     expect(found(&done, "before")?.contains("MiB"), &done, "the legend has no values")?;
     // A refused request or style would be reported here too: the page's policy forbids all but its own style.

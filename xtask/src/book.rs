@@ -1,6 +1,7 @@
 //! `cargo xtask book`: the documents as a site, by mdBook, with all its links checked.
 //!
-//! The pages are the files of the repository, copied as they lie there: mdBook would copy all other files beside them too.
+//! The pages are the files of the repository, copied as they lie there: mdBook would copy all other files beside them
+//! too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -1,13 +1,15 @@
 'use strict';
-// Draws each chart of the page with uPlot: axes, zoom, hover and legend are uPlot's; points, whiskers and bars are drawn here,
-// because their shapes differ without colour.
+// Draws each chart of the page with uPlot: axes, zoom, hover and legend are uPlot's; points, whiskers and bars are
+// drawn here, because their shapes differ without colour.
 (() => {
 const dark = matchMedia('(prefers-color-scheme: dark)');
 const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue('--' + name).trim();
 const shapes = {
   circle: (p, x, y, r) => p.arc(x, y, r, 0, 7),
   square: (p, x, y, r) => p.rect(x - r, y - r, 2 * r, 2 * r),
-  diamond: (p, x, y, r) => { p.moveTo(x, y - 1.3 * r); p.lineTo(x + 1.3 * r, y); p.lineTo(x, y + 1.3 * r); p.lineTo(x - 1.3 * r, y); },
+  diamond: (p, x, y, r) => {
+    p.moveTo(x, y - 1.3 * r); p.lineTo(x + 1.3 * r, y); p.lineTo(x, y + 1.3 * r); p.lineTo(x - 1.3 * r, y);
+  },
   up: (p, x, y, r) => { p.moveTo(x, y - 1.2 * r); p.lineTo(x + 1.2 * r, y + r); p.lineTo(x - 1.2 * r, y + r); },
   down: (p, x, y, r) => { p.moveTo(x, y + 1.2 * r); p.lineTo(x + 1.2 * r, y - r); p.lineTo(x - 1.2 * r, y - r); },
   right: (p, x, y, r) => { p.moveTo(x + 1.2 * r, y); p.lineTo(x - r, y + 1.2 * r); p.lineTo(x - r, y - 1.2 * r); },
@@ -95,7 +97,8 @@ function drawMarks(u, data) {
 // Three digits, and the prefix of a size or a time.
 function short(value, unit) {
   const steps = {
-    B: [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 1024], ['B', 1]], KiB: [['GiB', 2 ** 20], ['MiB', 1024], ['KiB', 1]],
+    B: [['GiB', 2 ** 30], ['MiB', 2 ** 20], ['KiB', 1024], ['B', 1]],
+    KiB: [['GiB', 2 ** 20], ['MiB', 1024], ['KiB', 1]],
     MiB: [['GiB', 1024], ['MiB', 1]], ns: [['s', 1e9], ['ms', 1e6], ['\u00b5s', 1e3], ['ns', 1]],
     us: [['s', 1e6], ['ms', 1e3], ['\u00b5s', 1], ['ns', 1e-3]], ms: [['s', 1e3], ['ms', 1], ['\u00b5s', 1e-3]],
   }[unit];
@@ -172,7 +175,9 @@ function chart(figure) {
       drawSeries: [(u, s) => { if (s > 0) drawSeries(u, data, s - 1); }],
       draw: [(u) => drawMarks(u, data)],
       // Without a pointer the legend shows the last position.
-      setLegend: [(u) => { if (u.legend.idx === null && last >= 0) u.setLegend({ idx: last, idxs: u.series.map(() => last) }, false); }],
+      setLegend: [(u) => {
+        if (u.legend.idx === null && last >= 0) u.setLegend({ idx: last, idxs: u.series.map(() => last) }, false);
+      }],
       ready: [(u) => u.setLegend({ idx: last, idxs: u.series.map(() => last) })],
     },
   };
@@ -196,7 +201,8 @@ function chart(figure) {
       state();
     });
   });
-  return { plot, host, resize: () => { if (host.clientWidth && host.clientWidth !== plot.width) plot.setSize(fit()); } };
+  const resize = () => { if (host.clientWidth && host.clientWidth !== plot.width) plot.setSize(fit()); };
+  return { plot, resize };
 }
 
 let charts = [];

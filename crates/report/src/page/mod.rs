@@ -1,5 +1,5 @@
-//! The page: one file of HTML, for any browser, any width, light and dark, and without a network. Its charts are drawn by
-//! uPlot, which is part of it; without scripts the tables have all values.
+//! The page: one file of HTML, for any browser, any width, light and dark, and without a network. Its charts are drawn
+//! by uPlot, which is part of it; without scripts the tables have all values.
 
 mod chart;
 mod html;

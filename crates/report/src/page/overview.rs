@@ -46,7 +46,7 @@ pub fn write(page: &mut Page, run: &Run, view: &View) {
     page.raw("</tbody>\n</table>\n</div>\n");
     page.raw(
         "<p class=\"muted\">The number in front is the place; values within 5 % share one. <q>1.25x</q> is 25 % more \
-         time or memory than the best, or 25 % less work: the geometric mean over all positions of a chart. \
+         time or memory than the best, or 20 % less work: the geometric mean over all positions of a chart. \
          Move over a chart for its values, drag to zoom, double-click to see all of it, choose a name in its legend \
          to turn it off or on.</p>\n\
          <noscript><p>Charts need scripts, which are off here. The tables have all values.</p></noscript>\n",
@@ -64,7 +64,7 @@ impl Line<'_> {
         self.cells.iter().find(|(name, _)| name == allocator).map_or(Value::Absent, |(_, value)| value.clone())
     }
 
-    /// The place of a value among all, from 1; and how many there are.
+    /// The place of a value among all, from 1.
     fn place(&self, value: f64) -> usize {
         // Memory that grew by less than nothing is no better than none.
         let cost = |value: f64| if self.better == Better::Less { value.max(0.0) } else { value };

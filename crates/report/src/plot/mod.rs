@@ -1,5 +1,5 @@
-//! The values of charts, looked up in the rows and described in words; and charts as files of SVG: bars and dots, for the
-//! README's picture and `neap lab show --charts`. The page draws its charts with a library (`page/chart.js`).
+//! The values of charts, looked up in the rows and described in words; and charts as files of SVG: bars and dots, for
+//! the README's picture and `neap lab show --charts`. The page draws its charts with a library (`page/chart.js`).
 
 mod frame;
 mod grid;

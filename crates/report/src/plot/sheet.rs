@@ -33,7 +33,8 @@ impl Sheet {
         Sheet { svg: sheet.svg.clear(), ..sheet }
     }
 
-    /// Adds a line of charts with their experiments, one or two, below the others; false, and nothing, where one of them has nothing to show.
+    /// Adds a line of charts with their experiments, one or two, below the others; false, and nothing, where one of
+    /// them has nothing to show.
     pub fn add(&mut self, charts: &[(&Chart, &str)], view: &View) -> bool {
         let size = if charts.len() > 1 { Size::Half } else { Size::Wide };
         let drawn = charts.iter().map(|(chart, experiment)| drawing(chart, experiment, view, size, self.theme));
