@@ -13,7 +13,7 @@ use neap_results::Run;
 use crate::documents;
 use crate::place::{self, root};
 
-/// Where a run goes that nobody means to keep.
+/// Where a run goes that is not kept.
 const LATEST: &str = "lab/results/latest";
 
 /// Arguments of `cargo xtask experiments`.

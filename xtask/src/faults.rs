@@ -115,7 +115,7 @@ impl Suite {
         Ok(names)
     }
 
-    /// Runs one test so many times; returns how often it failed.
+    /// Runs one test `times` times; returns how often it failed.
     fn runs(&self, name: &str, times: u32) -> Result<u32> {
         let mut tally = Tally::default();
         let mut output = String::new();

@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Catches a remedy that is better than what can be had, and files that nobody is told of.
+    /// Catches a remedy that is better than what can be had, and files without a name in the account.
     #[test]
     fn files_in_memory_are_named() {
         let of = Charged {

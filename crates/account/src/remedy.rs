@@ -7,7 +7,7 @@ use crate::seen::Seen;
 use crate::shell;
 use crate::units::{bytes, columns};
 
-/// Remedies of less than so much are left out.
+/// Remedies of less than this many bytes are left out.
 const LEAST: u64 = 64 << 10;
 
 impl Remedy {

@@ -6,7 +6,7 @@ use crate::units::{bytes, columns, fit, fit_front, front, percent, plain};
 
 /// Columns of a line.
 const COLUMNS: usize = 80;
-/// Accounts below so many parts of a thousand of Rss are one line, unless all are shown.
+/// Accounts below this many thousandths of Rss are one line, unless all are shown.
 const SMALL: u64 = 5;
 
 /// How a report is shown.

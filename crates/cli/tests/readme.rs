@@ -71,7 +71,7 @@ fn prepare(neap: &Neap) -> bool {
     true
 }
 
-/// Runs the commands of a section, of which there are at least so many.
+/// Runs the commands of a section, of which there are at least `least`.
 fn section(heading: &str, least: usize) {
     let neap = Neap::new();
     if !prepare(&neap) {

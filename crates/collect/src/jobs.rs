@@ -19,7 +19,7 @@ const PART: f64 = 0.25;
 /// What an account costs where none was made yet, by what is resident: 1 ms, and 1 ms for each 10 MiB.
 const UNKNOWN: (u64, u64) = (1, 10 << 20);
 
-/// A process that has not run since is looked at so many times more rarely: only others can have changed its Pss.
+/// A process that has not run since is looked at this many times more rarely: only others can have changed its Pss.
 const STILL: u32 = 12;
 
 /// What is made.

@@ -212,7 +212,7 @@ fn top(recording: &Recording) -> (u64, u64) {
     support::damaged::words(recording).into_iter().rfind(is_top).expect("a top")
 }
 
-/// Catches a size of the top that a program has overwritten and that counts: brk never gave so much.
+/// Catches a size of the top that a program has overwritten and that counts: brk never gave that much.
 #[test]
 fn a_top_that_is_too_large() {
     let mut recording = recording("glibc-2.36");

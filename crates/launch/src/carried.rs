@@ -1,4 +1,4 @@
-//! Tells programs that carry an allocator of their own: jemalloc in Redis as its makers build it, mimalloc or jemalloc as
+//! Finds programs that carry an allocator of their own: jemalloc in Redis as its makers build it, mimalloc or jemalloc as
 //! the global allocator of a Rust program. What such a program allocates there is not neap's, also under `libneap.so`.
 //!
 //! Their files are stripped, so symbols say nothing. The messages of each allocator are in its code, though, and begin

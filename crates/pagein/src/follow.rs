@@ -1,8 +1,9 @@
 //! Where page tables are scanned: stops the program at the begin, at each exec and at the end of each of its processes, so
 //! that each has a first and a last look.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io;
+use std::time::{Duration, Instant};
 
 use libc::{c_int, pid_t};
 use neap_launch::child::Status;
@@ -21,16 +22,20 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
 /// Follows a program and all that it makes. All of it happens in the thread that started it, as ptrace requires.
 pub struct Follower {
     root: pid_t,
-    /// Threads that have begun.
-    threads: HashSet<pid_t>,
+    /// Threads that were announced by the one that made them or have begun, and whether they have.
+    threads: HashMap<pid_t, bool>,
 }
+
+/// Most time until what is left is no longer followed. A thread in a call that cannot be interrupted is followed until
+/// neap ends.
+const UNTIL_FREE: Duration = Duration::from_secs(1);
 
 impl Follower {
     /// Begins to follow a process of this one, which waits for its exec.
     pub fn start(pid: pid_t, scanner: &Scanner) -> io::Result<Self> {
         ptrace::seize(pid, OPTIONS)?;
         scanner.follow();
-        Ok(Self { root: pid, threads: HashSet::from([pid]) })
+        Ok(Self { root: pid, threads: HashMap::from([(pid, true)]) })
     }
 
     /// Deals with all that has happened. The program's status, if it stopped, went on or ended.
@@ -54,7 +59,7 @@ impl Follower {
             return Some((status, usage));
         }
         match status >> 16 {
-            EVENT_STOP if self.threads.insert(tid) => {
+            EVENT_STOP if self.threads.insert(tid, true) != Some(true) => {
                 if is_process(tid) {
                     scanner.begun(tid.unsigned_abs());
                 }
@@ -65,6 +70,11 @@ impl Follower {
                 match event {
                     libc::PTRACE_EVENT_EXEC => scanner.executed(tid.unsigned_abs()),
                     libc::PTRACE_EVENT_EXIT if is_process(tid) => scanner.ending(tid.unsigned_abs()),
+                    libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                        if let Ok(made) = ptrace::event_message(tid) {
+                            self.threads.entry(made).or_insert(false);
+                        }
+                    }
                     _ => {}
                 }
                 // Without an event it is a signal, which the program gets.
@@ -74,16 +84,21 @@ impl Follower {
         None
     }
 
-    /// No longer follows what is left when the program has ended.
+    /// No longer follows what is left when the program has ended, also threads that have yet to begin.
     fn leave(&mut self) {
-        for tid in self.threads.drain() {
-            if !ptrace::interrupt(tid) {
-                continue;
-            }
-            if let Ok(Some(Happened { status, .. })) = ptrace::next(Some(tid), true)
-                && libc::WIFSTOPPED(status)
-            {
-                ptrace::detach(tid, if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 });
+        let started = Instant::now();
+        self.threads.retain(|&tid, _| ptrace::interrupt(tid));
+        while !self.threads.is_empty() && started.elapsed() < UNTIL_FREE {
+            match ptrace::next(None, false) {
+                Ok(Some(Happened { tid, status, .. })) => {
+                    self.threads.remove(&tid);
+                    if libc::WIFSTOPPED(status) {
+                        // Without an event it is a signal, which the program gets.
+                        ptrace::detach(tid, if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 });
+                    }
+                }
+                Ok(None) => std::thread::sleep(Duration::from_millis(1)),
+                Err(_) => return,
             }
         }
     }

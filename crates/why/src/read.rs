@@ -42,7 +42,7 @@ pub fn look_until(pid: u32, effort: Effort, stop: fn() -> bool) -> Result<neap_a
     read(via, effort, &Arc::new(Fuel::of(via, stop))).map(|seen| neap_account::report(&Seen { pid, ..seen }))
 }
 
-/// Reads process `pid`, with so much fuel.
+/// Reads process `pid`, with this much fuel.
 fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     let (mut last, began) = (None, Instant::now());
     let (mut low, mut high) = (u64::MAX, 0);

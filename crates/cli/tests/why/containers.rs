@@ -39,7 +39,7 @@ impl Drop for Cgroup {
     }
 }
 
-/// Catches page cache and files in memory of a container that nobody is told of, and remedies that do not work.
+/// Catches page cache and files in memory of a container that are not named, and remedies that do not work.
 #[test]
 fn a_container_has_more_than_processes() {
     let neap = Neap::new();

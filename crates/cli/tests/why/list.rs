@@ -19,7 +19,7 @@ pub struct Program {
     pub request: &'static str,
     /// The beginning of an allocator's or runtime's name.
     pub allocator: &'static str,
-    /// The kind of which it has so many MiB at least.
+    /// The kind of which it has at least this many MiB.
     pub most: (&'static str, u64),
     /// Whether the gate has it.
     pub quick: bool,

@@ -3,7 +3,7 @@
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($('data').textContent);
 const TOP = 40;
-// Boxes narrower than this many pixels are left out: nobody could see or hit them.
+// Boxes narrower than this many pixels are left out: they could not be seen or hit.
 const NARROWEST = 1.5;
 const KINDS = ['program', 'allocator', 'libraries', 'kernel'];
 
