@@ -93,6 +93,31 @@ static int zombie(void) {
     for (;;) pause();
 }
 
+static void *staying(void *argument) {
+    sleep(2);
+    return argument;
+}
+
+// Leaves processes that cannot be stopped at once: in a vfork, and one whose first thread has ended.
+static int leaves(void) {
+    for (int i = 0; i < 8; i++) {
+        if (fork() == 0) {
+            if (vfork() == 0) {
+                sleep(2);
+                _exit(0);
+            }
+            _exit(0);
+        }
+    }
+    if (fork() == 0) {
+        pthread_t thread;
+        CHECK(pthread_create(&thread, NULL, staying, NULL) == 0);
+        pthread_exit(NULL);
+    }
+    usleep(300000);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "sandbox")) return sandbox();
@@ -100,5 +125,6 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "threads")) return threads();
     if (!strcmp(what, "steps")) return steps();
     if (!strcmp(what, "zombie")) return zombie();
+    if (!strcmp(what, "leaves")) return leaves();
     return 2;
 }

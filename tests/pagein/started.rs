@@ -61,6 +61,12 @@ impl Started {
         unsafe { libc::kill(self.child.id() as i32, number) };
     }
 
+    /// Sends a signal to it and what it started, where it was started in a process group of its own.
+    pub fn signal_group(&self, number: i32) {
+        // SAFETY: kill takes no pointers, and the child, which leads the group, was not waited for.
+        unsafe { libc::kill(-(self.child.id() as i32), number) };
+    }
+
     /// How it ended, if it did.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, Stop> {
         Ok(self.child.try_wait()?)

@@ -1,8 +1,10 @@
 //! Faults that neap cannot see, or the kernel does not count, and what the footer calls them.
 
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use neap_tests::command::{neap, need_events};
 use neap_tests::sys::TempDir;
@@ -26,6 +28,8 @@ pub fn cases() -> Vec<Case> {
             "a program without a last look, or pages that did not fault shown as faults",
             scan_short,
         ),
+        Case::new("scan::leaves", "neap that waits for what the program leaves, or leaves it stopped", scan_leaves),
+        Case::new("scan::signals", "a program that is stopped for ever by a signal at its start", scan_signals),
         Case::new("scan::running", "pages that a process had before shown as faults", scan_running),
     ]
 }
@@ -189,6 +193,55 @@ fn scan_running() -> Outcome {
     expect(done.stdout.contains("pagein: 0 faults, by page table scans"), &done, "it touched nothing")
 }
 
+fn scan_leaves() -> Outcome {
+    let program = HARD.build()?;
+    let mut command = denied()?;
+    let mut neap = Started::new(command.args(["-o", "/dev/null", "--"]).arg(program).arg("leaves"))?;
+    let begun = Instant::now();
+    let status = neap.end()?;
+    let waited = begun.elapsed();
+    // All of them have the pipe, until they end.
+    neap.line()?;
+    if !status.success() || waited > Duration::from_millis(1700) {
+        return Err(Stop::Fail(format!("{status:?} after {waited:?}")));
+    }
+    if begun.elapsed() > Duration::from_secs(10) {
+        return Err(Stop::Fail(format!("what it left went on after {:?}", begun.elapsed())));
+    }
+    Ok(())
+}
+
+/// The program has signals from its first moment on, also before neap's child has become the program.
+fn scan_signals() -> Outcome {
+    for run in 0..10 {
+        let mut command = denied()?;
+        let mut neap = Started::new(command.args(["-o", "/dev/null", "--", "true"]).process_group(0))?;
+        let begun = Instant::now();
+        let status = loop {
+            neap.signal_group(libc::SIGWINCH);
+            match neap.ended()? {
+                Some(status) => break status,
+                None if begun.elapsed() > Duration::from_secs(20) => {
+                    neap.signal_group(libc::SIGKILL);
+                    return Err(Stop::Fail(format!("run {run} does not end")));
+                }
+                None => std::thread::sleep(Duration::from_micros(20)),
+            }
+        };
+        if !status.success() {
+            return Err(Stop::Fail(format!("run {run}: {status:?}")));
+        }
+    }
+    Ok(())
+}
+
+/// `neap pagein` where events are denied, without its arguments.
+fn denied() -> Result<Command, Stop> {
+    let mut command = Command::new(Source::new("pagein/deny.c").build()?);
+    command.arg(neap()?).arg("pagein");
+    Ok(command)
+}
+
 /// `neap pagein` where events are denied.
 fn scanned(options: &[&str], command: &[&str]) -> Result<Finished, Stop> {
     let deny = Source::new("pagein/deny.c").build()?;
@@ -202,7 +255,9 @@ fn scans() -> Outcome {
     let counts = done.stdout.lines().find(|line| line.contains("the kernel counts")).unwrap_or_default();
     expect(counts.contains("between scans"), &done, &format!("{counts:?} has no reason"))?;
     // Ended one after the other, and waited for; then one that is left.
-    for (script, left) in [("sleep 0.2; sleep 0.2; true", None), ("sleep 60 & sleep 1", Some("missing: 1 of its"))] {
+    for (script, left) in
+        [("sleep 0.2; sleep 0.2; true", None), ("sleep 5 > /dev/null 2>&1 & sleep 1", Some("missing: 1 of its"))]
+    {
         let done = scanned(&["-o", "-", "--"], &["sh", "-c", script])?.success()?;
         let said = done.stdout.lines().find(|line| line.contains("still running when the program ended"));
         let fits =

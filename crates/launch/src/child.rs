@@ -187,14 +187,15 @@ pub fn supervise_watched<T: Attendant>(
     };
     // It may have been killed already; then there is nothing to report.
     let _ = File::from(opener).write_all(&[1]);
-    let (faults, failure) = exec_report(read_end);
+    let mut watch = Watch { pid, stopped: false, ended: None };
+    let no_wait = |e: io::Error| Error::failed(format!("cannot wait for the program: {e}"));
+    let (faults, failure) = exec_report(read_end, &mut watch, &mut prepared).map_err(no_wait)?;
     if let Some(error) = failure {
         // While signals are still blocked: what was prepared may have to be undone.
         drop(prepared);
         return Err(give_up(program.exec_error(&error)));
     }
-    let (status, usage) =
-        supervise_child(pid, &mut prepared).map_err(|e| Error::failed(format!("cannot wait for the program: {e}")))?;
+    let (status, usage) = watch.supervise(&mut prepared).map_err(no_wait)?;
     let ended = Ended {
         pid: pid.unsigned_abs(),
         status: ExitStatus::from_raw(status),
@@ -247,43 +248,79 @@ fn become_program(program: &Program, inherited: &Inherited, report: &OwnedFd, ga
     }
 }
 
-/// What the child reports before it becomes the program: its page faults so far; and the error, if exec failed.
-fn exec_report(report: OwnedFd) -> (u64, Option<io::Error>) {
+/// What the child reports before it becomes the program: its page faults so far; and the error, if exec failed. A signal may
+/// stop a child that is traced, which then goes on only if it is attended to.
+fn exec_report(
+    report: OwnedFd,
+    watch: &mut Watch,
+    attendant: &mut dyn Attendant,
+) -> io::Result<(u64, Option<io::Error>)> {
     let mut report = File::from(report);
-    let mut faults = [0u8; 8];
-    if report.read_exact(&mut faults).is_err() {
-        return (0, None);
+    let mut bytes = Vec::with_capacity(16);
+    loop {
+        let mut asked = [libc::pollfd { fd: report.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        sys::poll(&mut asked, Duration::from_millis(1))?;
+        if asked[0].revents == 0 {
+            watch.look(attendant)?;
+            continue;
+        }
+        let mut piece = [0; 16];
+        match report.read(&mut piece)? {
+            0 => break,
+            read => bytes.extend_from_slice(&piece[..read]),
+        }
     }
-    let mut errno = [0u8; 4];
-    let failure = report.read_exact(&mut errno).ok().map(|()| io::Error::from_raw_os_error(i32::from_ne_bytes(errno)));
-    (u64::from_ne_bytes(faults), failure)
+    let faults = bytes.first_chunk().map_or(0, |faults| u64::from_ne_bytes(*faults));
+    let errno = bytes.get(size_of::<u64>()..).and_then(|rest| rest.first_chunk());
+    Ok((faults, errno.map(|number| io::Error::from_raw_os_error(i32::from_ne_bytes(*number)))))
 }
 
-/// Takes signals until the program has ended; its wait status and usage.
-fn supervise_child(pid: pid_t, attendant: &mut dyn Attendant) -> io::Result<Status> {
-    let session_leader = sys::is_session_leader();
-    let mut stopped = false;
-    loop {
-        let received = signals::wait()?;
-        // Look at the program first: a stop or an end that is already there decides what a signal means.
-        while let Some((status, usage)) = attendant.wait(pid)? {
+/// What is known of the program while neap waits for its end.
+struct Watch {
+    pid: pid_t,
+    stopped: bool,
+    /// How it ended, and its usage.
+    ended: Option<Status>,
+}
+
+impl Watch {
+    /// Takes what has happened to the program.
+    fn look(&mut self, attendant: &mut dyn Attendant) -> io::Result<()> {
+        while self.ended.is_none()
+            && let Some((status, usage)) = attendant.wait(self.pid)?
+        {
             if libc::WIFSTOPPED(status) {
-                stopped = true;
+                self.stopped = true;
                 // The shell that waits for neap sees the job stop, and continues the whole of it.
                 signals::suffer(libc::WSTOPSIG(status));
             } else if libc::WIFCONTINUED(status) {
-                stopped = false;
+                self.stopped = false;
             } else {
-                return Ok((status, usage));
+                self.ended = Some((status, usage));
             }
         }
-        match received.number {
-            libc::SIGCHLD => {}
-            // Continued together with the program, as a rule; alone, if only neap was sent the signal.
-            libc::SIGCONT if !stopped => {}
-            libc::SIGCONT => signals::send(pid, libc::SIGCONT),
-            number if received.must_be_passed_on(pid, session_leader) => signals::send(pid, number),
-            _ => {}
+        Ok(())
+    }
+
+    /// Takes signals until the program has ended; its wait status and usage.
+    fn supervise(mut self, attendant: &mut dyn Attendant) -> io::Result<Status> {
+        let session_leader = sys::is_session_leader();
+        loop {
+            if let Some(ended) = self.ended {
+                return Ok(ended);
+            }
+            let received = signals::wait()?;
+            // Look at the program first: a stop or an end that is already there decides what a signal means.
+            self.look(attendant)?;
+            match received.number {
+                _ if self.ended.is_some() => {}
+                libc::SIGCHLD => {}
+                // Continued together with the program, as a rule; alone, if only neap was sent the signal.
+                libc::SIGCONT if !self.stopped => {}
+                libc::SIGCONT => signals::send(self.pid, libc::SIGCONT),
+                number if received.must_be_passed_on(self.pid, session_leader) => signals::send(self.pid, number),
+                _ => {}
+            }
         }
     }
 }
