@@ -6,7 +6,7 @@ use neap_results::judge::quantity;
 use neap_results::{Chart, ChartKind, NEAP, Position, Value, View};
 use serde::Serialize;
 
-use super::{Page, empty_cell, inline, value_html};
+use super::html::{Page, empty_cell, inline, value_html};
 use crate::plot::{self, Grid, GridRow, better_words, cell_text, escaped, position_text, status_words};
 use crate::theme::look;
 

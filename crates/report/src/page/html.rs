@@ -1,8 +1,10 @@
-//! A page in the making.
+//! A page in the making, and texts and values as HTML.
 
 use std::fmt::Write as _;
 
-use crate::plot::escaped;
+use neap_results::Value;
+
+use crate::plot::{cell_text, escaped};
 use crate::theme;
 
 const STYLE: &str = include_str!("page.css");
@@ -130,6 +132,22 @@ pub fn inline(text: &str) -> String {
         }
     }
     html
+}
+
+/// A value with its range in brackets, for a narrow cell: the range below the value.
+pub fn value_html(text: &str) -> String {
+    match text.split_once(" [") {
+        Some((value, range)) => format!("{} <span class=\"range\">[{}</span>", escaped(value), escaped(range)),
+        None => escaped(text),
+    }
+}
+
+/// A cell without a value.
+pub fn empty_cell(cell: &Value) -> String {
+    match cell {
+        Value::Absent => "<td>-</td>".into(),
+        _ => format!("<td class=\"bad\">{}</td>", escaped(&cell_text(cell, ""))),
+    }
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use neap_results::judge::{number, quantity};
 use neap_results::{Allocator, Noise, Repeat, Run};
 
-use super::Page;
+use super::html::Page;
 use crate::plot::escaped;
 
 /// Writes them.

@@ -9,9 +9,8 @@ mod section;
 
 use neap_results::{Kind, Run, Verdict, View};
 
-pub use html::{Page, inline};
-use section::empty_cell;
-pub use section::{table, tag, value_html};
+pub use html::{Page, inline, value_html};
+pub use section::{table, tag};
 
 use crate::plot::escaped;
 

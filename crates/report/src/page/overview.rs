@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use neap_results::judge::{number, quantity};
 use neap_results::{Better, Chart, Experiment, Run, Value, View};
 
-use super::{Page, chart, empty_cell, inline};
+use super::chart;
+use super::html::{Page, empty_cell, inline};
 use crate::plot::{Grid, escaped, position_text};
 
 /// Values that differ by no more than this have the same place.

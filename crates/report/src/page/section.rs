@@ -5,8 +5,9 @@ use std::fmt::Write as _;
 use neap_results::judge::{number, spread_text};
 use neap_results::{Claim, Experiment, Figure, Kind, NEAP, Table, Value, Verdict, View};
 
-use super::{Page, chart, inline};
-use crate::plot::{cell_text, escaped};
+use super::chart;
+use super::html::{Page, empty_cell, inline, value_html};
+use crate::plot::escaped;
 
 /// Writes the section of an experiment.
 pub fn experiment(page: &mut Page, experiment: &Experiment, view: &View) {
@@ -92,22 +93,6 @@ fn verdicts(page: &mut Page, verdicts: &[Verdict]) {
         ));
     }
     page.raw("</ul>\n");
-}
-
-/// A value with its range in brackets, for a narrow cell: the range below the value.
-pub fn value_html(text: &str) -> String {
-    match text.split_once(" [") {
-        Some((value, range)) => format!("{} <span class=\"range\">[{}</span>", escaped(value), escaped(range)),
-        None => escaped(text),
-    }
-}
-
-/// A cell without a value.
-pub fn empty_cell(cell: &Value) -> String {
-    match cell {
-        Value::Absent => "<td>-</td>".into(),
-        _ => format!("<td class=\"bad\">{}</td>", escaped(&cell_text(cell, ""))),
-    }
 }
 
 fn has_rows(table: &Table, experiment: &Experiment, view: &View) -> bool {
