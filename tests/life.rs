@@ -69,6 +69,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (DL, "deepbind_in_threads", "", "the C library's symbols half changed while several threads open such libraries"),
     (DL, "foreign_under_filter", "", "a question about a block of the C library for which a filter ends the program"),
     (DL, "by_dlsym", "", "foreign blocks that are taken for our own"),
+    (DL, "by_dlsym_without_break", "", "the same where the program's break cannot grow"),
     (DL, "by_dlsym_in_threads", "", "the same with many arenas of the C library"),
     (DL, "by_rtld_next", "", "a malloc wrapper that mixes two allocators"),
     (DL, "dlmopen_namespace", "", "a second C library in the process that disturbs the heap"),

@@ -3,6 +3,7 @@
 #include "filter.h"
 #include <dlfcn.h>
 #include <malloc.h>
+#include <sys/mman.h>
 
 static void *open_dso(int flags) {
     void *lib = dlopen(getenv("DSO"), RTLD_NOW | flags);
@@ -139,6 +140,13 @@ static void *foreign_loop(void *arg) {
     return arg;
 }
 static void by_dlsym(void) { foreign_loop(NULL); }
+/* The break has no room, so that the C library's main heap lies in mappings. */
+static void by_dlsym_without_break(void) {
+    size_t page = sysconf(_SC_PAGESIZE);
+    void *behind = (void *)(((uintptr_t)sbrk(0) + page - 1) & -page);
+    CHECK(mmap(behind, page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) == behind);
+    foreign_loop(NULL);
+}
 static void by_dlsym_in_threads(void) {
     pthread_t t[4];
     for (int i = 0; i < 4; i++) CHECK(pthread_create(&t[i], NULL, foreign_loop, NULL) == 0);
@@ -230,6 +238,7 @@ static void operators_of_a_plugin(void) {
 static const struct test_case CASES[] = {
     CASE(load_1000_times), CASE(load_in_threads),     CASE(deepbind),          CASE(deepbind_in_threads),
     CASE(by_dlsym),        CASE(by_dlsym_in_threads), CASE(by_rtld_next),      CASE(foreign_under_filter),
+    CASE(by_dlsym_without_break),
     CASE(dlmopen_namespace), CASE(library_loaded_late), CASE(operators_of_a_plugin),
 };
 TEST_MAIN(CASES)

@@ -19,6 +19,7 @@ use neap_sys::{call, errno, musl};
 static FIRST_BREAK: AtomicUsize = AtomicUsize::new(0);
 
 /// Flags in the size word of a glibc block (malloc/malloc.c, "chunk" layout).
+const PREVIOUS_IN_USE: usize = 1;
 const IS_MMAPPED: usize = 2;
 const NON_MAIN_ARENA: usize = 4;
 const FLAGS: usize = 7;
@@ -133,7 +134,20 @@ fn is_glibc_block(p: *mut u8) -> bool {
         let heap = header & !(HEAP_BYTES - 1);
         return size < HEAP_BYTES && header + size <= heap + HEAP_BYTES && call::is_readable(heap as u64);
     }
-    header >= FIRST_BREAK.load(Ordering::Relaxed) && header + size <= program_break()
+    let end = header + size;
+    header >= FIRST_BREAK.load(Ordering::Relaxed) && end <= program_break() || is_behind_live_block(end)
+}
+
+/// Whether the header of a glibc block is here that says that the block before it is in use. Where the break has no room
+/// to grow, as in qemu's user mode from version 8 on, the main heap lies in mappings.
+fn is_behind_live_block(header: usize) -> bool {
+    if !call::is_readable(header as u64) {
+        return false;
+    }
+    // SAFETY: the header's first word can be read, and its 16 bytes, aligned, are on one OS page.
+    let word = unsafe { core::ptr::with_exposed_provenance::<usize>(header).add(1).read() };
+    // 16 is the size of the marks at the end of a mapping.
+    word & FLAGS == PREVIOUS_IN_USE && word & !FLAGS >= 16
 }
 
 /// free of a block that neap does not know. Keeps errno.
