@@ -114,16 +114,12 @@ fn main() -> ExitCode {
         "libraries pulled into every process, text relocations, or an executable stack",
         needs,
     ));
-    cases.push(Case::new(
-        "archive::dynamic_program",
-        "libneap.a that does not link, or not in place of the C library's malloc",
-        || archive(&[]),
-    ));
-    cases.push(Case::new(
-        "archive::static_program",
-        "libneap.a that needs dynamic linking, or start-up code that allocates before it is ready",
-        || archive(&["-static"]),
-    ));
+    for (kind, flags, catches) in ARCHIVE_KINDS {
+        for (source, case) in ARCHIVE {
+            let name = format!("archive::{kind}::{}_{case}", source.stem());
+            cases.push(Case::new(name, catches, move || archive(source, case, flags)));
+        }
+    }
     neap_tests::suite::main(cases)
 }
 
@@ -282,26 +278,32 @@ fn needs() -> Outcome {
     }
 }
 
-/// Programs linked with libneap.a, run without preload.
-fn archive(flags: &[&str]) -> Outcome {
+/// How programs are linked with libneap.a: name, flags, and what their tests would catch.
+const ARCHIVE_KINDS: &[(&str, &[&str], &str)] = &[
+    ("dynamic_program", &[], "libneap.a that does not link, or not in place of the C library's malloc"),
+    ("static_program", &["-static"], "libneap.a that needs dynamic linking, or start-up code that allocates too early"),
+];
+/// These programs and cases.
+const ARCHIVE: &[(Source, &str)] = &[
+    (ALLOC, "no_overlap"),
+    (ALLOC, "calloc_zero"),
+    (ALIGNED, "usable"),
+    (NEW, "all_forms"),
+    (NEW, "containers"),
+    (NEW, "bad_alloc"),
+    (NEW, "handler_resets"),
+    (NEW, "handler_own_exception"),
+    (Source::new("life/threads.c"), "storm"),
+    (Source::new("life/fork.c"), "from_four_threads"),
+    (Source::new("life/soak.c"), "3"),
+];
+
+/// A program linked with libneap.a, run without preload.
+fn archive(source: &Source, case: &str, flags: &[&str]) -> Outcome {
     let library = library::require_neap()?.with_file_name("libneap.a");
-    for (source, case) in [
-        (ALLOC, "no_overlap"),
-        (ALLOC, "calloc_zero"),
-        (ALIGNED, "usable"),
-        (NEW, "all_forms"),
-        (NEW, "containers"),
-        (NEW, "bad_alloc"),
-        (NEW, "handler_resets"),
-        (NEW, "handler_own_exception"),
-        (Source::new("life/threads.c"), "storm"),
-        (Source::new("life/fork.c"), "from_four_threads"),
-        (Source::new("life/soak.c"), "3"),
-    ] {
-        let program = source.build_with(&[&library], flags)?;
-        judge_case(Run::new(&program).arg(case).plain())?.no_complaint()?;
-        let symbols = Run::new(neap_tests::program("nm")?).arg("--defined-only").arg(&program).plain().run()?;
-        symbols.success()?.contains("neap_version")?;
-    }
+    let program = source.build_with(&[&library], flags)?;
+    judge_case(Run::new(&program).arg(case).plain())?.no_complaint()?;
+    let symbols = Run::new(neap_tests::program("nm")?).arg("--defined-only").arg(&program).plain().run()?;
+    symbols.success()?.contains("neap_version")?;
     Ok(())
 }

@@ -8,6 +8,12 @@
 extern char **environ;
 static atomic_int stop;
 
+/* Rounds of a case: fewer where the environment says how many in a hundred, as the machine is slow. */
+static int rounds(int all) {
+    const char *percent = getenv("NEAP_TEST_PERCENT");
+    return percent ? all * atoi(percent) / 100 : all;
+}
+
 static char *some(size_t size, int seed) {
     char *p = malloc(size);
     CHECK(p);
@@ -74,7 +80,7 @@ static void while_threads_allocate(void) {
     pthread_t t[4];
     char *mine[60];
     for (intptr_t i = 0; i < 4; i++) CHECK(pthread_create(&t[i], NULL, busy, (void *)i) == 0);
-    for (int round = 0; round < 150; round++) {
+    for (int round = 0; round < rounds(150); round++) {
         for (int i = 0; i < 60; i++) mine[i] = some(i * 50, i);
         pid_t pid = fork();
         if (pid == 0) child_life(mine, 60, 1);
@@ -86,7 +92,7 @@ static void while_threads_allocate(void) {
 }
 
 static void *forker(void *arg) {
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < rounds(40); round++) {
         char *mine[20];
         for (int i = 0; i < 20; i++) mine[i] = some(i * 50, i);
         pid_t pid = fork();
@@ -120,7 +126,7 @@ static void handlers_allocate(void) {
 
 /* Forks a few hundred times; `alarm` ends what never comes back. */
 static void fork_often(void) {
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < rounds(400); round++) {
         alarm(30);
         pid_t pid = fork();
         if (pid == 0) {

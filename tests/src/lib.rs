@@ -4,7 +4,7 @@
 //! `LD_PRELOAD`, and judges it by exit status and output. [`library`] picks the library (and never a stale
 //! one), [`command`] builds the command `neap`, [`compile`] builds C and C++ programs into a cache under
 //! `target/`, [`process`] runs them with a time limit, [`browser`] looks at pages,
-//! [`profiler`] at profiles, [`lab`] makes a run of the lab for the report, [`suite`] turns them into counted tests. A test that cannot run says so
+//! [`profiler`] at profiles, [`vm`] runs programs in a virtual machine, [`lab`] makes a run of the lab for the report, [`suite`] turns them into counted tests. A test that cannot run says so
 //! loudly and counts as ignored, not as passed.
 //!
 //! | variable | meaning |
@@ -27,6 +27,7 @@ pub mod suite;
 pub mod sys;
 pub mod system;
 pub mod terminal;
+pub mod vm;
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
