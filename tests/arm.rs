@@ -109,6 +109,7 @@ fn main() -> ExitCode {
         Case::new("whole::on_kernel", "limits, filters, threads and forks on Linux for Arm", cases_on_kernel)
             .exclusive(),
         Case::new("whole::programs", "a real program that does not run on neap", programs).exclusive(),
+        Case::new("whole::packages", "packages for Arm with other paths or processors in them", packages).exclusive(),
         Case::new("whole::pages_of_4_kib", "OS pages that stay, or lose what is on them", || pages(SMALL_PAGES, 4096))
             .exclusive(),
         Case::new("whole::pages_of_16_kib", "the same where they are larger", || pages("-arm64-16k", 16384))
@@ -261,6 +262,48 @@ fn programs() -> Outcome {
         }
     }
     Ok(())
+}
+
+/// Runs `$2` in a copy of the folder `$1`, with the files behind that in `/packages`.
+const INSTALL: &str = r#"set -e
+mount -t tmpfs none /mnt
+mkdir /mnt/upper /mnt/work /mnt/root
+mount -t overlay -o "lowerdir=$1,upperdir=/mnt/upper,workdir=/mnt/work" none /mnt/root
+line=$2
+shift 2
+mkdir /mnt/root/packages
+cp "$@" /mnt/root/packages
+for folder in /dev /proc /sys; do mount --rbind "$folder" "/mnt/root$folder"; done
+exec chroot /mnt/root env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=/tmp sh -ec "$line"
+"#;
+
+/// Debian's packages for Arm are installed by the system's own tools: the loader finds the library, and the command runs.
+fn packages() -> Outcome {
+    let mut command = cargo();
+    command.args(["run", "-q", "-p", "xtask", "--", "package", "--arch", "arm64"]);
+    let built = command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", compiler("clang")?).output()?;
+    let said = String::from_utf8_lossy(&built.stdout);
+    let files: Vec<&str> = said.lines().filter_map(|line| line.split(" (").next()).collect();
+    let kinds =
+        ["_arm64.deb", ".aarch64.rpm", "manylinux_2_17_aarch64.musllinux_1_1_aarch64.whl", "-aarch64-linux.tar.xz"];
+    if !built.status.success() || !kinds.iter().all(|kind| files.iter().any(|file| file.ends_with(kind))) {
+        return Err(Stop::Fail(format!("not all kinds were built: {}", tail(&built))));
+    }
+    // The packages that libneap0 depends on are unpacked there, and not set up.
+    let line = "dpkg --force-depends --install /packages/*.deb >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
+        ls /usr/lib/aarch64-linux-gnu/libneap.so.0
+        LD_PRELOAD=libneap.so.0 python3 -c 'print(\"libneap\" in open(\"/proc/self/maps\").read())'
+        neap --version";
+    let mut install = with_qemu()?;
+    install.args([REGISTER, "sh", "sh", "-c", INSTALL, "sh"]).arg(folder()?).arg(line);
+    let done = install.args(files.iter().filter(|file| file.ends_with(".deb"))).output()?;
+    let out = String::from_utf8_lossy(&done.stdout);
+    let lines: Vec<&str> = out.lines().collect();
+    let version = concat!("neap ", env!("CARGO_PKG_VERSION"), " ");
+    match lines[..] {
+        [library, "True", said] if library.ends_with("libneap.so.0") && said.starts_with(version) => Ok(()),
+        _ => Err(Stop::Fail(format!("{}: {}", done.status, tail(&done)))),
+    }
 }
 
 /// What programs that look at OS pages run: variables, program, case. `pages` prints figures.

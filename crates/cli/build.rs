@@ -1,6 +1,7 @@
 //! Links the command statically where it can.
 
 use std::env;
+use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -23,9 +24,9 @@ const SYSTEM_LIBRARIES: &[(&str, &str)] = &[
     ("c", "c"),
 ];
 
-/// Links the command (not the library) as static-pie where the C library's archives are installed: it then
-/// starts without a dynamic linker, which is a third of what `neap run` adds to a program's start. Nothing
-/// depends on it; where the archives are missing the command is linked as usual. NEAP_LINK_DYNAMIC=1 asks for
+/// Links the command (not the library) as static-pie where the C library's archives are installed, also for another
+/// processor: it then starts without a dynamic linker, which is a third of what `neap run` adds to a program's start.
+/// Nothing depends on it; where the archives are missing the command is linked as usual. NEAP_LINK_DYNAMIC=1 asks for
 /// that everywhere.
 ///
 /// rustc's own switch (`+crt-static`) is one for the whole build, and there it would take away libneap.so.
@@ -34,12 +35,16 @@ const SYSTEM_LIBRARIES: &[(&str, &str)] = &[
 fn link_statically(out_dir: &Path, target: &str) {
     println!("cargo:rerun-if-env-changed=NEAP_LINK_DYNAMIC");
     let env_is = |name: &str, value: &str| env::var(name).is_ok_and(|v| v == value);
-    let unusual = env::var_os("RUSTC_LINKER").is_some()
+    let linker = env::var_os("RUSTC_LINKER");
+    // For another processor the linker is a compiler that the build names; here it is the system's.
+    let unusual = linker.is_some() == env_is("HOST", target)
         || env::var_os("CARGO_ENCODED_RUSTFLAGS").is_some_and(|flags| !flags.is_empty())
         || env::var_os("NEAP_LINK_DYNAMIC").is_some_and(|v| v != "0");
-    if unusual || !env_is("HOST", target) || !env_is("CARGO_CFG_TARGET_ENV", "gnu") {
+    if unusual || !env_is("CARGO_CFG_TARGET_ENV", "gnu") {
         return;
     }
+    let compiler = linker.unwrap_or_else(|| "cc".into());
+    let system_file = |name: &str| system_file(&compiler, name);
     let libc_found = ["rcrt1.o", "libc.a", "libgcc_eh.a", "libgcc.a"].iter().all(|file| system_file(file).is_some());
     if !libc_found {
         println!("cargo:warning=no static C library is installed; neap is linked dynamically and starts 0.2 ms later");
@@ -59,8 +64,8 @@ fn link_statically(out_dir: &Path, target: &str) {
 }
 
 /// Where the C compiler, which is rustc's linker, finds a file of the system.
-fn system_file(name: &str) -> Option<PathBuf> {
-    let output = Command::new("cc").arg(format!("-print-file-name={name}")).output().ok()?;
+fn system_file(compiler: &OsStr, name: &str) -> Option<PathBuf> {
+    let output = Command::new(compiler).arg(format!("-print-file-name={name}")).output().ok()?;
     let path = PathBuf::from(String::from_utf8(output.stdout).ok()?.trim());
     // A file that is not found is printed as its bare name. Linker scripts split names at spaces.
     (path.is_absolute() && !path.to_str()?.contains(' ')).then(|| path.canonicalize().ok())?

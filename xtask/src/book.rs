@@ -27,6 +27,7 @@ const CONTENTS: &[(&str, &[&str])] = &[
             "docs/advise.md",
             "docs/containers.md",
             "docs/packages.md",
+            "docs/recipes.md",
             "docs/platforms.md",
             "docs/compatibility.md",
             "docs/limits.md",

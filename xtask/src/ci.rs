@@ -112,6 +112,7 @@ const CHECKS: &[Step] = &[
 /// Test programs, or tests in them, that only `--long` runs, and why.
 const LONG: &[(&str, Option<&str>, &str)] = &[
     ("tests/systems", None, "makes whole systems by debootstrap, and compiles the test programs there"),
+    ("tests/recipes", None, "builds packages, and makes a system by debootstrap that has all services: minutes"),
     ("tests/arm", Some("whole"), "whole test programs and real ones, by qemu's user mode: minutes"),
     ("tests/musl", Some("whole"), "whole test programs, and a job of seconds on musl's own malloc"),
     ("tests/programs", None, "databases, browsers and compilers: minutes, and a GiB of packages"),

@@ -44,55 +44,104 @@ pub struct Args {
 /// Runs `cargo xtask install`.
 pub fn main(args: Args) -> Result<()> {
     ensure!(args.prefix.is_absolute(), "--prefix {} is not absolute: give the whole path", args.prefix.display());
-    build(args.order)?;
-    let base = put_all(&args.prefix, args.destdir.as_deref(), &args.libdir)?;
-    let built = root().join("target/release");
-    object::make(&built, "")?;
-    put(&fs::read(built.join("neap.o"))?, &base.join(&args.libdir).join("neap.o"), 0o644)?;
+    let built = Built::here(args.order)?;
+    let base = built.put_all(&args.prefix, args.destdir.as_deref(), &args.libdir)?;
     println!("installed neap {VERSION} below {}", base.display());
     Ok(())
 }
 
-/// Builds the release, with the command laid out where that is asked for.
-pub fn build(order: bool) -> Result<()> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(&cargo).args(["build", "--release"]).current_dir(root()).status();
-    ensure!(built.context("cannot start cargo")?.success(), "cargo build --release failed");
-    if order { release::lay_out() } else { Ok(()) }
+/// A release build.
+pub struct Built {
+    /// The processor, as `uname -m` names it.
+    pub machine: &'static str,
+    /// In front of the names of binutils.
+    pub tools: &'static str,
+    folder: PathBuf,
+    /// A command that runs here.
+    command: PathBuf,
 }
 
-/// Puts the release build below a prefix, with a folder in front for packages, and returns where that is.
-pub fn put_all(prefix: &Path, destdir: Option<&Path>, libdir: &Path) -> Result<PathBuf> {
-    let inside = prefix.strip_prefix("/").unwrap_or(prefix);
-    let base = destdir.map_or_else(|| prefix.to_owned(), |dir| dir.join(inside));
-    let lib = base.join(libdir);
-    let built = root().join("target/release");
-    let versioned = format!("libneap.so.{VERSION}");
-    put(&fs::read(built.join("neap"))?, &base.join("bin/neap"), 0o755)?;
-    put(&fs::read(built.join("libneap.so"))?, &lib.join(&versioned), 0o755)?;
-    link(&versioned, &lib.join(SONAME))?;
-    link(SONAME, &lib.join("libneap.so"))?;
-    put(&fs::read(built.join("libneap.a"))?, &lib.join("libneap.a"), 0o644)?;
-    put(&fs::read(root().join("include/neap.h"))?, &base.join("include/neap.h"), 0o644)?;
-    let pc = fs::read_to_string(root().join("include/neap.pc.in"))?
-        .replace("@PREFIX@", &prefix.to_string_lossy())
-        .replace("@LIBDIR@", &libdir.to_string_lossy())
-        .replace("@VERSION@", VERSION);
-    put(pc.as_bytes(), &lib.join("pkgconfig/neap.pc"), 0o644)?;
-    let pages = base.join("share/man/man1");
-    fs::create_dir_all(&pages).with_context(|| format!("cannot make {}", pages.display()))?;
-    said(&["man", "--dir", &pages.to_string_lossy()])?;
-    for (shell, file) in COMPLETIONS {
-        put(&said(&["completions", shell])?, &base.join("share").join(file), 0o644)?;
+impl Built {
+    /// Builds for this processor, with the command laid out where that is asked for.
+    pub fn here(order: bool) -> Result<Self> {
+        cargo(&["build", "--release"], &[])?;
+        if order {
+            release::lay_out()?;
+        }
+        let folder = root().join("target/release");
+        Ok(Built { machine: std::env::consts::ARCH, tools: "", command: folder.join("neap"), folder })
     }
-    Ok(base)
+
+    /// Builds for 64-bit Arm. The linker is what cargo is asked to take, or clang, which must find a C library for Arm.
+    pub fn for_arm() -> Result<Self> {
+        const TARGET: &str = "aarch64-unknown-linux-gnu";
+        const LINKER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
+        if std::env::consts::ARCH == "aarch64" {
+            return Built::here(false);
+        }
+        let linker = match std::env::var_os(LINKER) {
+            Some(linker) => PathBuf::from(linker),
+            None => {
+                let script = root().join("target/aarch64-linux-gnu-clang");
+                put(b"#!/bin/sh\nexec clang --target=aarch64-linux-gnu \"$@\"\n", &script, 0o755)?;
+                script
+            }
+        };
+        cargo(&["build", "--release", "--target", TARGET], &[(LINKER, &linker)]).with_context(|| {
+            format!("needs `rustup target add {TARGET}`, clang, binutils and libc6-dev-arm64-cross")
+        })?;
+        // What the command says is the same for all processors.
+        cargo(&["build", "--package", "neap-cli"], &[])?;
+        Ok(Built {
+            machine: "aarch64",
+            tools: "aarch64-linux-gnu-",
+            folder: root().join("target").join(TARGET).join("release"),
+            command: root().join("target/debug/neap"),
+        })
+    }
+
+    /// Puts all of it below a prefix, with a folder in front for packages, and returns where that is.
+    pub fn put_all(&self, prefix: &Path, destdir: Option<&Path>, libdir: &Path) -> Result<PathBuf> {
+        let inside = prefix.strip_prefix("/").unwrap_or(prefix);
+        let base = destdir.map_or_else(|| prefix.to_owned(), |dir| dir.join(inside));
+        let lib = base.join(libdir);
+        let versioned = format!("libneap.so.{VERSION}");
+        put(&fs::read(self.folder.join("neap"))?, &base.join("bin/neap"), 0o755)?;
+        put(&fs::read(self.folder.join("libneap.so"))?, &lib.join(&versioned), 0o755)?;
+        link(&versioned, &lib.join(SONAME))?;
+        link(SONAME, &lib.join("libneap.so"))?;
+        object::make(&self.folder, self.tools)?;
+        for name in ["libneap.a", "neap.o"] {
+            put(&fs::read(self.folder.join(name))?, &lib.join(name), 0o644)?;
+        }
+        put(&fs::read(root().join("include/neap.h"))?, &base.join("include/neap.h"), 0o644)?;
+        let pc = fs::read_to_string(root().join("include/neap.pc.in"))?
+            .replace("@PREFIX@", &prefix.to_string_lossy())
+            .replace("@LIBDIR@", &libdir.to_string_lossy())
+            .replace("@VERSION@", VERSION);
+        put(pc.as_bytes(), &lib.join("pkgconfig/neap.pc"), 0o644)?;
+        let pages = base.join("share/man/man1");
+        fs::create_dir_all(&pages).with_context(|| format!("cannot make {}", pages.display()))?;
+        self.said(&["man", "--dir", &pages.to_string_lossy()])?;
+        for (shell, file) in COMPLETIONS {
+            put(&self.said(&["completions", shell])?, &base.join("share").join(file), 0o644)?;
+        }
+        Ok(base)
+    }
+
+    /// What the command prints.
+    fn said(&self, args: &[&str]) -> Result<Vec<u8>> {
+        let done = Command::new(&self.command).args(args).output().context("cannot run neap")?;
+        ensure!(done.status.success(), "neap {} failed: {}", args.join(" "), String::from_utf8_lossy(&done.stderr));
+        Ok(done.stdout)
+    }
 }
 
-/// What the built command prints.
-fn said(args: &[&str]) -> Result<Vec<u8>> {
-    let done = Command::new(root().join("target/release/neap")).args(args).output().context("cannot run neap")?;
-    ensure!(done.status.success(), "neap {} failed: {}", args.join(" "), String::from_utf8_lossy(&done.stderr));
-    Ok(done.stdout)
+fn cargo(args: &[&str], environment: &[(&str, &Path)]) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(&cargo).args(args).envs(environment.iter().copied()).current_dir(root()).status();
+    ensure!(built.context("cannot start cargo")?.success(), "cargo {} failed", args.join(" "));
+    Ok(())
 }
 
 /// Writes a file beside its place and renames it there: a library that programs use meanwhile is never half written.

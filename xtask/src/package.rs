@@ -1,17 +1,17 @@
 //! `cargo xtask package`: Debian packages, RPMs, a wheel and an archive with a script that installs, in target/package.
-//! All of them hold what `cargo xtask install` puts, stripped, with debug information apart. The texts around the files
-//! are in contrib/packages.
+//! All of them hold what `cargo xtask install` puts, stripped, with debug information apart, for this processor or for
+//! 64-bit Arm. The texts around the files are in contrib/packages.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args as ClapArgs, ValueEnum};
 use neap_lab::toolchain::run;
 
-use crate::install::{self, SONAME, VERSION};
+use crate::install::{Built, SONAME, VERSION};
 use crate::place::root;
 
 /// Options of `cargo xtask package`.
@@ -19,6 +19,18 @@ use crate::place::root;
 pub struct Args {
     /// Kinds to build; all of them where none is named
     kinds: Vec<Kind>,
+
+    /// Processor that they are for, by Debian's name; this one where none is named
+    #[arg(long)]
+    arch: Option<Arch>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Arch {
+    /// x86-64, from there only
+    Amd64,
+    /// 64-bit Arm, from anywhere
+    Arm64,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -35,16 +47,22 @@ enum Kind {
 
 /// Runs `cargo xtask package`.
 pub fn main(args: Args) -> Result<()> {
-    install::build(false)?;
+    let built = match args.arch {
+        Some(Arch::Arm64) => Built::for_arm()?,
+        Some(Arch::Amd64) if std::env::consts::ARCH != "x86_64" => {
+            bail!("packages for amd64 can be built on x86-64 only: give --arch arm64, or build there")
+        }
+        _ => Built::here(false)?,
+    };
     let out = root().join("target/package");
     fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
     for kind in Kind::value_variants() {
         if args.kinds.is_empty() || args.kinds.contains(kind) {
             for file in match kind {
-                Kind::Deb => deb(&out)?,
-                Kind::Rpm => rpm(&out)?,
-                Kind::Wheel => wheel(&out)?,
-                Kind::Tar => tar(&out)?,
+                Kind::Deb => deb(&built, &out)?,
+                Kind::Rpm => rpm(&built, &out)?,
+                Kind::Wheel => wheel(&built, &out)?,
+                Kind::Tar => tar(&built, &out)?,
             } {
                 println!("{} ({:.1} MB)", file.display(), fs::metadata(&file)?.len() as f64 / 1e6);
             }
@@ -53,23 +71,22 @@ pub fn main(args: Args) -> Result<()> {
     Ok(())
 }
 
-const ARCH: &str = std::env::consts::ARCH;
-
 /// The files as a system has them, stripped; debug information below PREFIX/lib/debug.
-fn stage(out: &Path, prefix: &str, libdir: &str) -> Result<PathBuf> {
+fn stage(build: &Built, out: &Path, prefix: &str, libdir: &str) -> Result<PathBuf> {
     let stage = empty(out.join("stage"))?;
-    install::put_all(Path::new(prefix), Some(&stage), Path::new(libdir))?;
+    build.put_all(Path::new(prefix), Some(&stage), Path::new(libdir))?;
     let inside = stage.join(prefix.trim_start_matches('/'));
     let lib = inside.join(libdir);
+    let tool = |name: &str| Command::new(format!("{}{name}", build.tools));
     for binary in [inside.join("bin/neap"), lib.join(format!("libneap.so.{VERSION}"))] {
         let id = build_id(&binary)?;
         let debug = inside.join("lib/debug/.build-id").join(&id[..2]).join(format!("{}.debug", &id[2..]));
         fs::create_dir_all(debug.parent().expect("it has a folder"))?;
-        run(Command::new("objcopy").arg("--only-keep-debug").args([&binary, &debug]))?;
+        run(tool("objcopy").arg("--only-keep-debug").args([&binary, &debug]))?;
         fs::set_permissions(&debug, fs::Permissions::from_mode(0o644))?;
-        run(Command::new("strip").args(["--strip-all", "--remove-section=.comment"]).arg(&binary))?;
+        run(tool("strip").args(["--strip-all", "--remove-section=.comment"]).arg(&binary))?;
     }
-    run(Command::new("strip").arg("--strip-debug").arg(lib.join("libneap.a")))?;
+    run(tool("strip").arg("--strip-debug").arg(lib.join("libneap.a")))?;
     Ok(stage)
 }
 
@@ -91,10 +108,10 @@ fn oldest_glibc(library: &Path) -> Result<String> {
     Ok(newest.iter().map(u32::to_string).collect::<Vec<_>>().join("."))
 }
 
-fn deb(out: &Path) -> Result<Vec<PathBuf>> {
-    let architecture = if ARCH == "aarch64" { "arm64" } else { "amd64" };
-    let libdir = format!("lib/{ARCH}-linux-gnu");
-    let stage = stage(out, "/usr", &libdir)?;
+fn deb(build: &Built, out: &Path) -> Result<Vec<PathBuf>> {
+    let architecture = if build.machine == "aarch64" { "arm64" } else { "amd64" };
+    let libdir = format!("lib/{}-linux-gnu", build.machine);
+    let stage = stage(build, out, "/usr", &libdir)?;
     for page in files(&stage.join("usr/share/man"))? {
         run(Command::new("gzip").args(["-9n"]).arg(page))?;
     }
@@ -162,8 +179,8 @@ fn documents(dir: &Path) -> Result<()> {
     Ok(())
 }
 
-fn rpm(out: &Path) -> Result<Vec<PathBuf>> {
-    let stage = stage(out, "/usr", "lib64")?;
+fn rpm(built: &Built, out: &Path) -> Result<Vec<PathBuf>> {
+    let stage = stage(built, out, "/usr", "lib64")?;
     for (from, to) in [("LICENSE-MIT", "licenses"), ("LICENSE-APACHE", "licenses"), ("CHANGELOG.md", "doc")] {
         let dir = stage.join("usr/share").join(to).join("neap");
         fs::create_dir_all(&dir)?;
@@ -173,13 +190,13 @@ fn rpm(out: &Path) -> Result<Vec<PathBuf>> {
     let spec = top.join("neap.spec");
     fs::write(&spec, text("neap.spec")?.replace("@STAGE@", &stage.to_string_lossy()))?;
     let mut build = Command::new("rpmbuild");
-    build.args(["-bb", "--target", ARCH, "--define"]).arg(format!("_topdir {}", top.display()));
+    build.args(["-bb", "--target", built.machine, "--define"]).arg(format!("_topdir {}", top.display()));
     run(build.arg(&spec))?;
     files(&top.join("RPMS"))?.into_iter().map(|file| kept(out, &file)).collect()
 }
 
-fn wheel(out: &Path) -> Result<Vec<PathBuf>> {
-    let stage = stage(out, "/usr", "lib")?;
+fn wheel(build: &Built, out: &Path) -> Result<Vec<PathBuf>> {
+    let stage = stage(build, out, "/usr", "lib")?;
     let tree = empty(out.join("wheel"))?;
     let scripts = tree.join(format!("neap-{VERSION}.data/scripts"));
     let meta = tree.join(format!("neap-{VERSION}.dist-info"));
@@ -192,7 +209,7 @@ fn wheel(out: &Path) -> Result<Vec<PathBuf>> {
     }
     let readme = fs::read_to_string(root().join("README.md"))?;
     fs::write(meta.join("METADATA"), text("wheel/METADATA")?.replace("@README@", &readme))?;
-    fs::write(meta.join("WHEEL"), text("wheel/WHEEL")?.replace("@ARCH@", ARCH))?;
+    fs::write(meta.join("WHEEL"), text("wheel/WHEEL")?.replace("@ARCH@", build.machine))?;
     for licence in ["LICENSE-MIT", "LICENSE-APACHE"] {
         fs::copy(root().join(licence), meta.join(licence))?;
     }
@@ -204,13 +221,14 @@ fn wheel(out: &Path) -> Result<Vec<PathBuf>> {
     run(Command::new(&python).args(["-m", "pip", "install", "--quiet", "wheel==0.45.1"]))?;
     run(Command::new(&python).args(["-m", "wheel", "pack", "--dest-dir"]).args([out, &tree]))?;
     let mut built = files(out)?;
-    built.retain(|file| file.parent() == Some(out) && file.extension().is_some_and(|e| e == "whl"));
+    let ours = format!("{}.whl", build.machine);
+    built.retain(|file| file.parent() == Some(out) && file.to_string_lossy().ends_with(&ours));
     Ok(built)
 }
 
-fn tar(out: &Path) -> Result<Vec<PathBuf>> {
-    let stage = stage(out, "/usr", "lib")?;
-    let name = format!("neap-{VERSION}-{ARCH}-linux");
+fn tar(build: &Built, out: &Path) -> Result<Vec<PathBuf>> {
+    let stage = stage(build, out, "/usr", "lib")?;
+    let name = format!("neap-{VERSION}-{}-linux", build.machine);
     let tree = empty(out.join(&name))?;
     fs::rename(stage.join("usr"), tree.join("files"))?;
     fs::write(tree.join("install.sh"), text("install.sh")?)?;
