@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
+use neap_options::unknown::did_you_mean;
 use neap_results::{GLIBC, NEAP};
 use serde::{Deserialize, Serialize};
 
@@ -155,7 +156,11 @@ fn by_name(place: &Place, name: &str) -> Result<Allocator> {
             Some(&(name, _, file, package)) => packaged(name, file, package),
             None => bail!(failure(
                 format!("no allocator is called `{name}`"),
-                format!("there are {}, or NAME=PATH for any other library", names().join(", "))
+                format!(
+                    "{}the allocators are {}, or NAME=PATH for any other library",
+                    did_you_mean(name, names()),
+                    names().join(", ")
+                )
             )),
         },
     }
@@ -228,7 +233,7 @@ fn packaged(name: &str, file: &str, package: &str) -> Result<Allocator> {
     };
     let mut query = std::process::Command::new("dpkg-query");
     let version = crate::toolchain::run(query.args(["-W", "-f=${Version}", package]));
-    let version = version.map_or_else(|_| "of this system".into(), |version| format!("{} (Debian)", version.trim()));
+    let version = version.map_or_else(|_| "unknown".into(), |version| version.trim().to_owned());
     with_library(name, version, library)
 }
 
@@ -244,7 +249,7 @@ fn by_path(name: &str, path: &Path) -> Result<Allocator> {
     if name == GLIBC || name.is_empty() {
         bail!("`{name}` is no name for a library; any other will do");
     }
-    with_library(name, "given by path".into(), library)
+    with_library(name, "unknown".into(), library)
 }
 
 #[cfg(test)]
@@ -281,7 +286,7 @@ mod tests {
         assert_eq!(one("jemalloc").unwrap().record().commands, ["make"]);
         let library = scratch.join("jemalloc.so");
         let own = one(&format!("jemalloc={}", library.display())).unwrap().record();
-        assert_eq!((own.source.as_str(), own.commands.len(), own.version.as_str()), ("", 0, "given by path"));
+        assert_eq!((own.source.as_str(), own.commands.len(), own.version.as_str()), ("", 0, "unknown"));
         for name in ["a b.so", "a:b.so", "$LIB.so"] {
             std::fs::write(scratch.join(name), "").unwrap();
             let error = one(&format!("mine={}", scratch.join(name).display())).unwrap_err().to_string();

@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Error, Result};
+use neap_options::unknown::did_you_mean;
 use neap_results::{Experiment, Noise, Row, Run, SCHEMA, View};
 
 use crate::allocators::{self, Allocator};
@@ -69,7 +70,8 @@ pub fn chosen(names: &[String], cases: &[String], quick: bool) -> Result<Vec<Des
     let everything = names.is_empty() || names.iter().any(|name| name == "all");
     for name in names.iter().filter(|name| *name != "all") {
         if !known.contains(&name.as_str()) {
-            let remedy = format!("there are {}, or all", known.join(", "));
+            let meant = did_you_mean(name, known.iter().copied());
+            let remedy = format!("{meant}the experiments are {}, or all", known.join(", "));
             return Err(failure(format!("no experiment is called `{name}`"), remedy));
         }
     }

@@ -70,8 +70,9 @@ fn verdicts(text: &mut String, experiment: &Experiment, form: Form) {
 fn summary(text: &mut String, run: &Run) {
     let count = |kind: Kind| {
         let all = run.experiments.iter().flat_map(|experiment| &experiment.verdicts);
-        let told: Vec<bool> = all.filter(|verdict| verdict.kind == kind).filter_map(|verdict| verdict.holds).collect();
-        (told.iter().filter(|&&holds| holds).count(), told.len())
+        let checked: Vec<bool> =
+            all.filter(|verdict| verdict.kind == kind).filter_map(|verdict| verdict.holds).collect();
+        (checked.iter().filter(|&&holds| holds).count(), checked.len())
     };
     let words = [
         (Kind::Finding, "published findings seen again"),

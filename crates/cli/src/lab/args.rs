@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use neap_lab::peers;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -99,7 +100,7 @@ pub struct RunArgs {
     #[arg(long)]
     pub check: bool,
 
-    /// Folder of built peers [default: where `neap lab peers build` puts them]
+    /// Folder of built peers [default: ~/.cache/neap/lab/peers, or below $XDG_CACHE_HOME]
     #[arg(long, value_name = "DIR")]
     pub peers: Option<PathBuf>,
 
@@ -163,8 +164,8 @@ Examples:
   neap lab compare --check results/before results/after || echo worse
 
 Compare runs of one machine with the same options; figures of different machines
-cannot be compared. Three rounds are the least that can show a change, and show a few by
-chance: for --check measure both with --runs 5.
+cannot be compared. A change shows from three rounds on; with three, a few changes are
+chance: for --check, measure both with --runs 5.
 
 Exit status: 0; 1 with --check where neap is worse or something of it was lost; 125
 when neap itself fails.")]
@@ -210,9 +211,13 @@ pub enum PeersAction {
 Examples:
   neap lab peers build
   neap lab peers build --only tcmalloc --force
+  neap lab peers build --upstream              the newest releases, by git
+  neap lab peers build --upstream --only rpmalloc --repository rpmalloc=/src/rpmalloc
 
 Needs cargo (it fetches the sources), a C and a C++ compiler, make and cmake, and
-the network on first use. About two minutes on two processors.")]
+the network on first use. About two minutes on two processors. --upstream needs git,
+autoconf for jemalloc, and the network each time; peers without releases are built from
+their crates. A release stays until the next --upstream; --force alone builds the crate.")]
     Build(BuildArgs),
     /// List the allocators that a run would measure, and where they came from
     List(PeersListArgs),
@@ -229,9 +234,24 @@ pub struct BuildArgs {
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
     pub only: Vec<String>,
 
-    /// Folder for the libraries
+    /// Build the newest releases, from their authors' repositories, instead of the crates
+    #[arg(long)]
+    pub upstream: bool,
+
+    /// With --upstream: take peer NAME from this repository (an address for git, or a path); may be given several times
+    #[arg(long, value_name = "NAME=URL", value_parser = peers::parse_repository, requires = "upstream")]
+    pub repository: Vec<(String, String)>,
+
+    /// Folder for the libraries [default: ~/.cache/neap/lab/peers, or below $XDG_CACHE_HOME]
     #[arg(long, value_name = "DIR")]
     pub peers: Option<PathBuf>,
+}
+
+impl BuildArgs {
+    /// What is to be built.
+    pub fn wanted(self) -> peers::Wanted {
+        peers::Wanted { force: self.force, only: self.only, upstream: self.upstream, repositories: self.repository }
+    }
 }
 
 /// Arguments of `neap lab peers list`.
@@ -241,7 +261,7 @@ pub struct PeersListArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Folder of the libraries
+    /// Folder of the libraries [default: ~/.cache/neap/lab/peers, or below $XDG_CACHE_HOME]
     #[arg(long, value_name = "DIR")]
     pub peers: Option<PathBuf>,
 }

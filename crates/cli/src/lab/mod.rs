@@ -14,6 +14,7 @@ use neap_lab::plan::{self, Request};
 use neap_lab::text::{self, Form};
 use neap_lab::toolchain::shell_word;
 use neap_lab::{allocators, catalogue, machine, peers, store};
+use neap_options::unknown::did_you_mean;
 use neap_report::theme::Theme;
 use neap_results::{Comparison, NEAP, Run};
 use serde_json::json;
@@ -72,7 +73,7 @@ fn place(peers: Option<PathBuf>, library: &Path) -> anyhow::Result<Place> {
     Ok(Place {
         peers: peers.map_or_else(|| Ok(cache.join("peers")), std::path::absolute)?,
         library: library.into(),
-        version: format!("{} ({})", env!("CARGO_PKG_VERSION"), &library::NEAP.hash[..12]),
+        version: format!("{}+{}", env!("CARGO_PKG_VERSION"), &library::NEAP.hash[..12]),
         command: std::env::current_exe()?,
         build_peers: "neap lab peers build",
         cache,
@@ -191,7 +192,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
 fn part(mut run: Run, names: &[String]) -> anyhow::Result<Run> {
     if let Some(name) = names.iter().find(|name| run.experiment(name).is_none()) {
         let there: Vec<&str> = run.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
-        let remedy = format!("there are {}", there.join(", "));
+        let remedy = format!("{}its experiments are {}", did_you_mean(name, there.iter().copied()), there.join(", "));
         return Err(failure(format!("the run has no experiment called `{name}`"), remedy));
     }
     if !names.is_empty() {
@@ -262,10 +263,14 @@ fn report_regressions(comparison: &Comparison) -> bool {
 
 fn build_peers(args: BuildArgs) -> anyhow::Result<u8> {
     neap_lab::interrupt::watch();
-    let place = place(args.peers, Path::new(""))?;
-    let wanted = peers::Wanted { force: args.force, only: args.only };
-    peers::build_all(&place, &wanted, &mut |line| eprintln!("{line}"))?;
-    eprintln!("written: {}", place.peers.display());
+    let place = place(args.peers.clone(), Path::new(""))?;
+    let mut shown = peers::Shown::default();
+    let built = peers::build_all(&place, &args.wanted(), &mut |step| shown.show(&step))?;
+    match built {
+        0 => eprintln!("nothing to build in {} (--force builds again)", place.peers.display()),
+        1 => eprintln!("written: 1 library in {}", place.peers.display()),
+        built => eprintln!("written: {built} libraries in {}", place.peers.display()),
+    }
     Ok(0)
 }
 
@@ -281,10 +286,17 @@ fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
         let state = match &found {
             Ok(found) => {
                 let (record, old) = (found[0].record(), peers::is_old(&records, &name));
-                entries.push(json!({"name": name, "found": true, "old": old, "allocator": record}));
+                let built = found[0].built.as_ref();
+                let version = built.map_or(record.version.clone(), peers::PeerRecord::dated);
                 let source = if record.source.is_empty() { String::new() } else { format!(", {}", record.source) };
+                let behind = built.and_then(|built| built.behind(&name));
+                entries.push(json!({
+                    "name": name, "found": true, "old": old, "allocator": record,
+                    "date": built.and_then(|built| built.date.as_ref()), "newest": behind,
+                }));
+                let behind = behind.map_or(String::new(), |newest| format!(" (older than upstream {newest})"));
                 let old = if old { format!(" (old: run `{}`)", place.build_peers) } else { String::new() };
-                format!("{}{source}{old}", record.version)
+                format!("{version}{source}{behind}{old}")
             }
             Err(error) => {
                 entries.push(json!({"name": name, "found": false, "reason": error.to_string()}));

@@ -1,9 +1,10 @@
 //! The other allocators as preload libraries.
 //!
-//! The sources come from crates that carry them (`lab/peers/Cargo.toml`, pinned by its Cargo.lock; both are inside
-//! of the command). They are compiled here as their authors build them for preloading: release flags, their own
-//! malloc override, no layer of ours between a call and the allocator. Where a source cannot be
-//! compiled, Debian's package stands in, and `peers.json` says so.
+//! The sources come from crates that carry them (`lab/peers/Cargo.toml`, pinned by its Cargo.lock; both are inside of
+//! the command). They are compiled here as their authors build them for preloading: release flags, their own malloc
+//! override, no layer of ours between a call and the allocator. Where a source cannot be compiled, Debian's package
+//! stands in, and `peers.json` says so. With `--upstream` the sources are the newest releases of the repositories of
+//! their authors.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,6 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use neap_options::unknown::did_you_mean;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::failure;
@@ -19,28 +21,58 @@ use crate::place::Place;
 use crate::sources::{self, Hash, PEERS_LOCK};
 use crate::toolchain::{self, cc, cxx, need};
 
+mod lock;
+mod progress;
 mod recipe;
 mod recipes;
+mod upstream;
 
+pub use progress::{Shown, Step};
+
+use lock::Lock;
+use progress::Progress;
 use recipe::{Job, Recipe};
 use recipes::RECIPES;
+use upstream::Release;
 
 /// What `peers.json` says about one peer.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PeerRecord {
-    /// Version of the allocator itself.
+    /// Version of the allocator itself, in one word.
     pub version: String,
-    /// The crate or package that its source or file came from.
+    /// The date of that version, where it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub date: Option<String>,
+    /// The newest release of its authors when their repository was last read, if that is not this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub newest: Option<String>,
+    /// The crate, repository or package that its source or file came from.
     pub source: String,
-    /// The commands that built it, the crate's folder written as `$SRC`.
+    /// The commands that built it, the folder of its source written as `$SRC`.
     pub commands: Vec<String>,
     /// First line of the compiler's `--version`.
     pub compiler: String,
-    /// The crate's version and the recipe, by which an old library is recognised; empty in records of earlier versions.
+    /// The source and the recipe, by which an old library is recognised; empty in records of earlier versions.
     #[serde(default)]
     pub made_of: String,
     /// Environment that the peer is measured with, at its authors' advice.
     pub env: BTreeMap<String, String>,
+}
+
+impl PeerRecord {
+    /// The version, with its date where it is known.
+    pub fn dated(&self) -> String {
+        self.date.as_ref().map_or(self.version.clone(), |date| format!("{} ({date})", self.version))
+    }
+
+    /// The newest release that is known of the peer called `name`, where this one is older.
+    pub fn behind(&self, name: &str) -> Option<&str> {
+        let recipe = RECIPES.iter().find(|recipe| recipe.name == name)?;
+        let known = recipe.upstream.as_ref().map_or("", |upstream| upstream.known);
+        let newest =
+            [self.newest.as_deref().unwrap_or(""), known].into_iter().max_by(|a, b| upstream::compare(a, b))?;
+        upstream::is_older(&self.version, newest).then_some(newest)
+    }
 }
 
 /// All of `peers.json`: name to record.
@@ -74,24 +106,44 @@ fn locked<'a>(lock: &'a str, krate: &str) -> Option<&'a str> {
     rest.split_once('"').map(|(version, _)| version)
 }
 
-/// What a library that is made now would be made of: the crate's version in the Cargo.lock that is carried, and the
-/// recipes.
-fn made_of(recipe: &Recipe, lock: &str) -> String {
+/// What a library that is made now would be made of: the crate's version in the Cargo.lock that is carried, or the
+/// commit of a release, and the recipes.
+fn made_of(recipe: &Recipe, lock: &str, release: Option<&Release>) -> String {
     let mut recipes = Hash::default();
     recipes.add(include_str!("recipes.rs"));
-    format!("{} {}, recipes {:016x}", recipe.krate, locked(lock, recipe.krate).unwrap_or("?"), recipes.0)
+    let source = match release {
+        Some(release) => format!("{GIT}{} {}", release.repository, release.commit),
+        None => format!("{} {}", recipe.krate, locked(lock, recipe.krate).unwrap_or("?")),
+    };
+    format!("{source}, recipes {:016x}", recipes.0)
 }
+
+/// How [`made_of`] begins where the source is a release of a repository.
+const GIT: &str = "git ";
 
 /// Whether the library called `name` is there and was made of something else than this version of the lab would take.
+/// A release that was once built stays, as long as the recipe is the same.
 pub fn is_old(records: &Records, name: &str) -> bool {
     let recipe = RECIPES.iter().find(|recipe| recipe.name == name);
-    recipe.zip(records.get(name)).is_some_and(|(recipe, record)| record.made_of != made_of(recipe, PEERS_LOCK))
+    recipe.zip(records.get(name)).is_some_and(|(recipe, record)| {
+        let now = made_of(recipe, PEERS_LOCK, None);
+        let of_git = record.made_of.starts_with(GIT);
+        let same = |of: &str| of.rsplit(", ").next().map(str::to_owned);
+        if of_git { same(&record.made_of) != same(&now) } else { record.made_of != now }
+    })
 }
 
-/// Whether the library is there, of the right sources and from the compiler that is installed.
-fn up_to_date(place: &Place, recipe: &Recipe, records: &Records, compiler: &str) -> bool {
+/// Whether the library is there, of the right sources (those of `release`, where there is one) and from the compiler
+/// that is installed.
+fn up_to_date(place: &Place, recipe: &Recipe, release: Option<&Release>, records: &Records, compiler: &str) -> bool {
     let record = records.get(recipe.name).filter(|_| place.peers.join(format!("{}.so", recipe.name)).exists());
-    record.is_some_and(|record| record.compiler == compiler) && !is_old(records, recipe.name)
+    record.is_some_and(|record| {
+        let current = match release {
+            Some(release) => record.made_of == made_of(recipe, PEERS_LOCK, Some(release)),
+            None => !is_old(records, recipe.name),
+        };
+        current && record.compiler == compiler
+    })
 }
 
 /// What [`build_all`] is to do.
@@ -101,10 +153,22 @@ pub struct Wanted {
     pub force: bool,
     /// Only these; all where it is empty.
     pub only: Vec<String>,
+    /// Build the newest releases of the repositories of their authors, not the crates.
+    pub upstream: bool,
+    /// Other repositories: a peer's name, and an address for git or a path.
+    pub repositories: Vec<(String, String)>,
 }
 
-/// Builds the peers, and tells what happens line by line.
-pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(&str)) -> Result<()> {
+/// `NAME=URL` of the command line.
+pub fn parse_repository(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, repository)) if !repository.is_empty() => Ok((name.into(), repository.into())),
+        _ => Err("expected NAME=URL, as rpmalloc=https://example.org/rpmalloc or rpmalloc=/src/rpmalloc".into()),
+    }
+}
+
+/// Builds the peers, and reports each step; the result is the number of libraries that were written.
+pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(Step)) -> Result<usize> {
     let remedy = "install a C and a C++ compiler (Debian: apt install build-essential)";
     for compiler in [cc(), cxx()] {
         need(&compiler, remedy)?;
@@ -113,52 +177,81 @@ pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(&str)) -> 
             return Err(failure(cause, "name the compiler alone: CC=gcc CXX=g++ neap lab peers build"));
         }
     }
-    for name in &wanted.only {
+    for name in wanted.only.iter().chain(wanted.repositories.iter().map(|(name, _)| name)) {
         if !RECIPES.iter().any(|recipe| recipe.name == name) {
             let known: Vec<_> = names().collect();
-            return Err(failure(format!("no peer is called `{name}`"), format!("there are {}", known.join(", "))));
+            let remedy = format!("{}the peers are {}", did_you_mean(name, names()), known.join(", "));
+            return Err(failure(format!("no peer is called `{name}`"), remedy));
         }
     }
-    fs::create_dir_all(&place.peers).map_err(|error| {
-        let cause = format!("cannot create {}: {error}", place.peers.display());
-        failure(cause, "name a folder that you may write to with --peers")
-    })?;
+    let mut locks = Vec::new();
+    for folder in [&place.cache, &place.peers] {
+        let waits = || tell(Step::Line(format!("another build uses {}: waiting ...", folder.display())));
+        locks.push(Lock::take(folder, waits)?);
+    }
     let chosen = |recipe: &&Recipe| wanted.only.is_empty() || wanted.only.iter().any(|name| name == recipe.name);
     let chosen: Vec<&Recipe> = RECIPES.iter().filter(chosen).collect();
     let mut records = records(place)?;
     let compiler = toolchain::version_line(&cc());
-    let there = |recipe: &Recipe, records: &Records| up_to_date(place, recipe, records, &compiler);
-    if !wanted.force && chosen.iter().all(|recipe| there(recipe, &records)) {
-        chosen.iter().for_each(|recipe| tell(&format!("{}: up to date", recipe.name)));
-        return Ok(());
-    }
-    tell("fetching the sources ...");
-    let sources = locate_crates(place)?;
-    let mut failed = Vec::new();
+    let mut sources = None;
+    let (mut built, mut failed) = (0, Vec::new());
     for (index, recipe) in chosen.iter().enumerate() {
         interrupt::check()?;
-        if there(recipe, &records) && !wanted.force {
-            tell(&format!("{}: up to date", recipe.name));
-            continue;
-        }
-        tell(&format!("[{}/{}] {}: building ...", index + 1, chosen.len(), recipe.name));
-        match build(place, recipe, &sources, tell) {
-            Ok(record) => {
-                tell(&format!("{}: {} from {}", recipe.name, record.version, record.source));
-                records.insert(recipe.name.into(), record);
-                let json = serde_json::to_string_pretty(&records)? + "\n";
-                fs::write(place.peers.join("peers.json"), json)?;
+        let name = recipe.name;
+        let what = format!("[{}/{}] {name}", index + 1, chosen.len());
+        let mut newest = None;
+        let mut step = || -> Result<Option<PeerRecord>> {
+            let release = release(recipe, wanted)?;
+            newest = release.as_ref().map(|release| release.word().to_owned());
+            if !wanted.force && up_to_date(place, recipe, release.as_ref(), &records, &compiler) {
+                return Ok(None);
+            }
+            if release.is_none() && sources.is_none() {
+                tell(Step::Line("fetching the sources ...".into()));
+                sources = Some(locate_crates(place)?);
+            }
+            tell(Step::Line(format!("{what}: building ...")));
+            build(place, recipe, release.as_ref(), sources.as_ref(), (&what, tell)).map(Some)
+        };
+        match step() {
+            Ok(None) => tell(Step::Line(format!("{name}: up to date"))),
+            Ok(Some(record)) => {
+                tell(Step::Line(format!("{name}: {} from {}", record.dated(), record.source)));
+                records.insert(name.into(), record);
+                write_records(place, &records)?;
+                built += 1;
             }
             Err(error) if error.is::<interrupt::Interrupted>() => return Err(error),
             Err(error) => {
-                tell(&format!("{}: {error:#}", recipe.name));
-                failed.push(recipe.name);
+                tell(Step::Line(format!("{name}: {error:#}")));
+                failed.push(name);
+                if let Some(record) = records.get_mut(name).filter(|_| newest.is_some()) {
+                    record.newest = newest;
+                    write_records(place, &records)?;
+                }
             }
         }
     }
     if !failed.is_empty() {
         bail!("not built: {}", failed.join(", "));
     }
+    Ok(built)
+}
+
+/// The release to build; none where the crate is to be built.
+fn release(recipe: &Recipe, wanted: &Wanted) -> Result<Option<Release>> {
+    let Some(upstream) = recipe.upstream.as_ref().filter(|_| wanted.upstream) else {
+        return Ok(None);
+    };
+    let other = wanted.repositories.iter().rfind(|(name, _)| name == recipe.name);
+    upstream::newest(upstream, other.map_or(upstream.repository, |(_, repository)| repository)).map(Some)
+}
+
+/// Under another name until it is whole: a run may read it.
+fn write_records(place: &Place, records: &Records) -> Result<()> {
+    let fresh = place.peers.join(".peers.json");
+    fs::write(&fresh, serde_json::to_string_pretty(records)? + "\n")?;
+    fs::rename(fresh, place.peers.join("peers.json"))?;
     Ok(())
 }
 
@@ -205,38 +298,64 @@ fn locate_crates(place: &Place) -> Result<Sources> {
     Ok(found)
 }
 
-/// Builds one peer; where that fails, takes the distribution's library.
-fn build(place: &Place, recipe: &Recipe, sources: &Sources, tell: &mut dyn FnMut(&str)) -> Result<PeerRecord> {
-    let found = sources.get(recipe.krate);
-    let (crate_version, source) =
-        found.with_context(|| format!("{} is not in lab/peers/Cargo.lock", recipe.krate))?.clone();
+/// Builds one peer; where its crate cannot be compiled, takes the distribution's library.
+fn build(
+    place: &Place,
+    recipe: &Recipe,
+    release: Option<&Release>,
+    sources: Option<&Sources>,
+    (what, tell): (&str, &mut dyn FnMut(Step)),
+) -> Result<PeerRecord> {
     let scratch = place.cache.join("peers-build").join(recipe.name);
     if scratch.exists() {
         fs::remove_dir_all(&scratch)?;
     }
     fs::create_dir_all(&scratch)?;
-    // Under another name until it is whole: who measures meanwhile finds the old one.
+    let (folder, tree, described, version, source) = match release {
+        Some(release) => {
+            let folder = scratch.join("source");
+            let version = release.fetch(&folder)?;
+            let source = format!("{}, tag {}", release.repository, release.tag);
+            (folder.clone(), folder, release.described(), version, source)
+        }
+        None => {
+            let found = sources.and_then(|sources| sources.get(recipe.krate));
+            let (version, folder) =
+                found.with_context(|| format!("{} is not in lab/peers/Cargo.lock", recipe.krate))?;
+            let tree = folder.join(recipe.tree);
+            let described = version.split_once('+').map_or(version.as_str(), |(_, described)| described).to_owned();
+            // What may follow is the commit of the allocator's source.
+            let source = format!("crate {} {}", recipe.krate, version.split('+').next().unwrap_or(version));
+            (folder.clone(), tree.clone(), described, (recipe.version)(&tree, version)?, source)
+        }
+    };
+    // Under another name until it is whole: a run meanwhile finds the old one.
     let partial = scratch.join("library.so");
     let output = place.peers.join(format!("{}.so", recipe.name));
-    let mut job = Job::new(source, scratch.clone(), partial.clone(), crate_version);
-    let env = recipe.env.iter().map(|&(k, v)| (k.into(), v.into())).collect();
-    let compiler = toolchain::version_line(&cc());
-    let made_of = made_of(recipe, PEERS_LOCK);
-    let record = match (recipe.build)(&mut job) {
-        Ok(version) => {
-            let source = format!("crate {} {}", recipe.krate, job.crate_version);
-            PeerRecord { version, source, commands: job.into_commands(), compiler, made_of, env }
-        }
+    let progress = Progress::new(what.into(), tell);
+    let mut job = Job::new((folder, tree), scratch.clone(), partial.clone(), described, progress);
+    let mut record = PeerRecord {
+        version: version.word,
+        date: version.date,
+        source,
+        compiler: toolchain::version_line(&cc()),
+        made_of: made_of(recipe, PEERS_LOCK, release),
+        env: recipe.env.iter().map(|&(k, v)| (k.into(), v.into())).collect(),
+        ..PeerRecord::default()
+    };
+    match (recipe.build)(&mut job) {
+        Ok(()) => record.commands = job.into_commands(),
         Err(error) if error.is::<interrupt::Interrupted>() => return Err(error),
         Err(error) => {
-            let Some((file, package)) = recipe.debian else {
+            let Some((file, package)) = recipe.debian.filter(|_| release.is_none()) else {
                 return Err(error);
             };
-            tell(&format!("{}: {error:#}", recipe.name));
-            tell(&format!("{}: taking Debian's {package}", recipe.name));
+            tell(Step::Line(format!("{}: {error:#}", recipe.name)));
+            tell(Step::Line(format!("{}: taking Debian's {package}", recipe.name)));
             fs::copy(file, &partial).with_context(|| format!("{file} is missing too; apt install {package}"))?;
-            let version = toolchain::run(Command::new("dpkg-query").args(["-W", "-f=${Version}", package]))?;
-            PeerRecord { version, source: format!("Debian {package}"), commands: vec![], compiler, made_of, env }
+            record.version = toolchain::run(Command::new("dpkg-query").args(["-W", "-f=${Version}", package]))?;
+            record.date = None;
+            record.source = format!("Debian {package}");
         }
     };
     // A program may have the old library mapped: it keeps its file.
@@ -271,23 +390,48 @@ mod tests {
         let folder = scratch.path().to_path_buf();
         let place = Place { peers: folder.clone(), ..for_test() };
         let recipe = &RECIPES[0];
-        let made_of = made_of(recipe, PEERS_LOCK);
+        let made_of = made_of(recipe, PEERS_LOCK, None);
         let record = PeerRecord { made_of: made_of.clone(), compiler: "cc 12".into(), ..PeerRecord::default() };
         let fresh = |record: &PeerRecord, compiler: &str| {
-            up_to_date(&place, recipe, &Records::from([(recipe.name.into(), record.clone())]), compiler)
+            up_to_date(&place, recipe, None, &Records::from([(recipe.name.into(), record.clone())]), compiler)
         };
         assert!(!fresh(&record, "cc 12"), "there is no library");
         fs::write(folder.join(format!("{}.so", recipe.name)), "").unwrap();
         assert!(fresh(&record, "cc 12") && !fresh(&record, "cc 13"));
-        assert!(!up_to_date(&place, recipe, &Records::new(), "cc 12"), "there is no record");
+        assert!(!up_to_date(&place, recipe, None, &Records::new(), "cc 12"), "there is no record");
         let version = locked(PEERS_LOCK, recipe.krate).unwrap();
         for other in [made_of.replace(version, "0.0.1"), made_of.replace("recipes ", "recipes 1"), String::new()] {
             assert!(!fresh(&PeerRecord { made_of: other, ..record.clone() }, "cc 12"));
         }
+        // A release stays until there is another one, or another recipe.
+        let release = |commit: &str| Release { repository: "r".into(), tag: "v3.0".into(), commit: commit.into() };
+        let of = PeerRecord { made_of: super::made_of(recipe, PEERS_LOCK, Some(&release("a"))), ..record.clone() };
+        assert!(fresh(&of, "cc 12"));
+        assert!(!fresh(&PeerRecord { made_of: of.made_of.replace("recipes ", "recipes 1"), ..of.clone() }, "cc 12"));
+        let records_of = Records::from([(recipe.name.into(), of)]);
+        assert!(up_to_date(&place, recipe, Some(&release("a")), &records_of, "cc 12"));
+        assert!(!up_to_date(&place, recipe, Some(&release("b")), &records_of, "cc 12"));
         // A record of an earlier version is read, and is old.
         let json = "{\"mimalloc2\": {\"version\": \"2\", \"source\": \"s\", \"commands\": [], \"compiler\": \"c\", \
                     \"env\": {}}}";
         fs::write(folder.join("peers.json"), json).unwrap();
         assert!(is_old(&records(&place).unwrap(), "mimalloc2"));
+    }
+
+    // Would catch a release that is not named, and one that is named where it is no later one.
+    #[test]
+    fn what_is_older_than_upstream_is_said() {
+        let record = |version: &str, newest: Option<&str>| PeerRecord {
+            version: version.into(),
+            newest: newest.map(String::from),
+            ..PeerRecord::default()
+        };
+        assert_eq!(record("1.4.3", None).behind("rpmalloc"), Some("2.0.1"));
+        assert_eq!(record("1.4.3", Some("2.10.0")).behind("rpmalloc"), Some("2.10.0"));
+        assert_eq!(record("3.0.0", Some("2.10.0")).behind("rpmalloc"), None);
+        assert_eq!(record("2025-06-16", None).behind("tcmalloc"), None);
+        assert_eq!(record("5.3.1", None).behind("jemalloc"), None);
+        let dated = PeerRecord { date: Some("2026-04-13".into()), ..record("5.3.1", None) };
+        assert_eq!(dated.dated(), "5.3.1 (2026-04-13)");
     }
 }

@@ -1,10 +1,11 @@
 //! How a peer is built, and one build in progress.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Result;
 
+use super::progress::Progress;
 use crate::interrupt;
 use crate::toolchain::shell_line;
 
@@ -14,48 +15,83 @@ pub struct Recipe {
     pub name: &'static str,
     /// The crate that carries its source.
     pub krate: &'static str,
-    /// Builds `job.output` and returns the allocator's version.
-    pub build: fn(&mut Job) -> Result<String>,
+    /// The folder of the crate that holds the tree of the allocator's authors.
+    pub tree: &'static str,
+    /// Builds `job.output` from `job.tree`.
+    pub build: fn(&mut Job) -> Result<()>,
+    /// The allocator's version and, where the source names it, the date, from a crate: its folder and version.
+    pub version: fn(&Path, &str) -> Result<Version>,
+    /// Where its authors publish releases; none where they publish none that this recipe can build.
+    pub upstream: Option<Upstream>,
     /// File of Debian's package, with the package's name, for when the source cannot be built.
     pub debian: Option<(&'static str, &'static str)>,
     /// Environment for measuring.
     pub env: &'static [(&'static str, &'static str)],
 }
 
+/// A version in one word, and its date as `YYYY-MM-DD` where it is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Version {
+    /// As `5.3.1`.
+    pub word: String,
+    /// As `2026-04-13`.
+    pub date: Option<String>,
+}
+
+/// The repository of an allocator's authors.
+pub struct Upstream {
+    /// The address for git.
+    pub repository: &'static str,
+    /// Releases whose number begins with this, as `3.`; all where it is empty.
+    pub series: &'static str,
+    /// The newest release when this recipe was last changed; empty where it is not known.
+    pub known: &'static str,
+}
+
 /// One build in progress.
-pub struct Job {
-    /// The crate's folder.
+pub struct Job<'a> {
+    /// The crate's folder, or the checkout.
     pub source: PathBuf,
+    /// The tree of the allocator's authors, in `source`.
+    pub tree: PathBuf,
     /// Scratch folder of this peer.
     pub scratch: PathBuf,
     /// The library to make.
     pub output: PathBuf,
-    /// The crate's version.
-    pub crate_version: String,
+    /// The version with its commit where it is known, as `5.3.1-0-g81034ce1`.
+    pub described: String,
+    /// Shows how many files are done.
+    pub progress: Progress<'a>,
     commands: Vec<String>,
 }
 
-impl Job {
+impl Job<'_> {
     /// A build that has done nothing yet.
-    pub fn new(source: PathBuf, scratch: PathBuf, output: PathBuf, crate_version: String) -> Job {
-        Job { source, scratch, output, crate_version, commands: Vec::new() }
+    pub fn new(
+        (source, tree): (PathBuf, PathBuf),
+        scratch: PathBuf,
+        output: PathBuf,
+        described: String,
+        progress: Progress<'_>,
+    ) -> Job<'_> {
+        Job { source, tree, scratch, output, described, progress, commands: Vec::new() }
     }
 
     /// Runs one build command and keeps its text for the record.
     pub fn run(&mut self, command: &mut Command) -> Result<()> {
-        let line = shell_line(command)
-            .replace(&*self.source.to_string_lossy(), "$SRC")
-            .replace(&*self.scratch.to_string_lossy(), "$TMP")
-            .replace(&*self.output.to_string_lossy(), "$OUT");
-        self.commands.push(line);
+        self.note(shell_line(command));
         interrupt::run(command).map(drop)
     }
 
-    /// Keeps a line about commands that were not run through [`Job::run`].
-    pub fn note(&mut self, line: impl Into<String>) {
-        self.commands.push(line.into());
+    /// Keeps the text of a command that is run in another way.
+    pub fn note(&mut self, line: impl AsRef<str>) {
+        // A checkout and the output lie in the scratch folder: its own name comes last.
+        let line = line.as_ref().replace(&*self.source.to_string_lossy(), "$SRC");
+        let line = line.replace(&*self.output.to_string_lossy(), "$OUT");
+        self.commands.push(line.replace(&*self.scratch.to_string_lossy(), "$TMP"));
     }
-    /// The commands and notes so far, for the record.
+
+    /// The commands so far, for the record.
     pub fn into_commands(self) -> Vec<String> {
         self.commands
     }
