@@ -56,6 +56,7 @@ fn accepted(opt: &Opt) -> Vec<String> {
         Kind::Directory => vec![String::new()],
         Kind::Size { words: other, max, .. } => [words(other), vec![max.to_string(), "64MiB".into()]].concat(),
         Kind::Prefault { .. } => ["off", "all", "file:lib*", "2MiB"].map(str::to_owned).into(),
+        Kind::Report => vec!["off".into(), "/dev/null".into()],
         Kind::Duration { min, max } => vec![min.to_string(), max.to_string(), "2s".into(), "500ms".into()],
     }
 }
@@ -123,6 +124,7 @@ fn other(opt: &Opt, dir: &Path) -> String {
         Kind::Choice(words) => words.iter().find(|word| **word != opt.default).expect("a choice").to_string(),
         Kind::Directory => dir.display().to_string(),
         Kind::Size { .. } | Kind::Prefault { .. } => "64M".into(),
+        Kind::Report => dir.join("stats").display().to_string(),
         Kind::Duration { .. } => "7s".into(),
     }
 }

@@ -1,10 +1,12 @@
 //! Reads and sets options by name, and sets the parameters of mallopt, while the program runs.
 
 use core::fmt;
+use neap_core::text::Text;
 use neap_core::watch::Reason;
 use neap_options::glibc::{self, By, Effect, Saved, Target};
 use neap_options::{Id, Opt, Origin, Value};
 use neap_sys::files::Directory;
+use neap_sys::once::AtStart;
 use neap_sys::{global::NEAP, guards, prefault, profile, sites, thread, watch};
 
 /// Why an option was not read or set. The numbers are those of `enum neap_result` of the C header.
@@ -35,6 +37,10 @@ impl core::error::Error for Error {}
 #[unsafe(link_section = ".neap.late")]
 pub static COUNTERS: Directory = Directory::new();
 
+/// The text of option `stats`: `exit` or a path; empty: `off`. A copy, as a program may write over its environment.
+#[unsafe(link_section = ".neap.late")]
+pub static STATS: AtStart<Text<4096>> = AtStart::new(Text::new());
+
 /// The option of this name.
 pub fn find(name: impl AsRef<[u8]>) -> Result<&'static Opt, Error> {
     Opt::by_name(name).ok_or(Error::Unknown)
@@ -58,6 +64,7 @@ pub fn value(option: &Opt) -> Value<'static> {
         }),
         Id::GuardsInterval => Value::Bytes(guards::settings().map_or(guards::DEFAULT, |settings| settings.interval)),
         Id::Prefault => option.parse(prefault::text()).unwrap_or(Value::Word("off")),
+        Id::Stats => option.parse(STATS.get().bytes()).unwrap_or(Value::Word("off")),
         // It is not set, or no file could be made.
         _ if origin(option) == Origin::Default => Value::Path(b""),
         _ => Value::Path(COUNTERS.bytes()),

@@ -2,33 +2,16 @@
 
 use std::time::Duration;
 
+use neap_options::amount;
+
 /// `512 B`, `1.5 KiB`, `34.2 MiB`.
 pub fn bytes(n: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
-    if n < 1024 {
-        return format!("{n} B");
-    }
-    let mut value = n as f64 / 1024.0;
-    let mut unit = 0;
-    // 1023.95 would be printed as 1024.0: take the next unit from there on.
-    while value >= 1023.95 && unit + 1 < UNITS.len() {
-        value /= 1024.0;
-        unit += 1;
-    }
-    format!("{value:.1} {}", UNITS[unit])
+    amount::Bytes(n).to_string()
 }
 
 /// `1,234,567`.
 pub fn count(n: u64) -> String {
-    let digits = n.to_string();
-    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            out.push(',');
-        }
-        out.push(digit);
-    }
-    out
+    amount::Count(n).to_string()
 }
 
 /// `1 block`, `2 blocks`, `1,000 blocks`.
@@ -59,29 +42,6 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Catches a wrong unit at the boundaries, and `1024.0 KiB`.
-    #[test]
-    fn bytes_choose_the_unit() {
-        assert_eq!(bytes(0), "0 B");
-        assert_eq!(bytes(1023), "1023 B");
-        assert_eq!(bytes(1024), "1.0 KiB");
-        assert_eq!(bytes(1536), "1.5 KiB");
-        assert_eq!(bytes(1024 * 1024 - 1), "1.0 MiB");
-        assert_eq!(bytes(100 << 20), "100.0 MiB");
-        assert_eq!(bytes(u64::MAX), "16.0 EiB");
-    }
-
-    /// Catches misplaced separators.
-    #[test]
-    fn counts_are_grouped() {
-        assert_eq!(count(0), "0");
-        assert_eq!(count(999), "999");
-        assert_eq!(count(1000), "1,000");
-        assert_eq!(count(1_234_567), "1,234,567");
-        assert_eq!(counted(1, "block", "blocks"), "1 block");
-        assert_eq!(counted(0, "block", "blocks"), "0 blocks");
-    }
 
     /// Catches short programs shown as 0.000 s.
     #[test]

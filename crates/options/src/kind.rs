@@ -24,6 +24,8 @@ pub enum Kind {
         /// Most bytes.
         max: u64,
     },
+    /// Where a report goes: `off`, `exit`, or the path of a file, which has a slash.
+    Report,
     /// A span of time: milliseconds, or a number with a unit (`500ms`, `2s`, `5min`, `1h`).
     Duration {
         /// Fewest milliseconds.
@@ -39,7 +41,8 @@ pub enum Kind {
 pub enum Value<'a> {
     /// A word of a [`Kind::Choice`] or a [`Kind::Size`].
     Word(&'static str),
-    /// The path of a [`Kind::Directory`]; it may not exist. The text of a [`Kind::Prefault`] that has a pattern.
+    /// The path of a [`Kind::Directory`] or a [`Kind::Report`]; it may not exist. The text of a [`Kind::Prefault`] that
+    /// has a pattern.
     Path(&'a [u8]),
     /// The number of bytes of a [`Kind::Size`] or a [`Kind::Prefault`].
     Bytes(u64),
@@ -70,6 +73,12 @@ impl Kind {
                 let size = || read(text, BYTES).filter(|bytes| (1..=max).contains(bytes)).map(Value::Bytes);
                 word(PREFAULT, text).or(pattern).or_else(size)
             }
+            // Constants, as a list of words would be written at each start of a program (relocations).
+            Kind::Report => match text {
+                b"off" => Some(Value::Word("off")),
+                b"exit" => Some(Value::Word("exit")),
+                _ => (text.contains(&b'/') && !text.contains(&0)).then_some(Value::Path(text)),
+            },
             Kind::Duration { min, max } => {
                 let milliseconds = u32::try_from(read(text, MILLISECONDS)?).ok()?;
                 (min..=max).contains(&milliseconds).then_some(Value::Milliseconds(milliseconds))
@@ -95,7 +104,7 @@ impl Kind {
         let word = |words: &[&'static str], place: usize| words.get(place).map(|word| Value::Word(word));
         match *self {
             Kind::Choice(words) => word(words, usize::try_from(number).ok()?),
-            Kind::Directory | Kind::Prefault { .. } => None,
+            Kind::Directory | Kind::Prefault { .. } | Kind::Report => None,
             Kind::Size { words, .. } => {
                 let place = WORDS.iter().position(|n| *n == number);
                 place.and_then(|place| word(words, place)).or(Some(Value::Bytes(number)))
@@ -176,6 +185,9 @@ impl Display for Kind {
             Kind::Prefault { max } => {
                 let most = Value::Bytes(max);
                 return write!(f, "a size up to {most} (as 64M), all, {FILE}PATTERN or off");
+            }
+            Kind::Report => {
+                return f.write_str("exit, the path of a file with a slash in it (%p: the process), or off");
             }
             Kind::Duration { min, max } => {
                 let (min, max) = (Value::Milliseconds(min), Value::Milliseconds(max));

@@ -11,6 +11,7 @@
 //! | `pattern.rs` | which paths a pattern means |
 //! | `jemalloc.rs` | jemalloc's MALLOC_CONF, and what it sets |
 //! | `unknown.rs` | variables that begin like an option's, and are none |
+//! | `amount.rs` | how reports write bytes and counts |
 //! | `text.rs` | the messages about a value that is refused |
 //!
 //! An option `name` is set through the environment variable `NEAP_NAME` (upper case). Everything is pure, and nothing
@@ -18,6 +19,7 @@
 //! stored in.
 #![no_std]
 
+pub mod amount;
 pub mod environment;
 pub mod glibc;
 pub mod jemalloc;

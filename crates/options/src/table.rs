@@ -132,14 +132,14 @@ options! {
         kind: Kind::Choice(&["pass", "abort"]),
         default: "pass",
         kept: Some((Setting::ForeignAbort, "foreign")),
-    } "What free does with a block of another allocator: pass it on to the C library where it is plausibly one of its blocks, or abort."
+    } "What free does with a block of another allocator: pass it on if it may be a block of the C library, or abort."
     Purge("purge", "NEAP_PURGE") = ANY_TIME {
         // In the order of the core's `Purge`.
         kind: Kind::Choice(&["decay", "eager", "lazy", "never"]),
         default: "decay",
         kept: Some((Setting::Purge, "policy")),
         guides_purger: true,
-    } "When free memory goes back to the system: after purge_delay without use (decay), at once (eager), as decay, but the system takes it only when it is short of memory (lazy), or only when the program asks (never)."
+    } "When free memory goes back to the system: after purge_delay without use (decay); at once (eager); as decay, but the system takes it only when memory is short (lazy); or only when the program asks (never)."
     PurgeDelay("purge_delay", "NEAP_PURGE_DELAY") = ANY_TIME {
         kind: Kind::Duration { min: 0, max: HOUR },
         default: "500ms",
@@ -201,13 +201,13 @@ options! {
         kind: Kind::Choice(&["off", "on"]),
         default: "off",
         kept: Some((Setting::Harden, "harden")),
-    } "Makes errors on the heap harmless, or detects them, where that costs time: zeroed frees, random places, guard pages, no free lists."
+    } "Makes errors on the heap harmless, or detects them, at a cost in time: zeroed frees, random places, guard pages, no free lists."
     Huge("huge", "NEAP_HUGE") = ANY_TIME {
         // In the order of the core's `HugePages`.
         kind: Kind::Choice(&["off", "adaptive", "advised", "thp", "always", "hugetlb"]),
         default: "adaptive",
         kept: Some((Setting::Huge, "huge")),
-    } "Huge pages: none (off); where a program of 96 MiB or more grows and uses nearly all of the memory that it takes (adaptive); the same, and none that the kernel gives without being asked (advised); for large blocks, from 2 MiB on (thp); for all blocks (always); or from the kernel's pool of huge pages, for all blocks, as long as it has some (hugetlb)."
+    } "Huge pages: none (off); where a program of 96 MiB or more grows and uses nearly all memory that it takes (adaptive); as adaptive, but none that the kernel gives by itself (advised); for large blocks, from 2 MiB on (thp); for all blocks (always); for all blocks, from the kernel's pool while it lasts (hugetlb)."
     Sites("sites", "NEAP_SITES") = START {
         kind: Kind::Directory,
     } "Record where blocks are allocated, in a file for each process in this directory (slower; used by neap pagein --sites)."
@@ -240,12 +240,16 @@ options! {
     Prefault("prefault", "NEAP_PREFAULT") = START {
         kind: Kind::Prefault { max: ALL },
         default: "off",
-    } "Makes memory resident when the program starts, so that its first use is no page fault: that many bytes that malloc hands out first, all mappings of files, or those whose path the pattern means."
+    } "Makes memory resident when the program starts, so that its first use is no page fault: this many bytes of the heap, all mappings of files, or those whose path matches the pattern."
+    Stats("stats", "NEAP_STATS") = START {
+        kind: Kind::Report,
+        default: "off",
+    } "Reports what the process used and holds when it exits: on standard error (exit), or at the end of a file."
     Hugetlb("hugetlb", "NEAP_HUGETLB") = ANY_TIME {
         kind: Kind::Choice(&["fallback", "strict"]),
         default: "fallback",
         kept: Some((Setting::PoolOnly, "hugetlb")),
-    } "What huge=hugetlb does when the pool has no more: small pages, after one line on standard error (fallback), or allocations fail (strict)."
+    } "What huge=hugetlb does when the pool is empty: small pages, after one line on standard error (fallback), or allocations fail (strict)."
 }
 
 const _: () =
@@ -350,6 +354,7 @@ mod tests {
                 }
                 Kind::Directory => &[],
                 Kind::Prefault { .. } => crate::PREFAULT,
+                Kind::Report => &["off", "exit"],
             };
             for word in words {
                 // Signals have numbers in their names.

@@ -62,7 +62,9 @@ impl Display for Complaint<'_> {
         let default = if default.is_empty() { "none" } else { default };
         // Every path is valid. Whether a file can be made there shows when it is made.
         let wrong = match *kind {
-            Kind::Directory => "does not work: no file can be made there, or a filter of system calls is in the way",
+            Kind::Directory | Kind::Report if kind.parse(text).is_some() => {
+                "does not work: no file can be made there, or a filter of system calls is in the way"
+            }
             _ => "is invalid",
         };
         write!(f, "neap: {env}={} {wrong}; use {kind}; the default is used: {default}", Quoted(text))

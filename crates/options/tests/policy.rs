@@ -102,7 +102,7 @@ fn every_word_and_border_comes_back() {
             Kind::Choice(words) => (words, None),
             Kind::Size { words, min, max } => (words, Some([Value::Bytes(min), Value::Bytes(max)])),
             Kind::Duration { min, max } => (&[], Some([Value::Milliseconds(min), Value::Milliseconds(max)])),
-            Kind::Directory | Kind::Prefault { .. } => (&[], None),
+            Kind::Directory | Kind::Prefault { .. } | Kind::Report => (&[], None),
         };
         for value in words.iter().map(|word| Value::Word(word)).chain(numbers.into_iter().flatten()) {
             assert!(opt.store(&policy, value), "{}: {value:?}", opt.name);

@@ -77,6 +77,8 @@ proptest! {
                 (Some(Value::Path(path)), Kind::Prefault { .. }) => {
                     prop_assert!(path == &text[..] && text.starts_with(b"file:"));
                 }
+                (Some(Value::Word(word)), Kind::Report) => prop_assert!(["off", "exit"].contains(&word)),
+                (Some(Value::Path(path)), Kind::Report) => prop_assert!(path == &text[..] && text.contains(&b'/')),
                 (Some(Value::Bytes(n)), Kind::Prefault { max }) => prop_assert!(0 < n && n <= max),
                 (Some(Value::Milliseconds(n)), Kind::Duration { min, max }) => prop_assert!(min <= n && n <= max),
                 (Some(value), kind) => prop_assert!(false, "{:?} of {:?}", value, kind),

@@ -48,7 +48,7 @@ fn publish(page: &'static Counters) {
 }
 
 /// At the end of the process: makes its gauges as exact as its counts.
-pub extern "C" fn finish() {
+pub fn finish() {
     if NEAP.os.counters().is_some() {
         thread::in_call(|_| NEAP.publish());
     }

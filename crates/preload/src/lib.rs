@@ -12,9 +12,12 @@
 //! | `deepbind.rs` | which malloc a library has that is opened with RTLD_DEEPBIND |
 //! | `start.rs` | what happens when the library is loaded |
 //! | `counting.rs` | which file a process counts in (option `counters`) |
+//! | `exit_stats.rs` | what a process reports when it ends (option `stats`) |
 //! | `foreign.rs` | what happens to a block of another allocator |
 //! | `prefault.rs` | what is made resident when the program starts |
 //! | `signal.rs` | at which signal a profile is written |
+//! | `usage.rs` | what the kernel counted for the process |
+//! | `line.rs` | how messages are written |
 //! | `lookup.rs` | how functions of other objects are found |
 //! | `older.rs` | which functions older C libraries have elsewhere, or lack |
 //!
@@ -30,14 +33,17 @@ mod counting;
 mod cxx;
 mod deepbind;
 mod dlsym;
+mod exit_stats;
 mod foreign;
 mod glibc;
+mod line;
 mod lookup;
 mod older;
 mod prefault;
 mod ranges;
 mod signal;
 mod start;
+mod usage;
 
 #[cfg(not(test))]
 #[panic_handler]

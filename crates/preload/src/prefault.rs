@@ -1,12 +1,10 @@
 //! Option `prefault`: makes memory resident when the program starts: free memory of the allocator, or mappings of files.
 //! The dynamic linker has mapped the program and its libraries by then.
 
-use crate::foreign;
+use crate::{foreign, usage};
 use core::fmt::Write;
-use core::mem::MaybeUninit;
 use neap_core::text::Text;
 use neap_options::{FILE, Id, Value, pattern};
-use neap_ranges::kernel;
 use neap_ranges::populate::{Access, populate};
 use neap_sys::global::{self, NEAP};
 use neap_sys::lines::Lines;
@@ -87,12 +85,6 @@ fn mapping(line: &[u8], wanted: &dyn Fn(&[u8]) -> bool) -> Option<(usize, usize)
 
 /// The page faults of this thread so far.
 fn faults() -> u64 {
-    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-    let to = usage.as_mut_ptr().expose_provenance();
-    // SAFETY: the buffer has room for the structure, of which zero is a value.
-    let usage = unsafe {
-        let _ = kernel::syscall(libc::SYS_getrusage, [libc::RUSAGE_THREAD as usize, to, 0, 0, 0, 0]);
-        usage.assume_init()
-    };
+    let usage = usage::of(libc::RUSAGE_THREAD);
     u64::try_from(usage.ru_minflt + usage.ru_majflt).unwrap_or(0)
 }

@@ -1,14 +1,13 @@
 //! What the library does when it is loaded: it reads options and glibc's controls from the environment. The dynamic
 //! linker and other libraries call malloc earlier, so malloc works before that, with the defaults.
 
-use crate::{c, calls, counting, foreign, prefault, signal};
+use crate::line::say;
+use crate::{c, calls, counting, exit_stats, foreign, prefault, signal};
 use core::ffi::{CStr, c_char, c_int};
-use core::fmt::{Display, Write};
 use neap_control::options::{self, Process, SAVED};
-use neap_core::text::Text;
 use neap_options::glibc::{By, Effect, Target};
 use neap_options::unknown::{self, Unknown};
-use neap_options::{Complaint, Id, Opt, Origin, Value, environment};
+use neap_options::{Id, Opt, Origin, Value, environment};
 use neap_sys::guards::{self, Mode};
 use neap_sys::{call, musl, pressure, profile, thread, watch};
 
@@ -20,7 +19,12 @@ static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) =
 /// The C library calls these when the process ends, unless by `_exit` or a signal.
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = counting::finish;
+static END: extern "C" fn() = end;
+
+extern "C" fn end() {
+    counting::finish();
+    exit_stats::finish();
+}
 
 extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     if calls::sees_filters() {
@@ -178,6 +182,13 @@ impl Target for Start {
                 self.guards_interval = bytes;
                 options::note_origin(id, by.origin);
             }
+            (Id::Stats, _) => {
+                // SAFETY: the constructor runs once, before main.
+                if !unsafe { exit_stats::start(value) } {
+                    return complain(id.option(), self.environment.path(id).to_bytes());
+                }
+                options::note_origin(id, by.origin);
+            }
             (Id::Prefault, _) => {
                 let text = self.environment.path(id).to_bytes();
                 // SAFETY: the constructor runs once, before main.
@@ -248,12 +259,4 @@ impl Start {
 /// Writes to standard error that a value is invalid.
 fn complain(option: &Opt, text: &[u8]) {
     say(&option.complaint(text));
-}
-
-/// Writes a line to standard error.
-fn say(message: &dyn Display) {
-    let mut line = Text::<{ Complaint::BYTES + 2 }>::new();
-    // A part that does not fit is left out. If the line cannot be written, nothing else can be done.
-    let _ = writeln!(line, "{message}");
-    call::write(libc::STDERR_FILENO, line.bytes());
 }

@@ -203,6 +203,8 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("NEAP_GUARDS", &["on", "report"]),
     ("NEAP_GUARDS_INTERVAL", &["1", "4K", "64K"]),
     ("NEAP_PREFAULT", &["8M", "all", "file:lib*"]),
+    // On standard error it would count as a complaint.
+    ("NEAP_STATS", &["/dev/null"]),
     ("MALLOC_PERTURB_", &["165"]),
     ("MALLOC_TRIM_THRESHOLD_", &["131072"]),
     ("MALLOC_MMAP_THRESHOLD_", &["131072"]),
