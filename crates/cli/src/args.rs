@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::lab::args::LabArgs;
 use crate::options::OptionsArgs;
@@ -13,8 +13,6 @@ use neap_advise::args::AdviseArgs;
 use neap_exporter::args::ExporterArgs;
 use neap_huge::args::HugeArgs;
 use neap_launch::VERSION;
-use neap_launch::error::Error;
-use neap_launch::sys::print;
 use neap_order::args::OrderArgs;
 use neap_pagein::args::PageinArgs;
 use neap_top::args::TopArgs;
@@ -88,16 +86,10 @@ pub enum Command {
     },
 }
 
-/// Prints a completion script.
-pub fn completions(shell: clap_complete::Shell) -> Result<u8, Error> {
-    let mut text = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "neap", &mut text);
-    print(&text)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::CommandFactory;
     use neap_pagein::args::PageinAction;
     use std::ffi::OsString;
 

@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), no_main)]
 
 mod args;
+mod completions;
 #[cfg(test)]
 mod documents;
 mod lab;
@@ -15,7 +16,8 @@ use std::ffi::{OsString, c_char, c_int};
 use std::io::{ErrorKind, Write};
 use std::process::exit;
 
-use clap::Parser;
+use clap::FromArgMatches;
+use clap::error::{ContextKind, ContextValue};
 use neap_launch::error::{Error, FAILED, cannot_print};
 use neap_launch::sys;
 use neap_pagein::args::PageinArgs;
@@ -41,6 +43,9 @@ extern "C" fn main(_argc: c_int, _argv: *const *const c_char) -> c_int {
 
 /// Runs the command in `arguments`; the result is neap's exit status.
 fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
+    if completions::answered(&arguments)? {
+        return Ok(0);
+    }
     if let Some(run) = RunArgs::without_options(&arguments) {
         return run::run(run);
     }
@@ -51,11 +56,12 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     let help_of_help =
         matches!(&arguments[..], [_, help, option] if help == "help" && (option == "--help" || option == "-h"));
     let arguments = if help_of_help { arguments[..2].to_vec() } else { arguments };
-    let cli = match Cli::try_parse_from(arguments) {
+    let parsed = completions::definition().try_get_matches_from(arguments);
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(message) if message.use_stderr() => {
             // As neap's own errors: they begin with its name.
-            let text = message.to_string();
+            let text = with_nearest(message).to_string();
             let text = text.strip_prefix("error:").map_or(text.clone(), |rest| format!("neap:{rest}"));
             let _ = std::io::stderr().write_all(text.as_bytes());
             return Ok(FAILED);
@@ -82,10 +88,25 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
         Command::Order(order) => neap_order::run(order),
         Command::Lab(lab) => lab::run(lab),
         Command::Options(list) => options::list(list.json, list.pid),
-        Command::Completions { shell } => args::completions(shell),
+        Command::Completions { shell } => completions::script(shell),
         Command::Man { command, dir } => match dir {
             Some(dir) => man::write(&dir),
             None => man::show(command.as_deref()),
         },
     }
+}
+
+/// Adds the nearest command to the error for a mistyped one, where the parser found none: it takes `rnu` for something
+/// else than `run`.
+fn with_nearest(mut message: clap::Error) -> clap::Error {
+    let found = message.get(ContextKind::SuggestedSubcommand).is_some();
+    if let Some(ContextValue::String(name)) = message.get(ContextKind::InvalidSubcommand).cloned().filter(|_| !found) {
+        let command = completions::definition();
+        let names = command.get_subcommands().map(clap::Command::get_name);
+        if let Some(nearest) = neap_options::unknown::nearest(name, names) {
+            let nearest = ContextValue::Strings(vec![nearest.to_owned()]);
+            message.insert(ContextKind::SuggestedSubcommand, nearest);
+        }
+    }
+    message
 }

@@ -10,6 +10,7 @@ use crate::options;
 use crate::run::args::RUN_EXAMPLES;
 use neap_launch::error::Error;
 use neap_launch::sys::print;
+use neap_options::unknown::did_you_mean;
 
 /// Prints the page of neap, followed by a section for each command, or the page of one command.
 pub fn show(name: Option<&str>) -> Result<u8, Error> {
@@ -19,7 +20,9 @@ pub fn show(name: Option<&str>) -> Result<u8, Error> {
     };
     let command = all.find_subcommand(name).ok_or_else(|| {
         let names: Vec<_> = all.get_subcommands().map(clap::Command::get_name).collect();
-        Error::failed(format!("there is no command `{name}`")).remedy(format!("commands: {}", names.join(", ")))
+        let meant = did_you_mean(name, names.iter().copied());
+        Error::failed(format!("there is no command `{name}`"))
+            .remedy(format!("{meant}the commands are {}", names.join(", ")))
     })?;
     print(sections(command).as_bytes())
 }

@@ -7,12 +7,13 @@ use std::path::Path;
 
 use clap::Args;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
+use neap_options::unknown::{Unknown, did_you_mean};
 use neap_options::{Id, Kind, Opt, PREFAULT, TABLE};
 use serde::Serialize;
 
 use crate::values::{self, Now};
 use neap_launch::Setting;
-use neap_launch::error::Error;
+use neap_launch::error::{Error, tell};
 use neap_launch::sys;
 
 /// Arguments of `neap options`.
@@ -32,6 +33,9 @@ pub struct OptionsArgs {
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
 }
+
+/// The words of a [`Kind::Report`].
+const REPORT: &[&str] = &["off", "exit"];
 
 /// The parser of `--set`: checks, and tells shell completions what may be written.
 #[derive(Clone, Debug)]
@@ -55,15 +59,20 @@ impl TypedValueParser for SettingParser {
     }
 }
 
+/// The words that the option accepts.
+fn words_of(opt: &Opt) -> &'static [&'static str] {
+    match opt.kind {
+        Kind::Choice(words) | Kind::Size { words, .. } => words,
+        Kind::Directory | Kind::Duration { .. } => &[],
+        Kind::Prefault { .. } => PREFAULT,
+        Kind::Report => REPORT,
+    }
+}
+
 /// `name=word` for each word that the option accepts, and `name=` where the rest is the user's.
 fn suggestions(opt: &Opt) -> Vec<String> {
-    let (words, open): (&[&str], _) = match opt.kind {
-        Kind::Choice(words) => (words, false),
-        Kind::Size { words, .. } => (words, true),
-        Kind::Directory | Kind::Duration { .. } => (&[], true),
-        Kind::Prefault { .. } => (PREFAULT, true),
-    };
-    let words = words.iter().map(|word| format!("{}={word}", opt.name));
+    let open = !matches!(opt.kind, Kind::Choice(_));
+    let words = words_of(opt).iter().map(|word| format!("{}={word}", opt.name));
     words.chain(open.then(|| format!("{}=", opt.name))).collect()
 }
 
@@ -77,9 +86,15 @@ pub fn parse_setting(text: &str) -> Result<Setting, String> {
     let (name, value) = text.split_once('=').ok_or_else(|| "expected NAME=VALUE".to_owned())?;
     let opt = Opt::by_name(name).ok_or_else(|| {
         let names: Vec<_> = TABLE.iter().map(|opt| opt.name).collect();
-        format!("there is no option `{name}`; the options are {}", names.join(", "))
+        let meant = did_you_mean(name, names.iter().copied());
+        format!("there is no option `{name}`; {meant}the options are {}", names.join(", "))
     })?;
-    let value = check(opt, value).ok_or_else(|| opt.refusal(value.as_bytes()).to_string())?;
+    let value = check(opt, value).ok_or_else(|| {
+        let words = words_of(opt).iter().filter(|word| !word.is_empty());
+        let meant = did_you_mean(value, words.copied()).to_string();
+        let meant = if meant.is_empty() { meant } else { format!("; {}", meant.trim_end()) };
+        format!("{}{meant}", opt.refusal(value.as_bytes()))
+    })?;
     Ok(Setting { name: opt.name, env: opt.env, value })
 }
 
@@ -108,6 +123,8 @@ struct Entry {
     start_only: bool,
     value: String,
     origin: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    invalid: Option<String>,
 }
 
 /// What a size or a duration may be.
@@ -126,6 +143,7 @@ impl Entry {
             Kind::Choice(words) => ("choice", Some(words), None),
             Kind::Directory => ("directory", None, None),
             Kind::Prefault { .. } => ("prefault", Some(PREFAULT), None),
+            Kind::Report => ("report", Some(REPORT), None),
             Kind::Size { words, min, max } => {
                 ("size", None, Some(Range { unit: "bytes", minimum: min, maximum: max, words }))
             }
@@ -135,8 +153,8 @@ impl Entry {
             }
         };
         let Opt { name, env, default, start_only, .. } = *opt;
-        let (value, origin) = (now.value.clone(), now.origin.name());
-        Self { name, env, kind, values, range, default, doc: opt.doc(), start_only, value, origin }
+        let (value, origin, invalid) = (now.value.clone(), now.origin.name(), now.invalid.clone());
+        Self { name, env, kind, values, range, default, doc: opt.doc(), start_only, value, origin, invalid }
     }
 }
 
@@ -144,7 +162,12 @@ impl Entry {
 pub fn list(json: bool, pid: Option<u32>) -> Result<u8, Error> {
     let now = match pid {
         Some(pid) => values::of_process(pid)?,
-        None => values::from_environment(|name| std::env::var_os(name)),
+        None => {
+            // As programs report them when they start.
+            let names = std::env::vars_os().map(|(name, _)| name.into_encoded_bytes());
+            names.filter_map(|name| Unknown::of(&name).map(|line| line.to_string())).for_each(tell);
+            values::from_environment(|name| std::env::var_os(name))
+        }
     };
     let text = if json {
         let entries: Vec<Entry> = TABLE.iter().zip(&now).map(|(opt, now)| Entry::new(opt, now)).collect();
@@ -173,7 +196,9 @@ pub fn table_text(colour: bool, now: Option<&[Now]>) -> String {
         if let Some(now) = now.and_then(|now| now.get(i)) {
             let value = if now.value.is_empty() { "not set" } else { &now.value };
             let by = now.variable.map_or_else(String::new, |variable| format!(": {variable}"));
-            text.push_str(&format!("    value        {value} ({}{by})\n", now.origin));
+            let env = opt.env;
+            let invalid = now.invalid.as_ref().map_or_else(String::new, |text| format!("; {env}={text} is invalid"));
+            text.push_str(&format!("    value        {value} ({}{by}{invalid})\n", now.origin));
         }
     }
     text

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use neap_counters::Gauges;
 use neap_options::environment;
 use neap_options::glibc::{By, Effect, Saved, Target};
-use neap_options::{Id, Opt, Origin, TABLE, Value};
+use neap_options::{Id, Kind, Opt, Origin, TABLE, Value};
 
 use neap_launch::error::Error;
 
@@ -19,11 +19,18 @@ pub struct Now {
     pub origin: Origin,
     /// The variable, where one did.
     pub variable: Option<&'static str>,
+    /// The value of the option's own variable, where the option does not accept it.
+    pub invalid: Option<String>,
 }
 
 /// The values with which a program would start in an environment, in the order of the table.
 pub fn from_environment(get: impl Fn(&str) -> Option<OsString>) -> Vec<Now> {
-    let default = |opt: &Opt| Now { value: opt.default.to_owned(), origin: Origin::Default, variable: None };
+    let default = |opt: &Opt| Now {
+        value: opt.default.to_owned(),
+        origin: Origin::Default,
+        variable: None,
+        invalid: get(opt.env).and_then(|text| invalid(opt, text.as_encoded_bytes())),
+    };
     let mut values = Values(TABLE.iter().map(default).collect());
     let variable = |name: &str| get(name).map(OsString::into_vec);
     environment::read(variable, &Saved::new(), &mut values, |_| {});
@@ -40,7 +47,8 @@ impl Target for Values {
     }
 
     fn set(&mut self, id: Id, value: Value<'_>, By { origin, variable }: By) {
-        self.0[id as usize] = Now { value: value.to_string(), origin, variable };
+        let now = &mut self.0[id as usize];
+        (now.value, now.origin, now.variable) = (value.to_string(), origin, variable);
     }
 
     fn act(&mut self, _: Effect) {}
@@ -48,8 +56,13 @@ impl Target for Values {
 
 /// The values in process `pid`, as its counters page tells them.
 pub fn of_process(pid: u32) -> Result<Vec<Now>, Error> {
-    let snapshot =
-        neap_observe::read(pid).map_err(|e| Error::failed(format!("cannot read the options of process {pid}: {e}")))?;
+    let snapshot = neap_observe::read(pid).map_err(|error| {
+        let made = Error::failed(format!("cannot read the options of process {pid}: {error}"));
+        match error {
+            neap_observe::Error::Denied => made.remedy("run neap as its user, or as root"),
+            _ => made,
+        }
+    })?;
     if snapshot.version < neap_counters::VERSION {
         return Err(Error::failed(format!("process {pid} runs on an older neap, which does not show its options")));
     }
@@ -67,8 +80,14 @@ fn of_gauges(g: &Gauges, counters: &str) -> Vec<Now> {
         (None, id) if Origin::of(g.origins, id as usize) != Origin::Default => "set".to_owned(),
         (None, _) => opt.default.to_owned(),
     };
-    let now = |(i, opt)| Now { value: value(opt), origin: Origin::of(g.origins, i), variable: None };
+    let now = |(i, opt)| Now { value: value(opt), origin: Origin::of(g.origins, i), variable: None, invalid: None };
     TABLE.iter().enumerate().map(now).collect()
+}
+
+/// The text, on one line, if the option does not accept it. An empty path counts as not set.
+fn invalid(opt: &Opt, text: &[u8]) -> Option<String> {
+    let good = opt.parse(text).is_some() || text.is_empty() && opt.kind == Kind::Directory;
+    (!good).then(|| String::from_utf8_lossy(text).escape_debug().to_string())
 }
 
 /// Whether two values mean the same to an option: `65536` is `64K`.

@@ -170,3 +170,56 @@ fn help_has_help() {
     assert_eq!(output.status.code(), Some(0), "{}", stderr(&output));
     assert!(stdout(&output).contains("Usage: neap <COMMAND>"), "{}", stdout(&output));
 }
+
+/// Catches a typo without the word that was meant.
+#[test]
+fn typos_are_named_with_what_was_meant() {
+    let neap = Neap::new();
+    for (line, wanted) in [
+        (&["rnu", "--", "true"][..], "a similar subcommand exists: 'run'"),
+        (&["run", "--sumary", "--", "true"], "a similar argument exists: '--summary'"),
+        (&["run", "--set", "purg=eager", "--", "true"], "there is no option `purg`; did you mean `purge`?"),
+        (&["run", "--set", "purge=eagr", "--", "true"], "not `eagr`; did you mean `eager`?"),
+        (&["pagein", "--format", "tabel", "--", "true"], "did you mean `table`?"),
+        (&["profile", "--heap", "--format", "ppof", "--", "true"], "did you mean `pprof`?"),
+        (&["lab", "run", "caloc"], "did you mean `calloc`? the experiments are "),
+        (&["lab", "run", "calloc", "--allocators", "jemaloc"], "did you mean `jemalloc`? the allocators are "),
+        (&["lab", "peers", "build", "--only", "rpmaloc"], "did you mean `rpmalloc`? the peers are "),
+        (&["man", "rnu"], "did you mean `run`? the commands are "),
+        (&["completions", "bsh"], "a similar value exists: 'bash'"),
+    ] {
+        assert_refused(&neap.output(line), 125, &[wanted]);
+    }
+}
+
+/// Catches the parser's own words for a number, which say nothing of processes.
+#[test]
+fn a_pid_that_is_none_is_named() {
+    let neap = Neap::new();
+    for line in [&["pagein", "--pid", "abc"][..], &["options", "--pid", "abc"], &["profile", "--heap", "--pid", "-"]] {
+        assert_refused(&neap.output(line), 125, &["'--pid <PID>': a PID is a number, as `neap top`"]);
+    }
+    assert_refused(&neap.output(["stats", "python3"]), 125, &["'<PID>': a PID is a number, as `neap top`"]);
+    let words = ["a PID is a number", "to start a command, write -- in front of it: -- python3"];
+    assert_refused(&neap.output(["why", "python3"]), 125, &words);
+}
+
+/// Catches a missing interpreter without the script that names it.
+#[test]
+fn a_script_is_named_with_its_missing_interpreter() {
+    let neap = Neap::new();
+    for (first, words) in [
+        ("#!/no/such/perl", ["script: its interpreter /no/such/perl: ", "hint: correct the first line"]),
+        (
+            "#!/usr/bin/env no-such-perl",
+            ["script: its interpreter no-such-perl is not found in PATH", "hint: install no-s"],
+        ),
+    ] {
+        let script = neap.file("script", format!("{first}\nexit 0\n"), 0o755);
+        // The others start env, which is there, and says that itself.
+        let forms = [&["run", "--"][..], &["run", "--summary", "--"], &["why", "--"], &["pagein", "-o", "-", "--"]];
+        for form in &forms[..if first.contains("env") { 2 } else { 4 }] {
+            assert_refused(&neap.command(*form).arg(&script).output().expect("neap starts"), 127, &words);
+        }
+    }
+}

@@ -87,3 +87,27 @@ fn of_the_environment() {
     }
     assert!(stdout(&neap.output(["man"])).contains(".SH OPTIONS OF NEAP"));
 }
+
+/// Catches a bad value that is shown as if it had not been set, and a misspelt variable that is not.
+#[test]
+fn bad_values_are_shown_as_such() {
+    let neap = Neap::new();
+    let with = |command: &mut std::process::Command| {
+        command
+            .env("NEAP_PURGE", "eagr")
+            .env("NEAP_LIMT", "1G")
+            .env("NEAP_ZERO", "always")
+            .output()
+            .expect("neap starts")
+    };
+    let output = with(&mut neap.command(["options"]));
+    let text = stdout(&output);
+    assert!(text.contains("    value        decay (default; NEAP_PURGE=eagr is invalid)\n"), "{text}");
+    assert!(text.contains("    value        always (environment: NEAP_ZERO)\n"), "{text}");
+    assert_eq!(common::stderr(&output), "neap: NEAP_LIMT is no option; did you mean NEAP_LIMIT?\n");
+    let json: Value = serde_json::from_str(&stdout(&with(&mut neap.command(["options", "--json"])))).expect("JSON");
+    let option =
+        |name: &str| json["options"].as_array().expect("a list").iter().find(|one| one["name"] == name).cloned();
+    assert_eq!(option("purge").expect("an option")["invalid"], "eagr");
+    assert_eq!(option("zero").expect("an option").get("invalid"), None);
+}

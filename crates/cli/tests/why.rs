@@ -234,7 +234,7 @@ fn memory_that_an_allocator_names_is_its() {
     let report = why(&neap, region.pid);
     assert!(of(&report, "heap") >= 32 * MIB, "{report:#}");
     assert!(report["allocators"].as_array().is_some_and(|names| names.contains(&"tcmalloc".into())), "{report:#}");
-    assert!(report["notes"].to_string().contains("not told apart"), "{report:#}");
+    assert!(report["notes"].to_string().contains("not distinguished"), "{report:#}");
 }
 
 /// Buffers of Java outside its heap.
@@ -318,7 +318,7 @@ fn check_several(neap: &Neap, mut command: Command, first: &str, libraries: &[(&
     }
 }
 
-/// Catches allocators that are not told apart in one process, and live memory of one that is another's.
+/// Catches allocators that are not distinguished in one process, and live memory of one that is another's.
 #[test]
 fn several_allocators_are_told_apart() {
     let neap = Neap::new();

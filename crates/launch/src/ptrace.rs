@@ -132,7 +132,7 @@ pub fn next(tid: Option<pid_t>, block: bool) -> io::Result<Option<Happened>> {
     }
 }
 
-/// For a process that is traced only for its exit (`PTRACE_O_TRACEEXIT`): what `wait4` would tell of it next, if it told
+/// For a process that is traced only for its exit (`PTRACE_O_TRACEEXIT`): what `wait4` would report of it next, if
 /// anything. `at_exit` is called while the process is stopped, about to exit, with all its memory still there.
 pub fn next_status(pid: pid_t, mut at_exit: impl FnMut(pid_t)) -> io::Result<Option<(c_int, libc::rusage)>> {
     while let Some(happened) = next(Some(pid), false)? {

@@ -11,7 +11,7 @@ use object::ReadCache;
 
 use crate::elf::{self, Loadable, Refusal};
 use crate::environment::{LD_PRELOAD, preload_entries};
-use crate::error::{Error, system_message};
+use crate::error::{Error, NOT_FOUND, system_message};
 use crate::sanitizer::Sanitizer;
 use crate::sys::{self, Identity};
 
@@ -164,7 +164,7 @@ fn follow(path: &Path, judge: impl Fn(&Path, &File) -> Result<(), Error>) -> Res
                 if let Ok(file) = File::open(&script.interpreter) {
                     judge(&script.interpreter, &file)?;
                 }
-                resolve(&command)?
+                resolve(&command).map_err(|error| named_by_env(&path, &command, error))?
             }
             None => script.interpreter,
         };
@@ -188,6 +188,16 @@ fn script_error(script: &Path, interpreter: &Path, error: &io::Error) -> Error {
         _ => Error::cannot_run(cause),
     }
     .remedy("correct the first line of the script")
+}
+
+/// The error for an interpreter that `env` does not find: it names the script too.
+fn named_by_env(script: &Path, command: &OsStr, error: Error) -> Error {
+    if error.status() != NOT_FOUND {
+        return error;
+    }
+    let (script, command) = (script.display(), command.display());
+    Error::not_found(format!("cannot run {script}: its interpreter {command} is not found in PATH"))
+        .remedy(format!("install {command}, or correct the first line of the script"))
 }
 
 /// The error for a missing dynamic linker.

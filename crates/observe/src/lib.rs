@@ -44,7 +44,7 @@ impl fmt::Display for Error {
         match self {
             Error::NoProcess => f.write_str("no such process"),
             Error::NoPage => f.write_str("no counters page: it does not run on neap, or uses little memory"),
-            Error::Denied => f.write_str("no permission to read the process: run neap as its user, or as root"),
+            Error::Denied => f.write_str("no permission to read the process"),
             Error::Version(v) => write!(f, "its counters have version {}.{}, unknown here", v >> 16, v & 0xffff),
             Error::Io(e) => e.fmt(f),
         }

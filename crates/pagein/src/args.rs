@@ -7,6 +7,7 @@ use std::time::Duration;
 use clap::{Args, FromArgMatches, Subcommand};
 use neap_launch::units::parse_duration;
 use neap_options::Id;
+use neap_options::unknown::did_you_mean;
 use neap_trace::format::Format;
 
 use super::perf::{Callgraph, Detail};
@@ -84,7 +85,7 @@ pub struct PageinArgs {
     #[arg(long, value_name = "DETAIL")]
     pub detail: Option<Detail>,
 
-    /// Turn fault-around off for the program's files, so that each page of them that it touches is a fault of its own
+    /// Turn off fault-around for the program's files: each page that it touches is one fault
     #[arg(long, conflicts_with = "pid")]
     pub exact: bool,
 
@@ -104,11 +105,11 @@ pub struct PageinArgs {
     )]
     pub sites: Option<u64>,
 
-    /// Trace a process that runs already, and all that it has made
+    /// Trace a running process and its descendants
     #[arg(long, value_name = "PID")]
     pub pid: Option<u32>,
 
-    /// Stop after that time (10s, 500ms, 2min); a program that neap started is ended with SIGTERM
+    /// Stop after this time (10s, 500ms, 2min); a program that neap started gets SIGTERM
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 
@@ -201,6 +202,6 @@ fn parse_interval(text: &str) -> Result<u64, String> {
 fn parse_format(text: &str) -> Result<&'static Format, String> {
     Format::from_name(text).ok_or_else(|| {
         let names: Vec<&str> = neap_trace::format::FORMATS.iter().map(|format| format.name).collect();
-        format!("the formats are {}", names.join(", "))
+        format!("{}the formats are {}", did_you_mean(text, names.iter().copied()), names.join(", "))
     })
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use neap_launch::units::parse_duration;
+use neap_options::unknown::did_you_mean;
 use neap_options::{Id, Value};
 use neap_profile::View;
 use neap_profile::format::{FORMATS, Format};
@@ -70,11 +71,11 @@ pub struct ProfileArgs {
     #[command(flatten)]
     pub written: Written,
 
-    /// Profile a process that runs already
+    /// Profile a running process
     #[arg(long, value_name = "PID", conflicts_with = "command")]
     pub pid: Option<u32>,
 
-    /// With --pid: stop after that time (10s, 500ms, 2min)
+    /// With --pid: stop after this time (10s, 500ms, 2min)
     #[arg(long, value_name = "TIME", requires = "pid", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 
@@ -229,7 +230,7 @@ fn long_help() -> String {
 fn parse_format(text: &str) -> Result<&'static Format, String> {
     Format::from_name(text).ok_or_else(|| {
         let names: Vec<&str> = FORMATS.iter().map(|format| format.name).collect();
-        format!("the formats are {}", names.join(", "))
+        format!("{}the formats are {}", did_you_mean(text, names.iter().copied()), names.join(", "))
     })
 }
 

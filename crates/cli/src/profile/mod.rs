@@ -28,6 +28,7 @@ pub fn run(args: ProfileArgs) -> Result<u8, Error> {
     match args.views.chosen() {
         Some(View::Time) => time::run(&args),
         Some(view @ (View::Heap | View::Allocs | View::Pinned)) => heap::run(&args, view),
-        None => Err(Error::failed("no view is given").remedy("neap profile --heap -- PROGRAM")),
+        None => Err(Error::failed("what to profile is missing: --heap, --allocs, --pinned or --time")
+            .remedy("neap profile --heap -- PROGRAM")),
     }
 }

@@ -47,7 +47,7 @@ pub struct RunArgs {
     #[arg(long = "set", value_name = "NAME=VALUE", value_parser = SettingParser, hide_possible_values = true)]
     pub settings: Vec<Setting>,
 
-    /// Make memory resident at the start: SIZE of malloc's, `all` mapped files, or those that PATTERN means (`*`, `?`)
+    /// Make memory resident at the start: SIZE of the heap, `all` mapped files, or those that match PATTERN (`*`, `?`)
     #[arg(long, value_name = "SIZE|all|file:PATTERN", value_parser = parse_prefault)]
     pub prefault: Option<Setting>,
 
