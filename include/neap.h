@@ -131,16 +131,16 @@ void neap_thread_idle(void);
 
 /* ---- Samples ------------------------------------------------------------------------------------------------------
  *
- * A hook is told of some blocks, chosen so that they stand for all: each byte that a thread asks for starts a sample with
- * the same chance, one in `interval` (a Poisson process). A block of `s` bytes is a sample with the probability
+ * A hook is called for some blocks, chosen so that they stand for all: each byte that a thread asks for starts a sample
+ * with the same chance, one in `interval` (a Poisson process). A block of `s` bytes is a sample with the probability
  * p = 1 - exp(-s / interval), and its weight is s / p: the sum of weights is on average the bytes that were asked for,
- * and weight / requested is the number of blocks that it stands for. When a sample is freed, the hook is told again; a
- * profile of what is live takes the first event out then. realloc of a sample to another size is a new block and the end
+ * and weight / requested is the number of blocks that it stands for. When a sample is freed, the hook is called again;
+ * a profile of what is live takes the first event out then. realloc of a sample to another size is a new block and the end
  * of the old one.
  *
  * The hook runs in the thread that allocates or frees, outside of all locks of neap's. It may allocate and free; what it
- * allocates is not sampled, and of samples that are freed in a hook no hook is told. It must not throw, and must not take
- * a lock that the program holds while it allocates. errno is kept for it.
+ * allocates is not sampled, and for samples that are freed in a hook no hook is called. It must not throw, and must not
+ * take a lock that the program holds while it allocates. errno is kept for it.
  *
  * Cost: without a hook none. With one each malloc takes its slow path (some 120 instructions more); free keeps its fast
  * one. A sample has an OS page of its own while it lives, and 64 KiB of addresses, unless it is guarded. Blocks beyond 62 GiB, and those of threads
@@ -161,7 +161,7 @@ struct neap_sample {
 
 typedef void (*neap_hook)(const struct neap_sample *sample, void *context);
 
-/* From now on `hook` is told of samples that are `interval` bytes apart on average (0 counts as 1: every block). It
+/* From now on `hook` is called for samples that are `interval` bytes apart on average (0 counts as 1: every block). It
  * takes the place of the one before; NULL ends sampling. A thread that is in a call at that moment follows soon after,
  * and may still call the old hook. */
 int neap_sample(neap_hook hook, void *context, size_t interval);

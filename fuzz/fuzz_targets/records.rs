@@ -11,9 +11,9 @@ use neap_trace::perf::record::Decoder;
 use neap_trace::track::{Tracker, World};
 use neap_trace::Recorded;
 
-struct Nobody;
+struct Nothing;
 
-impl World for Nobody {
+impl World for Nothing {
     fn maps(&mut self, _pid: u32) -> Option<Vec<u8>> {
         None
     }
@@ -36,7 +36,7 @@ fuzz_target!(|bytes: &[u8]| {
             order.push(record);
         }
     }
-    order.finish(|record| tracker.record(&record, &mut Nobody, &mut |fault| trace.faults.push(fault)));
+    order.finish(|record| tracker.record(&record, &mut Nothing, &mut |fault| trace.faults.push(fault)));
     tracker.finish(&mut |fault| trace.faults.push(fault));
     assert!(trace.faults.iter().zip(1..).all(|(fault, number)| fault.number == number));
     trace.tables = tracker.into_tables().0;

@@ -51,7 +51,7 @@ pub struct Args {
     /// Leave out tests that take more processor seconds than this without a mutant
     #[arg(long, value_name = "SECONDS")]
     longest: Option<f64>,
-    /// End after so many minutes: mutants run in an order at random, so those that did are a sample
+    /// Limit in minutes; mutants run in random order, so those that ran are a sample
     #[arg(long, value_name = "MINUTES")]
     minutes: Option<f64>,
     /// Mutants that run at a time [default: processors]

@@ -39,7 +39,7 @@ kinds! {
     HeapFragmentation = "heap-fragmentation", "fragmentation";
     /// Headers of blocks, records, tables of an allocator.
     HeapMetadata = "heap-metadata", "heap metadata";
-    /// Memory of an allocator of which live and free cannot be told apart.
+    /// Memory of an allocator of which live and free cannot be distinguished.
     Heap = "heap", "heap, not split";
     /// Memory of a runtime with its own allocator or collector: JVM, V8, CPython, Go, Ruby, PHP, .NET.
     RuntimeHeap = "runtime-heap", "runtime heap";
@@ -213,7 +213,7 @@ pub struct HeapFigures {
     pub pinned_bytes: u64,
     /// That block's own bytes.
     pub pin_bytes: u64,
-    /// Bytes that could not be told.
+    /// Bytes of which it is not known.
     pub unsure_bytes: u64,
 }
 

@@ -70,7 +70,8 @@ fn allocators(seen: &Seen) -> Vec<String> {
 /// What the reader said, and which allocators were not walked.
 fn notes(seen: &Seen) -> Vec<String> {
     let not_walked = owner::not_walked(seen).into_iter().map(|(name, is_named)| {
-        let counts = if is_named { "live and free are not told apart" } else { "its memory counts as without a name" };
+        let counts =
+            if is_named { "live and free are not distinguished" } else { "its memory counts as without a name" };
         format!("{name}: the structures of this version are not known, so {counts}")
     });
     let in_heaps = (seen.stacks_in_heaps > 0)
@@ -288,7 +289,7 @@ fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Clai
     }
     let used: u64 = seen.stacks.iter().map(|of| of.used).sum();
     let below: u64 = seen.stacks.iter().map(|of| of.below).sum();
-    let mut told = false;
+    let mut noted = false;
     for account in accounts {
         let claim = claims.iter().find(|claim| claim.owner == account.owner && claim.note.is_some());
         account.note = match account.kind {
@@ -298,8 +299,8 @@ fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Clai
                     .map(|runtime| format!("more: {}", runtime.command.replace("PID", &seen.pid.to_string())));
                 claim.and_then(|claim| claim.note.clone()).into_iter().chain(more).reduce(|a, b| format!("{a}; {b}"))
             }
-            Kind::Stack if !told && used + below > 0 => {
-                told = true;
+            Kind::Stack if !noted && used + below > 0 => {
+                noted = true;
                 let (used, below) = (units::bytes(used), units::bytes(below));
                 Some(format!("of all stacks {used} are in use, {below} were touched once"))
             }

@@ -13,8 +13,8 @@ Examples:
   neap advise --for 60s -- ./server              a server: ended after a minute and some idling
   neap advise --load 'wrk -d 20s http://localhost:8080/' -- ./server
 
-The command runs once for each allocator: it has to be one that may run several times. Its standard input is
-empty, its standard output goes to standard error.";
+The command runs once under each allocator, so it must be safe to repeat. Its standard input is empty; its
+standard output goes to standard error.";
 
 /// Arguments of `neap advise`.
 #[derive(Clone, Debug, Args)]
@@ -32,11 +32,11 @@ pub struct AdviseArgs {
     #[arg(long, value_name = "COMMAND", conflicts_with = "time")]
     pub load: Option<OsString>,
 
-    /// How long a server idles before it is looked at
+    /// Idle time of a server before it is measured
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
     pub idle: Duration,
 
-    /// Runs of each; the one with the time in the middle is shown
+    /// Runs under each allocator; the run with the median time is shown
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
     pub runs: u8,
 

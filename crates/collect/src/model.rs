@@ -103,7 +103,7 @@ impl Brief {
         self.kinds.iter().filter(|(of, _)| *of == kind).map(|(_, bytes)| bytes).sum()
     }
 
-    /// Whether live and free memory of its heaps were told apart.
+    /// Whether live and free memory of its heaps were distinguished.
     pub fn is_split(&self) -> bool {
         self.bytes(Kind::HeapLive) + self.bytes(Kind::HeapFree) > 0
     }

@@ -23,11 +23,11 @@ pub struct ExporterArgs {
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9842")]
     pub listen: String,
 
-    /// Only processes whose name or command line this regular expression is found in
+    /// Only processes whose name or command line matches this regular expression
     #[arg(long = "match", value_name = "PATTERN")]
     pub pattern: Option<String>,
 
-    /// Percent of one processor for PSS and accounts (light figures are outside it)
+    /// Limit on processor time for PSS and accounts, in percent of one processor; other figures are always read
     #[arg(long, value_name = "PERCENT", default_value = "0.5", value_parser = percent)]
     pub budget: f64,
 
@@ -43,7 +43,7 @@ pub struct ExporterArgs {
     #[arg(long, value_name = "URL", conflicts_with_all = ["listen", "once", "textfile"])]
     pub otlp: Option<String>,
 
-    /// With --otlp: the time between two of them
+    /// With --otlp: time between two sends
     #[arg(long, value_name = "TIME", default_value = "15s", value_parser = interval)]
     pub interval: Duration,
 }

@@ -25,7 +25,7 @@ pub enum What {
 pub struct Request {
     /// What it gets.
     pub what: What,
-    /// The length of the body is told, and the body is left out.
+    /// HEAD: the length of the body is sent, and not the body.
     pub head_only: bool,
 }
 

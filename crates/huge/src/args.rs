@@ -25,9 +25,9 @@ Examples:
   neap huge show -- neap run -- ./server         a program on neap
   neap huge show --json -o pages.json -- ./batch
 
-The columns are resident bytes by the size of their pages; parts of huge pages
-that are zero, which would not be resident in OS pages; and areas of 2 MiB in
-smaller pages, of which at least 15 in 16 OS pages are resident.
+Columns: resident bytes by the size of their pages; zero parts of huge pages,
+which would not be resident in small pages; and areas of 2 MiB in small pages, of
+which at least 15 in 16 are resident.
 A command's report goes to standard error; that of a process to standard output.
 
 Exit status: 0, or that of the command; 125 when neap itself fails, 126 when the
@@ -79,7 +79,7 @@ pub struct StatusArgs {
 #[derive(Clone, Debug, Args)]
 #[command(after_help = SHOW_EXAMPLES)]
 pub struct ShowArgs {
-    /// A process that runs already
+    /// A running process
     #[arg(value_name = "PID")]
     pub pid: Option<u32>,
 

@@ -102,8 +102,8 @@ fn hook(sample: &neap::Sample) {
     }
 }
 
-/// Catches samples whose weights do not sum up to what was asked for, in any way to allocate; samples of which no end is
-/// told; and hooks that are called after they were taken away.
+/// Catches samples whose weights do not sum up to what was asked for, in any way to allocate; samples whose end is not
+/// reported; and hooks that are called after they were taken away.
 #[test]
 fn samples_stand_for_all() {
     let _one = alone();

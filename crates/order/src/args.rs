@@ -115,7 +115,7 @@ pub struct TraceArgs {
     #[arg(short, long, value_name = "FILE", default_value = "order.json")]
     pub output: PathBuf,
 
-    /// Trace this file, a library that CMD loads or a program that it executes, rather than CMD's own
+    /// Trace this file (a library that CMD loads, or a program that it executes) instead of CMD itself
     #[arg(long, value_name = "PATH")]
     pub binary: Option<PathBuf>,
 
@@ -131,7 +131,7 @@ pub struct TraceArgs {
     #[arg(long)]
     pub follow: bool,
 
-    /// How functions are seen
+    /// How entries of functions are recorded
     #[arg(long, value_name = "SOURCE", default_value = "auto")]
     pub source: Wanted,
 
@@ -140,7 +140,7 @@ pub struct TraceArgs {
     pub command: Vec<OsString>,
 }
 
-/// How functions are seen.
+/// How entries of functions are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Wanted {
     /// By its own calls if it is instrumented, else by breakpoints

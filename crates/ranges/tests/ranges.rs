@@ -209,16 +209,16 @@ fn progress_and_cancel() {
     let range = small(40 * MIB);
     let me = std::thread::current().id();
     for threads in [1, 2] {
-        let mut told: Vec<Progress> = Vec::new();
+        let mut seen: Vec<Progress> = Vec::new();
         let result = range.prefault_with(Prefault::write().threads(threads), |progress| {
             assert_eq!(std::thread::current().id(), me);
-            told.push(progress);
+            seen.push(progress);
             ControlFlow::Continue(())
         });
         assert_eq!(result, Ok(()));
-        assert!(told.iter().all(|progress| progress.total == 40 * MIB));
-        assert!(told.is_sorted_by_key(|progress| progress.done));
-        assert_eq!(told.last().map(|progress| progress.done), Some(40 * MIB), "{threads} threads");
+        assert!(seen.iter().all(|progress| progress.total == 40 * MIB));
+        assert!(seen.is_sorted_by_key(|progress| progress.done));
+        assert_eq!(seen.last().map(|progress| progress.done), Some(40 * MIB), "{threads} threads");
     }
     for threads in [1, 2] {
         let range = small(40 * MIB);

@@ -2,7 +2,7 @@
 
 use crate::ask::{Asked, Look};
 use crate::names::{Name, Names};
-use crate::pinned::{Tally, Told};
+use crate::pinned::{Attributed, Tally};
 use crate::snapshot::Snapshot;
 use neap_profile::{
     Builder, Frame, Function, Label, Location, LocationId, Mapping, MappingId, Period, Profile, Unit, ValueType, types,
@@ -55,7 +55,7 @@ fn made(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope, 
     if tally.is_some() {
         of.push(types::PINNED_SPACE);
     }
-    let told = tally.map(|tally| tally.told(scope.late));
+    let attributed = tally.map(|tally| tally.attributed(scope.late));
     let mut builder = Builder::new(of);
     let head = builder.profile_mut();
     head.allocator = Some("neap".into());
@@ -63,11 +63,11 @@ fn made(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &Scope, 
     head.command = scope.command.clone();
     head.shown = 3;
     match snapshot {
-        Some(snapshot) => add_stacks(&mut builder, snapshot, earlier, scope, told.as_ref()),
+        Some(snapshot) => add_stacks(&mut builder, snapshot, earlier, scope, attributed.as_ref()),
         None => head.notes.push("No block was sampled in this time.".into()),
     }
-    if let Some((tally, told)) = tally.zip(told) {
-        add_tally(&mut builder, tally, &told, scope);
+    if let Some((tally, attributed)) = tally.zip(attributed) {
+        add_tally(&mut builder, tally, &attributed, scope);
     }
     builder.finish()
 }
@@ -78,7 +78,7 @@ fn add_stacks(
     snapshot: &Snapshot,
     earlier: Option<&Snapshot>,
     scope: &Scope,
-    told: Option<&Told>,
+    attributed: Option<&Attributed>,
 ) {
     let view = snapshot.view();
     describe(builder.profile_mut(), &view, snapshot, scope);
@@ -94,8 +94,8 @@ fn add_stacks(
             let (then_objects, then_bytes) = before.get(&stack.number).copied().unwrap_or((0, 0));
             values.extend([count(objects) - count(then_objects), number(bytes) - number(then_bytes)]);
         }
-        if let Some(told) = told {
-            values.push(number(told.stacks.get(&stack.number).copied().unwrap_or(0)));
+        if let Some(attributed) = attributed {
+            values.push(number(attributed.stacks.get(&stack.number).copied().unwrap_or(0)));
         }
         let end = if snapshot.time == 0 { view.header(Word::Last) } else { snapshot.time };
         let age = oldest.get(&stack.number).map(|&time| number(end.saturating_sub(time)));
@@ -105,12 +105,12 @@ fn add_stacks(
 }
 
 /// Adds what no stack keeps, as sites with names of their own, and the notes of it.
-fn add_tally(builder: &mut Builder, tally: &Tally, told: &Told, scope: &Scope) {
+fn add_tally(builder: &mut Builder, tally: &Tally, attributed: &Attributed, scope: &Scope) {
     let columns = builder.profile_mut().types.len();
     let unknown =
         if scope.late { "[blocks from before the profile, or without a sample]" } else { "[blocks without a sample]" };
     for (name, bytes) in [
-        (unknown, told.unknown),
+        (unknown, attributed.unknown),
         ("[free memory that waits to go back]", tally.waiting),
         ("[caches of threads]", tally.cached),
         ("[beside sampled blocks]", tally.samples),

@@ -34,7 +34,7 @@ mod walk;
 pub use ask::{Asked, Look, Request};
 pub use fuel::Fuel;
 pub use heap::{Scope, pinned_profile, profile};
-pub use pinned::{Key, Stratum, Tally, Told};
+pub use pinned::{Attributed, Key, Stratum, Tally};
 pub use snapshot::{Snapshot, in_directory};
 pub use walk::Walked;
 

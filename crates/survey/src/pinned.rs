@@ -1,26 +1,26 @@
 //! Fragmentation: which stacks keep OS pages from going back to the system that their blocks do not fill.
 //!
-//! **What is known.** The process's own records say for each OS page which blocks of it are live: exactly, but not whose
-//! they are. The samples say whose some blocks are, each with the bytes that it stands for.
+//! **What is known.** The process's own records say for each OS page which blocks of it are live: exactly, but not
+//! whose they are. The samples say whose some blocks are, each with the bytes that it stands for.
 //!
-//! **The rule.** An OS page with live blocks is *pinned*: they keep it from going back. Its other bytes are divided among
-//! its live blocks in proportion to the bytes that each has on it. So a block on an OS page of which `live` bytes are live
-//! and `rest` are not pins `rest / live` bytes for each of its own: its *density*. Blocks of one size class on OS pages of
-//! about the same density (within a factor of two) are a [`Stratum`]. How much a stratum pins is known exactly, and is
-//! divided among the samples in it in proportion to the bytes that they stand for there:
+//! **The rule.** An OS page with live blocks is *pinned*: they keep it from going back. Its other bytes are divided
+//! among its live blocks in proportion to the bytes that each has on it. So a block on an OS page of which `live` bytes
+//! are live and `rest` are not pins `rest / live` bytes for each of its own: its *density*. Blocks of one size class on
+//! OS pages of about the same density (within a factor of two) are a [`Stratum`]. How much a stratum pins is known
+//! exactly, and is divided among the samples in it in proportion to the bytes that they stand for there:
 //!
-//! ```text
-//! pinned(stack) = sum over strata of   stratum.pinned * (bytes of the stack's samples in it / bytes of all samples in it)
-//! ```
+//! ```text pinned(stack) = sum over strata of   stratum.pinned * (bytes of the stack's samples in it / bytes of all
+//! samples in it) ```
 //!
-//! A stratum without a sample is [`Told::unknown`]. Where samples began late, blocks from before are in strata too: then a
-//! stratum gives its samples only the part that they stand for, `bytes of all samples / stratum.live`, at most all of it.
+//! A stratum without a sample is [`Attributed::unknown`]. Where samples began late, blocks from before are in strata
+//! too: then a stratum gives its samples only the part that they stand for, `bytes of all samples / stratum.live`, at
+//! most all of it.
 //!
-//! **Where a sample lies.** A sampled small block has OS pages of its own, so it pins none of others. It counts where it
-//! would lie otherwise, which its record says; as live there, also where that place is free or has gone back.
+//! **Where a sample lies.** A sampled small block has OS pages of its own, so it pins none of others. It counts where
+//! it would lie otherwise, which its record says; as live there, also where that place is free or has gone back.
 //!
-//! **The equation.** `resident - live == sum of pinned + unknown + waiting + cached + samples + records`, all of it by the
-//! records and the kernel's page table, so that it does not depend on what was sampled.
+//! **The equation.** `resident - live == sum of pinned + unknown + waiting + cached + samples + records`, all of it by
+//! the records and the kernel's page table, so that it does not depend on what was sampled.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +34,8 @@ pub struct Key {
 }
 
 impl Key {
-    /// That of blocks of `class` on OS pages of which `live` bytes (not 0) are live and `rest` are not; `None` if nothing
-    /// is pinned.
+    /// That of blocks of `class` on OS pages of which `live` bytes (not 0) are live and `rest` are not; `None` if
+    /// nothing is pinned.
     pub fn new(class: u8, live: u64, rest: u64) -> Option<Self> {
         let density = (rest << 12).checked_div(live)?.max(1).ilog2() as u8;
         (rest > 0).then_some(Key { class, density })
@@ -78,7 +78,7 @@ pub struct Tally {
 
 /// Who pins what.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Told {
+pub struct Attributed {
     /// Bytes by stack.
     pub stacks: BTreeMap<u32, u64>,
     /// Bytes that the samples say nothing of.
@@ -113,8 +113,9 @@ impl Tally {
         self.pinned() + self.waiting + self.cached + self.samples + self.records
     }
 
-    /// Divides what is pinned among the stacks of the samples. `late`: blocks from before the first sample are there too.
-    pub fn told(&self, late: bool) -> Told {
+    /// Divides what is pinned among the stacks of the samples. `late`: blocks from before the first sample are there
+    /// too.
+    pub fn attributed(&self, late: bool) -> Attributed {
         let mut stacks: BTreeMap<u32, f64> = BTreeMap::new();
         for stratum in self.strata.values() {
             let sampled: f64 = stratum.samples.iter().map(|(_, bytes)| bytes).sum();
@@ -126,7 +127,7 @@ impl Tally {
         // Rounded down, so that the rest is what is unknown.
         let stacks: BTreeMap<u32, u64> = stacks.into_iter().map(|(stack, bytes)| (stack, bytes as u64)).collect();
         let unknown = self.pinned().saturating_sub(stacks.values().sum());
-        Told { stacks, unknown }
+        Attributed { stacks, unknown }
     }
 }
 
@@ -138,32 +139,33 @@ mod tests {
     #[test]
     fn the_sparse_one_is_found() {
         let mut tally = Tally::default();
-        // Stack 1 fills its OS pages; stack 2 has a block of 64 bytes on each of as many. Each sample stands for 64 KiB.
+        // Stack 1 fills its OS pages; stack 2 has a block of 64 bytes on each of as many. Each sample stands for 64
+        // KiB.
         for _ in 0..1024 {
             tally.add_pinned(4, 4096 - 64, 64);
             tally.add_pinned(4, 64, 4096 - 64);
         }
         (0..60).for_each(|_| tally.add_sample(4, 4096 - 128, 128, 1, 65536.0));
         tally.add_sample(4, 64, 4096 - 64, 2, 65536.0);
-        let told = tally.told(false);
+        let attributed = tally.attributed(false);
         assert_eq!(
-            (told.stacks[&2], told.unknown),
-            (1024 * (4096 - 64), 1024 * 64 - told.stacks.get(&1).unwrap_or(&0))
+            (attributed.stacks[&2], attributed.unknown),
+            (1024 * (4096 - 64), 1024 * 64 - attributed.stacks.get(&1).unwrap_or(&0))
         );
-        assert_eq!(tally.pinned(), told.stacks.values().sum::<u64>() + told.unknown);
+        assert_eq!(tally.pinned(), attributed.stacks.values().sum::<u64>() + attributed.unknown);
     }
 
-    /// Catches samples of a process that was asked late which are blamed for blocks from before; and samples that get more
-    /// than there is where chance has given them too much weight.
+    /// Catches samples of a process that was asked late which are blamed for blocks from before; and samples that get
+    /// more than there is where chance has given them too much weight.
     #[test]
     fn late_samples_get_their_part() {
         let mut tally = Tally::default();
         tally.add_pinned(9, 1000, 3000);
         tally.add_sample(9, 1000, 3000, 5, 250.0);
-        assert_eq!(tally.told(true), Told { stacks: [(5, 750)].into(), unknown: 2250 });
-        assert_eq!(tally.told(false), Told { stacks: [(5, 3000)].into(), unknown: 0 });
+        assert_eq!(tally.attributed(true), Attributed { stacks: [(5, 750)].into(), unknown: 2250 });
+        assert_eq!(tally.attributed(false), Attributed { stacks: [(5, 3000)].into(), unknown: 0 });
         tally.add_sample(9, 1000, 3000, 6, 1750.0);
-        assert_eq!(tally.told(true), Told { stacks: [(5, 375), (6, 2625)].into(), unknown: 0 });
+        assert_eq!(tally.attributed(true), Attributed { stacks: [(5, 375), (6, 2625)].into(), unknown: 0 });
     }
 
     /// Catches full OS pages that count, and densities far apart in one stratum.

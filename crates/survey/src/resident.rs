@@ -85,7 +85,7 @@ impl Pages {
     }
 
     /// The same of memory that the process may have read and never written, as its side tables: the kernel's one page of
-    /// zeros does not count. What other processes have too after a fork is told from that by its contents.
+    /// zeros does not count. What other processes have too after a fork is recognised by its contents.
     pub fn written(&self, memory: &Memory, range: Range<u64>) -> Result<u64, Error> {
         let range = range.start & !(self.size - 1)..range.end.next_multiple_of(self.size);
         let (present, alone) = (self.resident(range.clone())?, self.are(ALONE, range.clone())?);

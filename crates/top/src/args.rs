@@ -28,7 +28,7 @@ pub struct TopArgs {
     #[arg(long, conflicts_with = "once")]
     pub json: bool,
 
-    /// Only processes whose name or command line this regular expression is found in
+    /// Only processes whose name or command line matches this regular expression
     #[arg(long = "match", value_name = "PATTERN")]
     pub pattern: Option<String>,
 
@@ -36,11 +36,11 @@ pub struct TopArgs {
     #[arg(long, value_enum, value_name = "COLUMN", default_value_t = Column::Back, hide_default_value = true)]
     pub sort: Column,
 
-    /// The time between two looks (2s, 500ms)
+    /// Time between updates (2s, 500ms)
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = interval)]
     pub interval: Duration,
 
-    /// Percent of one processor for PSS and accounts
+    /// Limit on processor time for PSS and accounts, in percent of one processor
     #[arg(long, value_name = "PERCENT", default_value = "10", value_parser = percent)]
     pub budget: f64,
 }

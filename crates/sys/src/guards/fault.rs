@@ -101,7 +101,7 @@ const SEGV_ACCERR: c_int = 2;
 /// Whether the instruction is to be repeated, as the page is accessible now.
 fn in_pool(pool: &Pool, address: *mut u8, fault: Fault) -> bool {
     let page = pool.page(address);
-    let (slot, told) = match page {
+    let (slot, reported) = match page {
         Page::Slot(number) => {
             let slot = pool.slot(number);
             match slot.state() {
@@ -109,7 +109,7 @@ fn in_pool(pool: &Pool, address: *mut u8, fault: Fault) -> bool {
                 // Another thread was faster, or the program has taken access away itself.
                 State::LIVE | State::RETIRED => return may_retry(slot),
                 _ if slot.start() == 0 => (None, false),
-                _ => (Some(slot), slot.flags.add(slot::TOLD)),
+                _ => (Some(slot), slot.flags.add(slot::USE_REPORTED)),
             }
         }
         Page::Guard(number) if pool.is_opened(number) => return may_retry(pool.slot(number)),
@@ -121,7 +121,7 @@ fn in_pool(pool: &Pool, address: *mut u8, fault: Fault) -> bool {
     }
     // First the page is opened: then threads that wait for the report to be written do not.
     let opened = pool.open_for_good(page);
-    if !told {
+    if !reported {
         report::access(pool, address.addr(), page, fault.access, slot, fault.frame);
     }
     opened

@@ -46,7 +46,7 @@ pub const STAYS_OPEN: u32 = 4;
 /// Flag: the page was closed by mprotect.
 pub const PROTECTED: u32 = 8;
 /// Flag: a use of the block after its free was reported.
-pub const TOLD: u32 = 16;
+pub const USE_REPORTED: u32 = 16;
 
 /// Flags of a slot.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl Slot {
     pub fn begin(&self, p: *const u8, size: usize, reported: bool) {
         self.start.store(p.addr(), Ordering::Relaxed);
         self.size.store(size, Ordering::Relaxed);
-        self.flags.remove(REPORTED | TOLD);
+        self.flags.remove(REPORTED | USE_REPORTED);
         self.retries.store(0, Ordering::Relaxed);
         if reported {
             self.flags.add(REPORTED);
