@@ -90,7 +90,9 @@ fn notes_of(file: &Path) -> Result<[Probe; 2], Stop> {
             _ => {}
         }
     }
-    let wanted = [("alloc", "8@%rdi 8@%rsi 8@%rdx"), ("free", "8@%rdi")];
+    let is_arm = readelf("-h")?.contains("AArch64");
+    let places = if is_arm { ["8@x0", "8@x1", "8@x2"] } else { ["8@%rdi", "8@%rsi", "8@%rdx"] };
+    let wanted = [("alloc", places.join(" ")), ("free", places[0].to_string())];
     let good = wanted.iter().all(|(name, rest)| arguments.get(name).is_some_and(|found| found == rest));
     let once = notes.matches("otel_memory").count() == 2;
     match (found.get("alloc"), found.get("free")) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use neap_profile::Profile;
 use neap_survey::{Asked, Error, Request, Scope, Snapshot, collect, in_directory, profile};
-use neap_tests::{Case, Outcome, Run, Source, Stop, library, program, sys};
+use neap_tests::{Case, Outcome, Run, Source, Stop, library, program, sys, system};
 
 const PROGRAM: Source = Source::new("samples/samples.c");
 const LEAKS: Source = Source::new("samples/leaks.cc");
@@ -200,6 +200,7 @@ fn leak_of_cc(kind: &str) -> Outcome {
 }
 
 fn leak_of_rust(kind: &str) -> Outcome {
+    system::need_native()?;
     // As cargo would: with the compiler that builds the tests.
     let rustc = std::env::var_os("RUSTC").map_or_else(|| program("rustc"), |path| Ok(path.into()))?;
     let directory = sys::TempDir::new("neap-leaks")?;
@@ -211,6 +212,7 @@ fn leak_of_rust(kind: &str) -> Outcome {
 }
 
 fn leak_of_python() -> Outcome {
+    system::need_native()?;
     let python = program("/usr/bin/python3")?;
     let asked = "import sysconfig; print(sysconfig.get_paths()['include'])";
     let include = Run::new(&python).args(["-c", asked]).plain().run()?.success()?.stdout;
