@@ -325,7 +325,7 @@ const OF_PAGES: &[&str] = &[
 /// The end of the name of Debian's kernel with OS pages of 4 KiB.
 const SMALL_PAGES: &str = "-cloud-arm64";
 
-/// A virtual machine with neap, whose kernel's name ends so. qemu translates all of it: no processor here is of this kind.
+/// A virtual machine with neap, whose kernel's name ends so. qemu translates all of it.
 fn machine(kernel: &str) -> Result<Machine, Stop> {
     let boot = kernels()?.join("boot");
     let is_image = |name: &str| name.starts_with("vmlinuz-") && name.ends_with(kernel);
@@ -344,8 +344,9 @@ fn machine(kernel: &str) -> Result<Machine, Stop> {
 /// A program or library of the tests, built for the virtual machine.
 fn built(source: &str, flags: &[&str]) -> Result<PathBuf, Stop> {
     let to = target_dir().join("cross/for-machine");
-    let mut command = Command::new(compiler(if source.ends_with(".cc") { "clang++" } else { "clang" })?);
-    command.args(["-O1", "-g", "-pthread", "-fno-builtin", "-w", "-D_GNU_SOURCE", "-I"]);
+    let (name, standard) = if source.ends_with(".cc") { ("clang++", "-std=c++17") } else { ("clang", "-std=gnu17") };
+    let mut command = Command::new(compiler(name)?);
+    command.args([standard, "-O1", "-g", "-pthread", "-fno-builtin", "-w", "-D_GNU_SOURCE", "-I"]);
     command.arg(package_dir().join("include")).args(flags).arg(package_dir().join(source)).arg("-o").arg(&to);
     let done = command.output()?;
     if done.status.success() { Ok(to) } else { Err(Stop::Fail(tail(&done))) }

@@ -40,7 +40,8 @@ static void run(char *line) {
     int status = -1;
     while (waitpid(child, &status, 0) != child) {}
     char text[4096];
-    for (ssize_t length, at = 0; (length = pread(output, text, sizeof text, at)) > 0; at += length) write(1, text, length);
+    for (ssize_t length, at = 0; (length = pread(output, text, sizeof text, at)) > 0; at += length)
+        write(1, text, length);
     close(output);
     printf("ENDED %d", WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status));
     for (int i = 0; i < count; i++) printf(" %s", words[i]);

@@ -138,8 +138,8 @@ fn is_glibc_block(p: *mut u8) -> bool {
     header >= FIRST_BREAK.load(Ordering::Relaxed) && end <= program_break() || is_behind_live_block(end)
 }
 
-/// Whether the header of a glibc block is here that says that the block before it is in use. Where the break has no room
-/// to grow, as in qemu's user mode from version 8 on, the main heap lies in mappings.
+/// Whether the header of a glibc block is here that says that the block before it is in use. Where the break has no
+/// room to grow, as in qemu's user mode from version 8 on, the main heap lies in mappings.
 fn is_behind_live_block(header: usize) -> bool {
     if !call::is_readable(header as u64) {
         return false;
