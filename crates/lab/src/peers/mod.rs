@@ -185,7 +185,8 @@ pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(Step)) -> 
         }
     }
     let mut locks = Vec::new();
-    for folder in [&place.cache, &place.peers] {
+    let folders = [Some(&place.cache), Some(&place.peers).filter(|peers| **peers != place.cache)];
+    for folder in folders.into_iter().flatten() {
         let waits = || tell(Step::Line(format!("another build uses {}: waiting ...", folder.display())));
         locks.push(Lock::take(folder, waits)?);
     }
@@ -199,16 +200,19 @@ pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(Step)) -> 
         interrupt::check()?;
         let name = recipe.name;
         let what = format!("[{}/{}] {name}", index + 1, chosen.len());
+        let is_crate = !wanted.upstream || recipe.upstream.is_none();
+        let wants_crate = is_crate && (wanted.force || !up_to_date(place, recipe, None, &records, &compiler));
+        if wants_crate && sources.is_none() {
+            tell(Step::Line("fetching the sources ...".into()));
+            // All crates come at once: without them there is nothing to go on with.
+            sources = Some(locate_crates(place)?);
+        }
         let mut newest = None;
         let mut step = || -> Result<Option<PeerRecord>> {
             let release = release(recipe, wanted)?;
             newest = release.as_ref().map(|release| release.word().to_owned());
             if !wanted.force && up_to_date(place, recipe, release.as_ref(), &records, &compiler) {
                 return Ok(None);
-            }
-            if release.is_none() && sources.is_none() {
-                tell(Step::Line("fetching the sources ...".into()));
-                sources = Some(locate_crates(place)?);
             }
             tell(Step::Line(format!("{what}: building ...")));
             build(place, recipe, release.as_ref(), sources.as_ref(), (&what, tell)).map(Some)

@@ -41,7 +41,7 @@ pub const RECIPES: [Recipe; 7] = [
         krate: "mimalloc-pprof",
         tree: "vendor",
         build: mimalloc_pprof,
-        version: |_, version| Ok(Version { word: version.into(), date: None }),
+        version: |tree, _| Ok(Version { word: header_version(&tree.join("mimalloc.h"))?, date: None }),
         upstream: None,
         debian: None,
         env: &[],
@@ -119,16 +119,21 @@ fn mimalloc_of(job: &mut Job, include: &str, source: &str, defines: &[&str]) -> 
 
 /// The number in mimalloc's header, with the date that its readme gives the release.
 fn mimalloc_version(tree: &Path, _: &str) -> Result<Version> {
-    let header = fs::read_to_string(tree.join("include/mimalloc.h"))?;
+    let word = header_version(&tree.join("include/mimalloc.h"))?;
+    let date = date_after(&tree.join("readme.md"), &format!("`v{word}`"));
+    Ok(Version { word, date })
+}
+
+/// The version in mimalloc's header.
+fn header_version(header: &Path) -> Result<String> {
+    let header = fs::read_to_string(header)?;
     let number = word_after(&header, "#define MI_MALLOC_VERSION")?;
     let number: u32 = number.parse().context("MI_MALLOC_VERSION is no number")?;
     // Newer headers hold two digits each for minor and patch, older ones one.
-    let word = match number {
+    Ok(match number {
         10_000.. => format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100),
         _ => format!("{}.{}.{}", number / 100, number / 10 % 10, number % 10),
-    };
-    let date = date_after(&tree.join("readme.md"), &format!("`v{word}`"));
-    Ok(Version { word, date })
+    })
 }
 
 /// jemalloc: its configure and make, default options, unprefixed.

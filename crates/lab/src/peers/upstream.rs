@@ -91,7 +91,8 @@ pub fn is_older(version: &str, newest: &str) -> bool {
 fn git() -> Command {
     let mut git = Command::new("git");
     // No question for a password, and no answer in another language.
-    git.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C").args(["-c", "advice.detachedHead=false"]);
+    git.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C").env_remove("GIT_DIR").env_remove("GIT_WORK_TREE");
+    git.args(["-c", "advice.detachedHead=false"]);
     git
 }
 
