@@ -28,6 +28,7 @@ fn main() -> ExitCode {
         ),
         Case::new("top::ends", "a screen that Ctrl-C does not end", || ends_with("\x03")),
         Case::new("top::narrow", "a window in which nothing can be drawn", narrow),
+        Case::new("top::vast", "a terminal that says a size for which there is no memory", vast),
         Case::new("columns::why", "a line that a terminal of 80 columns breaks", views::lines_of_why),
         Case::new("columns::others", "the same of `neap top`, `stats` and `advise`", views::lines_of_others),
         Case::new(
@@ -82,6 +83,14 @@ fn ends_with(key: &str) -> Outcome {
     terminal.press(key)?;
     let (status, shown) = terminal.end(LIMIT)?;
     expect(status.success() && shown.ends_with(LEFT), || format!("{status}: {shown:?}"))
+}
+
+fn vast() -> Outcome {
+    let mut terminal = start("cols 60000 rows 60000")?;
+    shows(&mut terminal, HEAD)?;
+    terminal.press("q")?;
+    let (status, shown) = terminal.end(LIMIT)?;
+    expect(status.success() && shown.ends_with(LEFT), || format!("{status}: {} bytes", shown.len()))
 }
 
 fn narrow() -> Outcome {

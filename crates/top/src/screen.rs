@@ -11,6 +11,8 @@ use std::fs::File;
 use std::io::{self, Error, ErrorKind, Write};
 
 const USUAL: (u16, u16) = (80, 24);
+/// The most columns and lines that are drawn: a terminal may say 65535, and each place takes memory.
+const LARGEST: u16 = 1000;
 
 /// The terminal of this process. When it is dropped the terminal is as it was.
 pub struct Screen {
@@ -143,7 +145,7 @@ impl Backend for Screen {
 
     fn size(&self) -> io::Result<Size> {
         let (width, height) = sys::size().unwrap_or(USUAL);
-        Ok(Size { width, height })
+        Ok(Size { width: width.min(LARGEST), height: height.min(LARGEST) })
     }
 
     fn window_size(&mut self) -> io::Result<WindowSize> {
