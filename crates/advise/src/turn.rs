@@ -61,6 +61,8 @@ pub struct Run {
     pub busy: bool,
     /// Page faults.
     pub page_faults: u64,
+    /// What was read from disks, as files were not in memory.
+    pub read_bytes: u64,
     /// Exit status; of a server that was ended none.
     pub status: Option<i32>,
     /// The signal that it ended by.
@@ -152,6 +154,8 @@ fn figures(under: &Under, ended: &Ended, exit: Option<Exit>, at_end: Option<&Rep
         idled: was_ended,
         busy: idled.is_some_and(|idled| idled.busy),
         page_faults: u64::try_from(usage.ru_minflt + usage.ru_majflt).unwrap_or(0),
+        // Blocks are of 512 bytes.
+        read_bytes: u64::try_from(usage.ru_inblock).unwrap_or(0) * 512,
         status: if was_ended { None } else { ended.status.code() },
         signal: if was_ended { None } else { ended.status.signal() },
         ..Run::default()
