@@ -46,22 +46,6 @@ pub fn pair(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
 
-/// Devices of file systems that are in memory, of `/proc/PID/mountinfo`.
-///
-/// ```text
-/// 36 35 0:25 / /dev/shm rw,nosuid - tmpfs tmpfs rw
-/// ```
-pub fn memory_devices(mountinfo: &str) -> Vec<(u32, u32)> {
-    let device = |line: &str| {
-        let (mount, system) = line.split_once(" - ")?;
-        let kind = system.split(' ').next()?;
-        let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
-        let device = (major.parse().ok()?, minor.parse().ok()?);
-        matches!(kind, "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs").then_some(device)
-    };
-    mountinfo.lines().filter_map(device).collect()
-}
-
 /// The line that begins a mapping.
 fn header(line: &str) -> Option<Mapping> {
     let mut fields = line.splitn(6, ' ');
@@ -159,7 +143,5 @@ VmFlags: rd wr mr mw me gd ac
         assert_eq!((pair("file 12\nfile_dirty 3\n", "file"), pair("file_dirty 3\n", "file")), (Some(12), None));
         let text = "55d0-7ff0 ---p 00000000 00:00 0      [rollup]\nRss:      100 kB\nPss:    50 kB\n";
         assert_eq!((rollup(text).rss, rollup(text).pss), (102_400, 51_200));
-        let mounts = "36 35 0:25 / /dev/shm rw - tmpfs tmpfs rw\n37 35 254:0 / / rw - ext4 /dev/vda rw\n";
-        assert_eq!(memory_devices(mounts), [(0, 25)]);
     }
 }

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
 
@@ -39,7 +40,7 @@ struct ScanArg {
 
 /// `struct page_region` of linux/fs.h.
 #[repr(C)]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct PageRegion {
     start: u64,
     end: u64,
@@ -57,7 +58,8 @@ const REGIONS: usize = 1024;
 
 /// What of a range is resident or swapped out, and up to where that is known: more regions may follow.
 pub fn scan(pagemap: &File, range: Range<u64>) -> io::Result<(Vec<Region>, u64)> {
-    let mut regions = [PageRegion::default(); REGIONS];
+    // Not filled with zeros: most answers have a few regions.
+    let mut regions = [const { MaybeUninit::<PageRegion>::uninit() }; REGIONS];
     let mut argument = ScanArg {
         size: size_of::<ScanArg>() as u64,
         start: range.start,
@@ -71,13 +73,15 @@ pub fn scan(pagemap: &File, range: Range<u64>) -> io::Result<(Vec<Region>, u64)>
     // SAFETY: the argument is the kernel's structure, as large as it says; it names an array of as many regions.
     let count = unsafe { libc::ioctl(pagemap.as_raw_fd(), PAGEMAP_SCAN, &mut argument) };
     let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
-    let region = |found: &PageRegion| Region {
+    let region = |found: PageRegion| Region {
         range: found.start..found.end,
         swapped: found.categories & IS_PRESENT == 0,
         huge: found.categories & IS_HUGE != 0,
         zero: found.categories & IS_ZERO != 0,
     };
-    Ok((regions.iter().take(count).map(region).collect(), argument.walk_end))
+    // SAFETY: the kernel has written as many regions as it says.
+    let found = regions.iter().take(count).map(|found| unsafe { found.assume_init() });
+    Ok((found.map(region).collect(), argument.walk_end))
 }
 
 /// Whether the kernel has that call.

@@ -6,6 +6,7 @@ use crate::{failed, read, sys};
 use neap_account::container::{Charged, Container, Member, MemoryFile, container};
 use neap_account::parse::{self, pair};
 use neap_launch::error::Error;
+use neap_launch::mounts;
 use std::fs;
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -193,15 +194,16 @@ fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
         Some((fs::read_link(format!("/proc/{who}/ns/mnt")).ok()?, root.dev(), root.ino()))
     };
     let is_alike = view(&who).is_some_and(|of| view("self") == Some(of));
-    let root = if is_alike { String::new() } else { format!("/proc/{who}/root") };
-    let mounts = fs::read(format!("/proc/{who}/mountinfo")).unwrap_or_default();
-    let mounts = String::from_utf8_lossy(&mounts).into_owned();
+    let root = PathBuf::from(if is_alike { "/".to_owned() } else { format!("/proc/{who}/root") });
+    let mounts = mounts::parse(&sys::text(format!("/proc/{who}/mountinfo")).unwrap_or_default());
     let mut all = Vec::new();
     let mut left = FILES;
-    for line in mounts.lines().filter(|line| line.contains(" - tmpfs ") || line.contains(" - ramfs ")) {
-        let Some(place) = line.split(' ').nth(4) else { continue };
-        if !place.starts_with("/sys") && !place.starts_with("/proc") {
-            walk(Path::new(&format!("{root}{place}")), &mut all, &mut left);
+    for line in mounts.iter().filter(|line| matches!(line.kind.as_str(), "tmpfs" | "ramfs")) {
+        if let Ok(place) = line.at.strip_prefix("/")
+            && !place.starts_with("sys")
+            && !place.starts_with("proc")
+        {
+            walk(&root.join(place), &mut all, &mut left);
         }
     }
     all.sort_by_key(|file| std::cmp::Reverse(file.bytes));
@@ -247,7 +249,9 @@ mod tests {
     fn files_of_another_namespace_are_found_here() {
         use std::io::{BufRead, BufReader};
         use std::process::{Command, Stdio};
-        let script = "mount -t tmpfs none /mnt && head -c 9000000 /dev/zero > /mnt/large && echo ready && read x";
+        // The kernel writes the blank in the name of the mount as a number.
+        let script = "mount -t tmpfs none /mnt && mkdir '/mnt/a b' && mount -t tmpfs none '/mnt/a b' \
+                      && head -c 9000000 /dev/zero > '/mnt/a b/large' && echo ready && read x";
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
         let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -255,7 +259,7 @@ mod tests {
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("it can be read");
         let files = memory_files(Some(child.id()));
-        let path = format!("/proc/{}/root/mnt/large", child.id());
+        let path = format!("/proc/{}/root/mnt/a b/large", child.id());
         let there = fs::metadata(&path).is_ok();
         let _ = child.kill().and_then(|()| child.wait());
         if line.is_empty() {

@@ -6,6 +6,7 @@ use crate::{failed, heaps, identity, python, repeated, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
+use neap_launch::mounts::{self, Line};
 use neap_survey::Fuel;
 use std::fs;
 use std::io;
@@ -48,7 +49,6 @@ fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     let (mut low, mut high) = (u64::MAX, 0);
     for _ in 0..TRIES {
         let identity = identity::of(pid);
-        let before = rollup(pid)?;
         let seen = once(pid, effort, fuel)?;
         let after = rollup(pid)?;
         // It has executed another program: that is read.
@@ -58,7 +58,8 @@ fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
             continue;
         }
         let listed: u64 = seen.mappings.iter().map(|mapping| mapping.figures.rss).sum();
-        let all = [before.rss, listed, seen.total.rss, after.rss];
+        // Not a look before too: each has the kernel walk all page tables, while the process waits to map memory.
+        let all = [listed, seen.total.rss, after.rss];
         let (least, most) = (all.into_iter().min().unwrap_or(0), all.into_iter().max().unwrap_or(0));
         (low, high) = (low.min(least), high.max(most));
         last = Some(seen);
@@ -109,7 +110,8 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
         return Err(failed::no_memory(pid));
     }
     let status = text(format!("/proc/{pid}/status")).map_err(unreadable)?;
-    let mounts = fs::read(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let mounts = text(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
+    let in_memory = |line: &Line| matches!(line.kind.as_str(), "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs");
     let mut seen = Seen {
         pid,
         command: command(pid),
@@ -120,7 +122,7 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
         threads: threads(pid, effort),
         page_tables: parse::value(&status, "VmPTE").unwrap_or(0),
         is_go: effort == Effort::Full && is_go(pid),
-        memory_devices: parse::memory_devices(&String::from_utf8_lossy(&mounts)),
+        memory_devices: mounts::parse(&mounts).iter().filter(|line| in_memory(line)).map(|line| line.device).collect(),
         ..Seen::default()
     };
     let parent = parse::value(&status, "PPid").and_then(|parent| u32::try_from(parent).ok()).unwrap_or(0);
