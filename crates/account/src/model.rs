@@ -41,7 +41,7 @@ kinds! {
     HeapMetadata = "heap-metadata", "heap metadata";
     /// Memory of an allocator of which live and free cannot be distinguished.
     Heap = "heap", "heap, not split";
-    /// Memory of a runtime with its own allocator or collector: JVM, V8, CPython, Go, Ruby, PHP, .NET.
+    /// Memory of a runtime with its own allocator or collector, as the JVM, V8 or CPython.
     RuntimeHeap = "runtime-heap", "runtime heap";
     /// Stacks of threads.
     Stack = "stack", "stack";

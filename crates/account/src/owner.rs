@@ -81,6 +81,8 @@ fn of_name(mapping: &Mapping, seen: &Seen) -> Option<Class> {
             class(Kind::Vdso, "kernel")
         }
         _ if name.starts_with("/memfd:") => memory_file(name, mapping),
+        // memfd_secret(2) has an inode, and no file system that is mounted.
+        _ if name.starts_with("/secretmem") && mapping.shared => class(Kind::Shared, "secretmem"),
         _ if name.starts_with("/SYSV") => {
             class(Kind::Shared, format!("System V {}", name[1..].trim_end_matches(" (deleted)")))
         }
@@ -310,6 +312,7 @@ mod tests {
             ("/memfd:jit (deleted)", true, true, Kind::Jit),
             ("/SYSV00000000 (deleted)", true, false, Kind::Shared),
             ("/dev/zero (deleted)", true, false, Kind::Shared),
+            ("/secretmem (deleted)", true, false, Kind::Shared),
             ("/run/tmp/x", true, false, Kind::Shared),
             ("/var/lib/x.db", true, false, Kind::File),
             ("[anon:cache of blobs]", false, false, Kind::Anonymous),

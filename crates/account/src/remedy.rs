@@ -6,6 +6,7 @@ use crate::runtime;
 use crate::seen::Seen;
 use crate::shell;
 use crate::units::{bytes, columns};
+use std::collections::BTreeMap;
 
 /// Remedies of less than this many bytes are left out.
 const LEAST: u64 = 64 << 10;
@@ -25,7 +26,7 @@ impl Remedy {
 pub fn all(report: &Report, seen: &Seen, facts: &Facts) -> Vec<Remedy> {
     let mut all = Vec::new();
     glibc(report, seen, facts, &mut all);
-    others(report, &mut all);
+    others(seen, &mut all);
     // Heaps were read a moment before or after: no remedy of theirs gives back more than the accounts have.
     for remedy in &mut all {
         remedy.bytes = remedy.bytes.min(facts.kept);
@@ -103,32 +104,42 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
     }
 }
 
-/// The program, as one word of a command.
+/// The program, as one word of a command; `CMD` where it is not known, as servers write what they do over their
+/// arguments: `nginx: worker process`. Its file may be another program by another name.
 fn program(seen: &Seen) -> String {
-    seen.command.first().and_then(|name| shell::word(name)).unwrap_or_else(|| "CMD".into())
+    let first = seen.command.first().filter(|name| !name.contains(' ') || **name == seen.exe);
+    first.and_then(|name| shell::word(name)).unwrap_or_else(|| "CMD".into())
 }
 
-/// Controls of other allocators.
-fn others(report: &Report, all: &mut Vec<Remedy>) {
-    const CONTROLS: &[(&str, &str, &str)] = &[
-        ("neap", "neap run --set purge=eager", "Have neap give free memory back at once, not after half a second."),
-        (
-            "jemalloc",
-            "MALLOC_CONF=background_thread:true,dirty_decay_ms:0,muzzy_decay_ms:0",
-            "Have jemalloc give free memory back at once.",
-        ),
-        ("mimalloc", "MIMALLOC_PURGE_DELAY=0", "Have mimalloc give free memory back at once."),
-        ("tcmalloc", "TCMALLOC_RELEASE_RATE=10", "Have tcmalloc give free memory back sooner."),
-    ];
-    for (name, command, text) in CONTROLS {
-        let kept: u64 = report.heaps.iter().filter(|f| f.allocator.starts_with(name)).map(|f| f.kept_bytes).sum();
-        all.push(Remedy {
+/// A setting of an allocator that has it give memory back: the allocator, the usual variable, the value, what it does.
+type Control = (&'static str, &'static str, &'static str, &'static str);
+
+const CONTROLS: &[Control] = &[
+    ("neap", "neap run --set purge", "eager", "Have neap give free memory back at once, not after half a second."),
+    (
+        "jemalloc",
+        "MALLOC_CONF",
+        "background_thread:true,dirty_decay_ms:0,muzzy_decay_ms:0",
+        "Have jemalloc give free memory back at once.",
+    ),
+    ("mimalloc", "MIMALLOC_PURGE_DELAY", "0", "Have mimalloc give free memory back at once."),
+    ("tcmalloc", "TCMALLOC_RELEASE_RATE", "10", "Have tcmalloc give free memory back sooner."),
+];
+
+/// Controls of other allocators. Copies of one have variables of their own.
+fn others(seen: &Seen, all: &mut Vec<Remedy>) {
+    for (name, usual, value, text) in CONTROLS {
+        let mut kept: BTreeMap<&str, u64> = BTreeMap::new();
+        for part in seen.heaps.iter().filter(|part| part.figures.allocator.starts_with(name)) {
+            *kept.entry(part.settings.as_deref().unwrap_or(usual)).or_default() += part.figures.kept_bytes;
+        }
+        all.extend(kept.into_iter().map(|(variable, bytes)| Remedy {
             text: (*text).into(),
-            command: (*command).into(),
-            bytes: kept,
+            command: format!("{variable}={value}"),
+            bytes,
             rule: "free memory that it keeps".into(),
             now: false,
-        });
+        }));
     }
 }
 
@@ -143,8 +154,8 @@ fn pages(report: &Report, facts: &Facts, all: &mut Vec<Remedy>) {
     });
     all.push(Remedy {
         text: format!(
-            "End threads that idle, or have each give its stack back (madvise MADV_DONTNEED below the stack pointer): \
-             {} threads.",
+            "End threads that idle, or have each give its stack back (madvise MADV_DONTNEED below the stack pointer); \
+             threads: {}.",
             report.threads
         ),
         command: String::new(),
@@ -205,5 +216,40 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
             rule: "live memory goes back when the program frees it".into(),
             now: on_neap,
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::HeapFigures;
+    use crate::seen::HeapPart;
+
+    /// Catches commands that start what a server says of itself.
+    #[test]
+    fn titles_are_no_programs() {
+        let of = |first: &str, exe: &str| {
+            program(&Seen { command: vec![first.into(), "-x".into()], exe: exe.into(), ..Seen::default() })
+        };
+        assert_eq!(of("nginx: worker process", "/usr/sbin/nginx"), "CMD");
+        assert_eq!(of("redis-server *:6379", "/usr/bin/redis-check-rdb"), "CMD");
+        assert_eq!(of("./server", "/srv/server"), "./server");
+        assert_eq!(of("/srv/a b", "/srv/a b"), "'/srv/a b'");
+    }
+
+    /// Catches a variable that a copy of jemalloc with a prefix does not read, and copies that are taken together.
+    #[test]
+    fn each_copy_has_its_variable() {
+        let part = |kept: u64, settings: Option<&str>| HeapPart {
+            figures: HeapFigures { allocator: "jemalloc 5.3".into(), kept_bytes: kept, ..HeapFigures::default() },
+            settings: settings.map(str::to_owned),
+            ..HeapPart::default()
+        };
+        let heaps = vec![part(1, None), part(2, Some("_RJEM_MALLOC_CONF")), part(4, Some("_RJEM_MALLOC_CONF"))];
+        let mut all = Vec::new();
+        others(&Seen { heaps, ..Seen::default() }, &mut all);
+        let found: Vec<(&str, u64)> =
+            all.iter().map(|of| (of.command.split('=').next().unwrap_or(""), of.bytes)).collect();
+        assert_eq!(found, [("MALLOC_CONF", 1), ("_RJEM_MALLOC_CONF", 6)]);
     }
 }

@@ -109,6 +109,39 @@ const TABLE: &[Runtime] = &[
         advice: "DOTNET_GCHeapHardLimit bounds the heap, DOTNET_GCConserveMemory makes it give back more",
         native: None,
     },
+    // These have all of their memory from mmap, without a mark.
+    Runtime {
+        name: "Erlang",
+        files: &["beam"],
+        heap: rest,
+        command: "erlang:memory(), recon_alloc:memory(usage) (in a shell of the node)",
+        advice: "erlang:garbage_collect(P) frees what process P holds no more, large binaries too",
+        native: None,
+    },
+    Runtime {
+        name: "Mono",
+        files: &["mono", "libmonosgen"],
+        heap: rest,
+        command: "GC.GetTotalMemory(true) (inside the program)",
+        advice: "MONO_GC_PARAMS=max-heap-size=SIZE bounds the heap",
+        native: None,
+    },
+    Runtime {
+        name: "LuaJIT",
+        files: &["luajit"],
+        heap: rest,
+        command: "collectgarbage('count') (inside the program)",
+        advice: "collectgarbage() gives back what is free",
+        native: None,
+    },
+    Runtime {
+        name: "Guile",
+        files: &["libguile"],
+        heap: rest,
+        command: "(gc-stats) (inside the program)",
+        advice: "GC_MAXIMUM_HEAP_SIZE bounds the heap",
+        native: None,
+    },
 ];
 
 /// The runtimes of a process, in the order of the table.
@@ -146,6 +179,11 @@ fn file_name(path: &str) -> &str {
 
 fn never(_: &Mapping, _: Option<&Mapping>) -> bool {
     false
+}
+
+/// What no other rule explains.
+fn rest(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    mapping.write && !is_arena(mapping, next)
 }
 
 /// The heap lies below 32 GiB where its references are compressed; other areas are reserved as a whole and opened from
@@ -215,6 +253,12 @@ mod tests {
     fn runtimes_are_known_by_their_files() {
         assert_eq!(with(&["/usr/lib/jvm/java-17/lib/server/libjvm.so"]), ["JVM"]);
         assert_eq!(with(&["/usr/bin/python3.11", "/usr/bin/node"]), ["V8", "CPython"]);
+        assert_eq!(with(&["/usr/lib/erlang/erts-13.1.5/bin/beam.smp"]), ["Erlang"]);
+        assert_eq!(
+            with(&["/usr/bin/mono-sgen", "/opt/bin/monocle", "/usr/bin/luajit-2.1.0-beta3"]),
+            ["Mono", "LuaJIT"]
+        );
+        assert_eq!(with(&["/usr/lib/x86_64-linux-gnu/libguile-3.0.so.1.5.0"]), ["Guile"]);
         assert_eq!(with(&["/opt/bin/nodes", "/usr/bin/phpunit", "/lib/libc.so.6", "[heap]"]), [""; 0]);
         let arena = Mapping { range: 0xc0_0000_0000..0xc0_0040_0000, write: true, ..Mapping::default() };
         let go = Seen { mappings: vec![arena], is_go: true, ..Seen::default() };
@@ -234,7 +278,7 @@ mod tests {
         let arena = mapping(64 * MIB * 1000, MIB, "");
         let mut rest = mapping(arena.range.end, 63 * MIB, "");
         (rest.read, rest.write) = (false, false);
-        for name in ["JVM", "V8", "Ruby", "PHP", ".NET"] {
+        for name in ["JVM", "V8", "Ruby", "PHP", ".NET", "Erlang"] {
             let runtime = named(&Seen::default(), name).expect("it is in the table");
             assert!(!runtime.owns(&arena, Some(&rest)), "{name}");
         }

@@ -111,6 +111,8 @@ pub struct HeapPart {
     pub main: bool,
     /// Whether its blocks are mappings of their own, which go back when they are freed.
     pub mapped: bool,
+    /// The variable of the environment with the settings of its allocator, where that is not the usual one.
+    pub settings: Option<String>,
 }
 
 /// Zeros in huge pages of a mapping.
@@ -202,16 +204,13 @@ pub fn is_in(ranges: &[Range<u64>], address: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::HeapFigures;
 
     /// Catches an address in a heap that is not found as heaps overlap, and one between heaps that is.
     #[test]
     fn addresses_in_heaps() {
         let part = |ranges: &[(u64, u64)]| HeapPart {
             pieces: ranges.iter().map(|&(start, end)| Piece { range: start..end, resident: 1 }).collect(),
-            figures: HeapFigures::default(),
-            main: false,
-            mapped: false,
+            ..HeapPart::default()
         };
         let heaps = vec![part(&[(50, 60), (10, 40)]), part(&[(12, 14), (60, 62), (80, 90)])];
         let ranges = Seen { heaps, ..Seen::default() }.heap_ranges();

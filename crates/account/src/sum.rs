@@ -302,7 +302,12 @@ fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Clai
             Kind::Stack if !noted && used + below > 0 => {
                 noted = true;
                 let (used, below) = (units::bytes(used), units::bytes(below));
-                Some(format!("of all stacks {used} are in use, {below} were touched once"))
+                // Threads that run just now do not show where their stack pointer is.
+                let of = match (seen.stacks.len(), seen.threads.len()) {
+                    (known, all) if known < all => format!("the stacks of {known} of {all} threads"),
+                    _ => "all stacks".to_owned(),
+                };
+                Some(format!("of {of} {used} are in use, {below} were touched once"))
             }
             Kind::File => {
                 let (own, dirty) = files.get(account.owner.as_str()).copied().unwrap_or_default();
@@ -343,12 +348,12 @@ fn heaps(seen: &Seen) -> Vec<HeapFigures> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seen::{Figures, Piece, Zeros};
+    use crate::seen::{Figures, Piece, StackUse, Thread, Zeros};
     use crate::testing::mapping;
 
     fn heap_of(pieces: Vec<Piece>, figures: HeapFigures) -> HeapPart {
         let figures = HeapFigures { allocator: "glibc 2.36".into(), part: "main arena".into(), ..figures };
-        HeapPart { figures, pieces, main: true, mapped: false }
+        HeapPart { figures, pieces, main: true, ..HeapPart::default() }
     }
 
     fn seen(mappings: Vec<Mapping>) -> Seen {
@@ -428,5 +433,19 @@ mod tests {
         of.claims = vec![claim(0x1000, 0x2000), claim(0x2000, 0x2000), claim(0x9000, 0x2000)];
         let report = report(&of);
         assert_eq!((report.sum(), report.of(Kind::RuntimeHeap)), (0x3000, 0x3000));
+    }
+
+    /// Catches a thread that runs, whose stack is not known, and a note that speaks of it all the same.
+    #[test]
+    fn stacks_that_are_known_are_counted() {
+        let stack = mapping(0x7fff_0000, 0x2000, "[stack]");
+        let mut of = seen(vec![stack]);
+        of.stacks = vec![StackUse { start: 0x7fff_0000, used: 0x1000, ..StackUse::default() }];
+        let note = |threads: usize, of: &mut Seen| {
+            of.threads = vec![Thread::default(); threads];
+            report(of).accounts.remove(0).note.unwrap_or_default()
+        };
+        assert!(note(1, &mut of).starts_with("of all stacks 4.0 KiB are in use"), "{}", note(1, &mut of));
+        assert!(note(3, &mut of).starts_with("of the stacks of 1 of 3 threads 4.0 KiB"), "{}", note(3, &mut of));
     }
 }

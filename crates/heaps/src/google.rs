@@ -21,7 +21,7 @@ const METADATA: u64 = 3;
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let regions = regions(mappings);
     // Files are searched where there is something to own.
-    let has_text = |of: &&Mapping| matches!(files.find(of, TEXT, 0), Ok(Some(_)));
+    let has_text = |of: &&Mapping| matches!(files.find(of, TEXT), Ok(Some(_)));
     let mut data = data(mappings).into_iter().map(|(mapping, _)| mapping);
     let Some(owner) = (!regions.is_empty()).then(|| data.find(has_text)).flatten() else { return Vec::new() };
     let mut by_tag: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();
@@ -43,6 +43,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
         allocator: "tcmalloc (Google's)".to_owned(),
         library: owner.file().map(str::to_owned),
         parts: parts.collect(),
+        settings: None,
         doubts: vec!["live and free blocks are not told apart".to_owned()],
     };
     heap.parts.sort_by_key(|part| std::cmp::Reverse(part.resident_bytes));

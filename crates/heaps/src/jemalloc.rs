@@ -1,4 +1,4 @@
-//! jemalloc 5.1 to 5.3: found by its radix tree in the data of a library or a program, then read extent by extent.
+//! jemalloc 5.0 to 5.3: found by its radix tree in the data of a library or a program, then read extent by extent.
 //!
 //! The tree has a root of 2^18 pointers, for bits 30 to 47 of addresses; each leaf has 2^18 words for bits 12 to 29. A word
 //! is a pointer to an extent's record in the middle, its size class in the highest 16 bits, and flags in the lowest 7. The
@@ -34,10 +34,15 @@ struct Layout {
     flags: u64,
 }
 
-const LAYOUTS: [Layout; 2] = [
+const LAYOUTS: [Layout; 3] = [
     Layout { name: "jemalloc 5.3", state: (17, 7), class: 20, free: 28, flags: 0x7f },
-    Layout { name: "jemalloc 5.2", state: (16, 3), class: 18, free: 26, flags: 0x3f },
+    Layout { name: NEWER, state: (16, 3), class: 18, free: 26, flags: 0x3f },
+    Layout { name: "jemalloc 5.0", state: (15, 3), class: 17, free: 25, flags: 0x3f },
 ];
+/// Two versions with one layout: the newer has a setting with that name.
+const NEWER: &str = "jemalloc 5.2";
+const OLDER: &str = "jemalloc 5.1";
+const SETTING: &[u8] = b"bin_shards";
 /// Unit and alignment of the allocator's own memory.
 const BASE: u64 = 2 << 20;
 
@@ -64,7 +69,12 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
             Seen::Leaf(leaf) => walk.own(leaf),
             Seen::Word { page, word } => walk.word(page, word),
         });
-        heaps.push(walk.heap(mapping));
+        let mut heap = walk.heap(mapping);
+        if layout.name == NEWER && !mentions(files, mapping, SETTING) {
+            heap.allocator = OLDER.to_string();
+        }
+        heap.settings = variable(files, mapping);
+        heaps.push(heap);
     }
     heaps
 }
@@ -237,6 +247,20 @@ impl Walk<'_> {
         heap.parts.sort_by_key(|part| std::cmp::Reverse(part.resident_bytes));
         heap
     }
+}
+
+/// The variable of the environment with the settings of a copy whose functions have a prefix, as those in Rust programs
+/// and in Python's extensions: `_RJEM_MALLOC_CONF`.
+fn variable(files: &dyn Files, mapping: &Mapping) -> Option<String> {
+    const END: &[u8] = b"_MALLOC_CONF\0";
+    const LONGEST: u64 = 64;
+    let place = files.find(mapping, END).ok()??;
+    let start = place.saturating_sub(LONGEST);
+    let mut bytes = vec![0; (place - start) as usize + END.len() - 1];
+    let got = files.read(mapping, start, &mut bytes);
+    let name = bytes.get(..got)?.rsplit(|byte| *byte == 0).next()?;
+    let is_part = |byte: &u8| byte.is_ascii_uppercase() || byte.is_ascii_digit() || *byte == b'_';
+    (got == bytes.len() && name.iter().all(is_part)).then(|| String::from_utf8_lossy(name).into_owned())
 }
 
 /// Bytes of a block of a size class.

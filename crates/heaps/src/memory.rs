@@ -74,28 +74,18 @@ pub trait Files {
     /// Copies bytes of the file behind `mapping`, from `offset` in the file on; how many there were.
     fn read(&self, mapping: &Mapping, offset: u64, into: &mut [u8]) -> usize;
 
-    /// What stands in the file from the first place of `text` on: at most `length` bytes; nothing where it has no such text.
-    /// An implementation may remember answers, as processes share files.
-    fn find(&self, mapping: &Mapping, text: &[u8], length: usize) -> Result<Option<Vec<u8>>, Unreadable> {
-        find(self, mapping, text, length)
-    }
-
-    /// Whether `mapping` is the program's, not a library's. An implementation that cannot tell takes what has code.
-    fn is_program(&self, mapping: &Mapping) -> bool {
-        mapping.executable
+    /// The first place of `text` in the file, if it has it. An implementation may remember answers, as processes share
+    /// files.
+    fn find(&self, mapping: &Mapping, text: &[u8]) -> Result<Option<u64>, Unreadable> {
+        find(self, mapping, text)
     }
 }
 
 /// Bytes of a file that are read at once.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// What stands in the file behind `mapping` from the first place of `text` on: at most `length` bytes.
-pub fn find<F: Files + ?Sized>(
-    files: &F,
-    mapping: &Mapping,
-    text: &[u8],
-    length: usize,
-) -> Result<Option<Vec<u8>>, Unreadable> {
+/// The first place of `text` in the file behind `mapping`.
+pub fn find<F: Files + ?Sized>(files: &F, mapping: &Mapping, text: &[u8]) -> Result<Option<u64>, Unreadable> {
     let (mut piece, mut at) = (vec![0; PIECE], 0);
     let finder = Finder::new(text);
     loop {
@@ -105,10 +95,7 @@ pub fn find<F: Files + ?Sized>(
             return Err(Unreadable);
         }
         if let Some(place) = finder.find(bytes) {
-            let mut line = vec![0; length];
-            let got = files.read(mapping, at + place as u64, &mut line).min(length);
-            line.truncate(got);
-            return Ok(Some(line));
+            return Ok(Some(at + place as u64));
         }
         if bytes.len() < text.len() {
             return Ok(None);

@@ -5,7 +5,7 @@
 //! arenas. They are recognised by numbers that fit together. Up to 2.1.6 a record does not say where its blocks begin, but
 //! stands for one of 512 places of its segment; the end of the segment's own header shows where the records begin.
 
-use crate::data::read;
+use crate::data::{data, read};
 use crate::jemalloc::{joined, part};
 use crate::window::{overlap, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Split};
@@ -24,13 +24,17 @@ const MOST: usize = 1 << 22;
 /// Places that are looked at for segments and arenas.
 const LOOKS: u32 = 1 << 20;
 
+/// What a program or a library with this allocator has in it, whatever its name is.
+const TEXT: &[u8] = b"mimalloc: warning: ";
+
 /// The heap of mimalloc in a process. Of two copies the memory cannot be told apart.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
-    let Some(library) = library(mappings, files) else { return Vec::new() };
     let is_ours = |mapping: &Mapping| {
         mapping.private && mapping.file().is_none() && HINTS.contains(&mapping.range.start) && mapping.writable
     };
     let ranges = joined(mappings.iter().filter(|mapping| is_ours(mapping)).map(|m| m.range.clone()).collect());
+    // Files are searched where there is something to own.
+    let Some(library) = (!ranges.is_empty()).then(|| library(mappings, files)).flatten() else { return Vec::new() };
     let is_three = ranges.iter().any(|range| front_of_arena(memory, range.start, range).is_some());
     let (mut pages, mut fronts, mut seen) = (Vec::new(), Vec::new(), 0);
     for range in &ranges {
@@ -65,15 +69,13 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     vec![heap]
 }
 
-/// The file with mimalloc's code: by its name, or the program itself by a symbol.
+/// The file with mimalloc's code: by its name, or by its texts, as programs and libraries have it inside.
 fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
     let mut paths = mappings.iter().filter_map(|mapping| mapping.file());
     let named = paths.find(|path| path.rsplit('/').next().is_some_and(|name| name.contains("mimalloc")));
-    let program = mappings.iter().find(|mapping| mapping.file().is_some() && files.is_program(mapping));
-    // A name in a table of symbols ends with a zero and stands behind one, and no program may have that text otherwise.
-    let symbol = [b"\0", &b"mi_malloc"[..], b"\0"].concat();
-    let has_symbol = |mapping: &&Mapping| files.find(mapping, &symbol, 0).is_ok_and(|found| found.is_some());
-    named.map(str::to_string).or_else(|| program.filter(has_symbol)?.name.clone())
+    let has_text = |mapping: &&Mapping| matches!(files.find(mapping, TEXT), Ok(Some(_)));
+    let mut data = data(mappings).into_iter().map(|(mapping, _)| mapping);
+    named.map(str::to_string).or_else(|| data.find(has_text)?.file().map(str::to_string))
 }
 
 /// Bytes at the front of an arena of version 3, and of all of it, if one begins at `at`: it says how many slices it has,

@@ -18,6 +18,8 @@ pub struct Heap {
     pub library: Option<String>,
     /// What it consists of, the largest first. A heap that was found but never used has none.
     pub parts: Vec<Part>,
+    /// The variable of the environment that has its settings, where that is not the usual one.
+    pub settings: Option<String>,
     /// What could not be found out, in words for the user; empty if all is known.
     pub doubts: Vec<String>,
 }

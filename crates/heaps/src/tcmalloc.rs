@@ -77,6 +77,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
             allocator: "tcmalloc".to_string(),
             library: mapping.file().map(str::to_string),
             parts: vec![part(memory, "spans".to_string(), joined(ranges), Some(split)), own],
+            settings: None,
             doubts: vec![if sizes.is_empty() {
                 "free blocks in spans that are in use count as live, and those in caches too".to_string()
             } else {

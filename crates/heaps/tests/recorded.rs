@@ -89,6 +89,50 @@ fn jemalloc_5_2() {
     assert!(heap.doubts.len() == 1, "{:?}", heap.doubts);
 }
 
+/// Files that have one text.
+struct Text(&'static [u8]);
+
+impl neap_heaps::Files for Text {
+    fn read(&self, _: &neap_heaps::Mapping, offset: u64, into: &mut [u8]) -> usize {
+        let rest = self.0.get(offset as usize..).unwrap_or_default();
+        let length = rest.len().min(into.len());
+        into[..length].copy_from_slice(&rest[..length]);
+        length
+    }
+}
+
+/// Catches 5.1 that is called 5.2, which has one setting more, and variables of copies with a prefix.
+#[test]
+fn jemalloc_by_its_texts() {
+    let of = |name: &str, text: &'static [u8]| {
+        let recording = recording(name);
+        let heaps = neap_heaps::find(&recording, &recording.mappings, &Text(text));
+        let heap = heaps.into_iter().find(|heap| heap.allocator.starts_with("jemalloc")).expect("it is found");
+        (heap.allocator, heap.settings)
+    };
+    assert_eq!(of("jemalloc-5.2", b"<jemalloc>: \0MALLOC_CONF\0"), ("jemalloc 5.1".into(), None));
+    assert_eq!(of("jemalloc-5.2", b"<jemalloc>: \0bin_shards\0"), ("jemalloc 5.2".into(), None));
+    let inside = of("jemalloc-5.3", b"<jemalloc>: variable MALLOC_CONF\0_RJEM_MALLOC_CONF\0");
+    assert_eq!(inside, ("jemalloc 5.3".into(), Some("_RJEM_MALLOC_CONF".into())));
+    assert_eq!(of("jemalloc-5.3", b"<jemalloc>: \0not a name_MALLOC_CONF\0").1, None);
+}
+
+/// Catches mimalloc inside a library or a program of another name.
+#[test]
+fn mimalloc_inside_another_library() {
+    let mut recording = recording("mimalloc-2.3");
+    for mapping in recording.mappings.iter_mut().filter(|of| of.file().is_some()) {
+        mapping.name = Some("/lib/library.so".into());
+    }
+    let of = |text: &'static [u8]| {
+        let heaps = neap_heaps::find(&recording, &recording.mappings, &Text(text));
+        heaps.into_iter().find(|heap| heap.allocator == "mimalloc 2")
+    };
+    let heap = of(b"\x7fELF mimalloc: warning: \0").expect("it is found");
+    assert!(heap.library.as_deref() == Some("/lib/library.so") && heap.parts[0].split.is_some(), "{heap:?}");
+    assert_eq!(of(b"\x7fELF mimalloc"), None);
+}
+
 /// Catches pages up to version 2.1.6, whose records do not say where they begin.
 #[test]
 fn mimalloc_2_0() {
@@ -143,6 +187,19 @@ fn without_files() {
     let heaps = neap_heaps::find(&recording, &recording.mappings, &neap_heaps::NoFiles);
     let [heap] = &heaps[..] else { panic!("one heap, not {heaps:#?}") };
     assert_eq!(heap.allocator, "glibc");
+    assert_eq!(Info::parse(&recording.truth).check(heap), Ok(()));
+}
+
+/// Catches an arena of a thread that is taken for a copy of glibc, as it lies behind the data of a library.
+#[test]
+fn an_arena_behind_a_library() {
+    let mut recording = recording("glibc-2.36");
+    let is_arena = |of: &neap_heaps::Mapping| of.name.is_none() && of.range.start.is_multiple_of(64 << 20);
+    let at = recording.mappings.iter().position(is_arena).expect("an arena");
+    let start = recording.mappings[at].range.start;
+    recording.mappings.insert(at, support::writable(start - 4096..start, Some("/lib/library.so")));
+    let heaps = neap_heaps::find(&recording, &recording.mappings, &recording);
+    let [heap] = &heaps[..] else { panic!("one heap, not {heaps:#?}") };
     assert_eq!(Info::parse(&recording.truth).check(heap), Ok(()));
 }
 

@@ -5,9 +5,8 @@ use neap_heaps::{Mapping, Unreadable};
 use neap_observe::mapped::{self, Identity};
 use neap_survey::Fuel;
 use std::collections::HashMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 /// Bytes of a file that are read at most.
@@ -16,7 +15,6 @@ const MOST: u64 = 1 << 30;
 /// The files of a process.
 pub struct Files {
     pid: u32,
-    program: Option<PathBuf>,
     /// Which file is at the start of a mapping.
     identities: HashMap<u64, Identity>,
     fuel: Arc<Fuel>,
@@ -28,7 +26,7 @@ impl Files {
         let files = mappings.iter().filter(|mapping| mapping.inode != 0);
         let identity = |mapping: &seen::Mapping| Identity { device: mapping.device, inode: mapping.inode };
         let identities = files.map(|mapping| (mapping.range.start, identity(mapping))).collect();
-        Files { pid, program: fs::read_link(format!("/proc/{pid}/exe")).ok(), identities, fuel: Arc::clone(fuel) }
+        Files { pid, identities, fuel: Arc::clone(fuel) }
     }
 
     /// Opens the file behind a mapping.
@@ -53,7 +51,7 @@ impl neap_heaps::Files for Files {
         done
     }
 
-    fn find(&self, mapping: &Mapping, text: &[u8], length: usize) -> Result<Option<Vec<u8>>, Unreadable> {
+    fn find(&self, mapping: &Mapping, text: &[u8]) -> Result<Option<u64>, Unreadable> {
         // Programs map large files of data too, which have no allocator in them.
         let mut front = [0; 4];
         match self.read(mapping, 0, &mut front) {
@@ -61,13 +59,8 @@ impl neap_heaps::Files for Files {
             _ if &front != b"\x7fELF" => return Ok(None),
             _ => {}
         }
-        let found = neap_heaps::find_text(self, mapping, text, length)?;
+        let found = neap_heaps::find_text(self, mapping, text)?;
         // The rest of a file was not read once the look is over.
         if found.is_none() && self.fuel.is_over() { Err(Unreadable) } else { Ok(found) }
-    }
-
-    fn is_program(&self, mapping: &Mapping) -> bool {
-        let name = self.program.as_ref().and_then(|program| program.to_str());
-        name.is_some_and(|name| mapping.file() == Some(name.strip_suffix(" (deleted)").unwrap_or(name)))
     }
 }

@@ -119,7 +119,8 @@ fn neap(walked: &Walked, seen: &Seen, memory: &Process) -> HeapPart {
         metadata_bytes: tally.records,
         ..HeapFigures::default()
     };
-    HeapPart { figures, pieces: pieces(&walked.ranges, &seen.mappings, memory), main: true, mapped: false }
+    let pieces = pieces(&walked.ranges, &seen.mappings, memory);
+    HeapPart { figures, pieces, main: true, ..HeapPart::default() }
 }
 
 /// A part of another allocator's heap.
@@ -154,5 +155,6 @@ fn foreign(heap: &Heap, part: &Part, seen: &Seen, memory: &Process) -> HeapPart 
         pieces: pieces(&part.ranges, &seen.mappings, memory),
         main: part.name == "main arena",
         mapped: part.name.starts_with("mmapped"),
+        settings: heap.settings.clone(),
     }
 }

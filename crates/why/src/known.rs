@@ -13,11 +13,8 @@ const MOST: usize = 8192;
 /// A file as it is now: another content has another time of change.
 type File = (u64, u64, u64, i64, i64);
 
-/// A question of a text: the file, the text, how many bytes.
-type Text = (File, Vec<u8>, usize);
-
-/// Answers of all files.
-static ANSWERS: LazyLock<Mutex<HashMap<Text, Option<Vec<u8>>>>> = LazyLock::new(Mutex::default);
+/// Answers of all files: where a text is in one.
+static ANSWERS: LazyLock<Mutex<HashMap<(File, Vec<u8>), Option<u64>>>> = LazyLock::new(Mutex::default);
 
 /// The files of a process, with what is remembered of them.
 pub struct Known {
@@ -46,24 +43,20 @@ impl neap_heaps::Files for Known {
         self.files.read(mapping, offset, into)
     }
 
-    fn find(&self, mapping: &Mapping, text: &[u8], length: usize) -> Result<Option<Vec<u8>>, Unreadable> {
-        let Some(file) = self.file(mapping) else { return self.files.find(mapping, text, length) };
-        let (key, lock) = ((file, text.to_vec(), length), || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner));
+    fn find(&self, mapping: &Mapping, text: &[u8]) -> Result<Option<u64>, Unreadable> {
+        let Some(file) = self.file(mapping) else { return self.files.find(mapping, text) };
+        let (key, lock) = ((file, text.to_vec()), || ANSWERS.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(known) = lock().get(&key) {
-            return Ok(known.clone());
+            return Ok(*known);
         }
         // Not under the lock: it reads files. What cannot be read now may be read later.
-        let found = self.files.find(mapping, text, length)?;
+        let found = self.files.find(mapping, text)?;
         let mut answers = lock();
         if answers.len() >= MOST {
             answers.clear();
         }
-        answers.insert(key, found.clone());
+        answers.insert(key, found);
         Ok(found)
-    }
-
-    fn is_program(&self, mapping: &Mapping) -> bool {
-        self.files.is_program(mapping)
     }
 }
 
@@ -76,7 +69,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Catches answers that are not those of the file, and programs that are not known.
+    /// Catches answers that are not those of the file.
     #[test]
     fn answers_are_those_of_the_file() {
         let pid = std::process::id();
@@ -88,14 +81,13 @@ mod tests {
         let (known, files, mapping) = (Known::new(pid, files()), files(), crate::heaps::listed(own));
         for _ in 0..2 {
             for text in [&b"ELF"[..], b"a text that is in no file, but for \0 this"] {
-                assert_eq!(known.find(&mapping, text, 4), files.find(&mapping, text, 4), "{text:?}");
+                assert_eq!(known.find(&mapping, text), files.find(&mapping, text), "{text:?}");
             }
         }
-        assert!(known.is_program(&mapping));
         let mut other = mapping.clone();
         other.name = Some("/no/such".into());
         other.range = 0x1000..0x2000;
-        assert!(known.find(&other, b"x", 0) == Err(Unreadable) && !known.is_program(&other));
+        assert_eq!(known.find(&other, b"x"), Err(Unreadable));
     }
 
     /// Catches files of data that are searched, and texts that are said to be in no file as the look was over.
@@ -103,7 +95,7 @@ mod tests {
     fn data_is_not_searched() {
         let path = std::env::temp_dir().join(format!("neap-known-{}", std::process::id()));
         let code = std::env::current_exe().expect("a program");
-        for (bytes, found) in [(b"data with ELF".to_vec(), Ok(None)), (fs::read(code).expect("it"), Ok(Some(vec![])))] {
+        for (bytes, found) in [(b"data with ELF".to_vec(), Ok(None)), (fs::read(code).expect("it"), Ok(Some(1)))] {
             fs::write(&path, bytes).expect("a file");
             let metadata = fs::metadata(&path).expect("a file");
             let mapping = seen::Mapping {
@@ -115,7 +107,7 @@ mod tests {
             let find = |time: u64, text: &[u8]| {
                 let fuel = Arc::new(Fuel::new(Duration::from_secs(time), u64::MAX));
                 let files = Files::new(std::process::id(), std::slice::from_ref(&mapping), &fuel);
-                files.find(&crate::heaps::listed(&mapping), text, 0)
+                files.find(&crate::heaps::listed(&mapping), text)
             };
             assert_eq!(find(100, b"ELF"), found);
             assert_eq!(find(0, b"\0 is nowhere else \0"), Err(Unreadable));

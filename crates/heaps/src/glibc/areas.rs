@@ -62,12 +62,16 @@ pub fn others(memory: &dyn Memory, layout: &Layout, main: &State, left: &mut usi
     Some(arenas)
 }
 
+/// Bytes in front of an arena that lies in a heap, behind its `struct heap_info`; none of the main one.
+pub fn info(memory: &dyn Memory, arena: u64) -> Option<u64> {
+    INFOS.into_iter().find(|info| peek(memory, arena.wrapping_sub(*info)) == Some(arena))
+}
+
 /// The memory of an arena but the main one. A heap is one arena's: `seen` are those that were found before.
 pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize, seen: &mut HashSet<u64>) -> Arena {
     let (fastbins, system, top_at) = (state.fastbins.clone(), state.system, state.top_at);
     let mut arena = Arena { number, fastbins, system, top_at, ..Arena::default() };
-    let front = |info: &u64| peek(memory, state.address.wrapping_sub(*info)) == Some(state.address);
-    let Some(info) = INFOS.into_iter().find(front) else { return arena };
+    let Some(info) = info(memory, state.address) else { return arena };
     let first = state.address - info;
     let newest = |length: &u64| {
         let heap = state.top & !(length - 1);

@@ -77,6 +77,10 @@ impl<'m> Search<'m> {
             if self.found.len() == COPIES || !self.is_brk(state.top) && !self.mappings.iter().any(is_anonymous) {
                 continue;
             }
+            // A heap of a thread may lie directly behind the data of a library.
+            if areas::info(self.memory, state.address).is_some() {
+                continue;
+            }
             let Some(others) = areas::others(self.memory, layout, &state, &mut self.left) else { continue };
             settings = settings.or_else(|| Settings::search(bytes));
             let arena = areas::main(self.memory, &state, settings, self.mappings);
@@ -300,7 +304,8 @@ fn part<'a>(memory: &dyn Memory, arena: &Arena, found: impl Iterator<Item = (&'a
 /// The version that the file says, as `2.36`.
 fn version(files: &dyn Files, mapping: &Mapping) -> Option<String> {
     const BEFORE: &[u8] = b"release version ";
-    let line = files.find(mapping, b"GNU C Library", 256).ok()??;
+    let (place, mut line) = (files.find(mapping, b"GNU C Library").ok()??, [0_u8; 256]);
+    files.read(mapping, place, &mut line);
     let at = line.windows(BEFORE.len()).position(|window| window == BEFORE)? + BEFORE.len();
     let is_part = |byte: &&u8| byte.is_ascii_digit() || **byte == b'.';
     let text: Vec<u8> = line[at..].iter().take_while(is_part).copied().collect();

@@ -12,8 +12,9 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::Path;
 
-/// Texts that tell the version of an allocator.
-const TEXTS: [&[u8]; 2] = [b"GNU C Library", b"tcmalloc_region_"];
+/// Texts that tell an allocator, its version or the name of its settings.
+const TEXTS: [&[u8]; 6] =
+    [b"GNU C Library", b"tcmalloc_region_", b"mimalloc: warning: ", b"jemalloc", b"bin_shards", b"_MALLOC_CONF\0"];
 
 /// A process as it was at one moment.
 #[derive(Clone, Default)]
@@ -51,8 +52,12 @@ impl Recording {
             let length = Files::read(process, mapping, 0, &mut bytes);
             for text in TEXTS {
                 if let Some(at) = bytes[..length].windows(text.len()).position(|window| window == text) {
-                    let line = bytes[at..length.min(at + 200)].split(|byte| *byte == b'\n').next();
-                    recording.files.insert(name.to_string(), line.unwrap_or_default().to_vec());
+                    // Names stand between zeros.
+                    let start = bytes[..at].iter().rposition(|byte| *byte == 0).unwrap_or(0);
+                    let line = bytes[start..length.min(at + 200)].split(|byte| *byte == b'\n').next();
+                    let all = recording.files.entry(name.to_string()).or_default();
+                    all.extend(line.unwrap_or_default());
+                    all.push(0);
                 }
             }
         }
@@ -164,7 +169,7 @@ impl Memory for Recording {
 
 impl Files for Recording {
     fn read(&self, mapping: &Mapping, offset: u64, into: &mut [u8]) -> usize {
-        let bytes = mapping.file().and_then(|name| self.files.get(name)).filter(|_| offset == 0);
+        let bytes = mapping.file().and_then(|name| self.files.get(name)?.get(offset as usize..));
         bytes.map_or(0, |bytes| {
             let length = bytes.len().min(into.len());
             into[..length].copy_from_slice(&bytes[..length]);
