@@ -13,8 +13,10 @@ const MOST: usize = 8192;
 /// A file as it is now: another content has another time of change.
 type File = (u64, u64, u64, i64, i64);
 
-/// Answers of all files: where a text is in one.
-static ANSWERS: LazyLock<Mutex<HashMap<(File, Vec<u8>), Option<u64>>>> = LazyLock::new(Mutex::default);
+/// Where a text is in a file.
+type Answers = HashMap<(File, Vec<u8>), Option<u64>>;
+
+static ANSWERS: LazyLock<Mutex<Answers>> = LazyLock::new(Mutex::default);
 
 /// The files of a process, with what is remembered of them.
 pub struct Known {
