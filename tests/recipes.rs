@@ -125,6 +125,7 @@ fn sections() -> Result<Vec<(String, Vec<Block>)>, Stop> {
                     before.strip_suffix(':').and_then(|text| text.split('`').find(|part| part.starts_with('/')));
                 let (language, file) = (language.to_owned(), named.map(str::to_owned));
                 blocks.push(Block { language, text: String::new(), file });
+                before = "";
             }
         } else if let (true, Some(block)) = (inside, section.and_then(|blocks| blocks.last_mut())) {
             block.text += line;
@@ -212,8 +213,8 @@ impl Machine {
 
 /// Commands of a shell in the machine with this first process.
 fn enter(first: &str, commands: &str) -> Run {
-    let all = ["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--root", "--wd=/context"];
-    let clean = ["env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "sh", "-ec"];
+    let all = ["--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--root", "--wd"];
+    let clean = ["env", "-i", "--chdir=/context", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "sh", "-ec"];
     Run::new("nsenter").args(["--target", first]).args(all).args(clean).arg(commands).plain()
 }
 
@@ -223,7 +224,7 @@ fn packages() -> Result<Vec<PathBuf>, Stop> {
     if let Some(built) = BUILT.get() {
         return Ok(built.clone());
     }
-    let mut build = Run::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())).dir(&package_dir()).plain();
+    let mut build = Run::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into())).dir(package_dir()).plain();
     build = build.args(["run", "-q", "-p", "xtask", "--", "package", "deb"]).timeout(Duration::from_secs(3600));
     let done = build.run()?.success()?;
     let files = done.stdout.lines().filter_map(|line| line.split(" (").next()).map(PathBuf::from);
