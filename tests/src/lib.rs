@@ -3,9 +3,9 @@
 //! Each integration test in this package compiles or finds a program, runs it with the library under test in
 //! `LD_PRELOAD`, and judges it by exit status and output. [`library`] picks the library (and never a stale
 //! one), [`command`] builds the command `neap`, [`compile`] builds C and C++ programs into a cache under
-//! `target/`, [`process`] runs them with a time limit, [`browser`] looks at pages,
-//! [`profiler`] at profiles, [`vm`] runs programs in a virtual machine, [`lab`] makes a run of the lab for the report, [`suite`] turns them into counted tests. A test that cannot run says so
-//! loudly and counts as ignored, not as passed.
+//! `target/`, [`process`] runs them with a time limit, [`vm`] in a virtual machine, [`browser`] looks at pages,
+//! [`profiler`] at profiles, [`lab`] makes a run of the lab for the report, [`suite`] turns them into counted tests. A
+//! test that cannot run says so loudly and counts as ignored, not as passed.
 //!
 //! | variable | meaning |
 //! |---|---|

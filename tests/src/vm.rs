@@ -13,6 +13,7 @@ const LIMIT: Duration = Duration::from_secs(1800);
 const CPU: &str = "max,pauth-impdef=on";
 
 /// The kernel and the files of a machine: name without the first slash, content.
+#[derive(Debug)]
 pub struct Machine {
     qemu: PathBuf,
     kernel: PathBuf,
