@@ -82,11 +82,18 @@ fn jemalloc_5_3() {
     assert!(heap.parts.iter().any(|part| part.name == "metadata" && part.resident_bytes > 0), "{heap:?}");
 }
 
-/// Catches records of 5.1 and 5.2 that are read as those of 5.3: live slabs would be free extents.
+/// Catches records of 5.2 that are read as those of 5.3: live slabs would be free extents.
 #[test]
 fn jemalloc_5_2() {
     let heap = other("jemalloc-5.2", "jemalloc 5.2", Some(64));
     assert!(heap.doubts.len() == 1, "{:?}", heap.doubts);
+}
+
+/// Catches 5.1 that is called 5.2, whose records are the same.
+#[test]
+fn jemalloc_5_1() {
+    let heap = other("jemalloc-5.1", "jemalloc 5.1", Some(64));
+    assert!(heap.doubts.len() == 1 && heap.settings.is_none(), "{heap:?}");
 }
 
 /// Files that have one text.
