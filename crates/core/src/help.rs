@@ -59,6 +59,8 @@ impl<O: Os> Allocator<O> {
         // Relaxed: a thread that sets it after this wakes the helper.
         let mut due = self.notes.flood.load(Ordering::Relaxed);
         loop {
+            // A report that the last helper, or `watch`, could not follow.
+            self.relieve();
             if !due && let Some(leave) = self.rest_between_ticks(wait, seen) {
                 return leave;
             }
@@ -89,11 +91,11 @@ impl<O: Os> Allocator<O> {
             if !helper.has_resigned() {
                 return None;
             }
-            let short = !helper.is_unwanted() && helper.sleep(&self.os, seen, WATCH_MS);
+            self.sleep(seen, WATCH_MS);
             if let Some(leave) = self.look() {
                 return Some(leave);
             }
-            if short && helper.has_resigned() {
+            if self.notes.short.load(Ordering::Relaxed) && helper.has_resigned() {
                 helper.stay();
                 let before = self.notes.came();
                 self.relieve();
@@ -105,14 +107,27 @@ impl<O: Os> Allocator<O> {
         Some(helper.leave(false))
     }
 
-    /// Gives all free memory back, as the system says that it is short of memory. Waits for a fork that is in progress,
-    /// for a while.
+    /// Sleeps, unless a call excludes the helper. Notes a report of the system that memory is short: it is heard once, and
+    /// this helper may have to end before it can follow it.
+    fn sleep(&self, seen: u32, milliseconds: u32) {
+        let helper = self.os.helper();
+        if !helper.is_unwanted() && helper.sleep(&self.os, seen, milliseconds) {
+            // Relaxed, at each use: helpers alone use it, one after the other.
+            self.notes.short.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives all free memory back if the system has said that memory is short. Waits for a fork that is in progress, for a
+    /// while; then the next call follows the report.
     fn relieve(&self) {
         for _ in 0..LOOK_MS {
-            if self.os.helper().is_unwanted() {
+            let short = self.notes.short.load(Ordering::Relaxed) && self.policy.purge() != Purge::Never;
+            if !short || self.os.helper().is_unwanted() {
                 return;
             }
             if let Some(_flight) = self.fly(core::ptr::null()) {
+                // A later report is for what is freed from now on.
+                self.notes.short.store(false, Ordering::Relaxed);
                 self.purge();
                 return;
             }
@@ -125,13 +140,11 @@ impl<O: Os> Allocator<O> {
     fn rest_between_ticks(&self, mut left: u32, seen: u32) -> Option<Leave> {
         let helper = self.os.helper();
         loop {
-            let short = !helper.is_unwanted() && helper.sleep(&self.os, seen, left.min(LOOK_MS));
+            self.sleep(seen, left.min(LOOK_MS));
             if let Some(leave) = self.look() {
                 return Some(leave);
             }
-            if short {
-                self.relieve();
-            }
+            self.relieve();
             left = left.saturating_sub(LOOK_MS);
             if left == 0 || helper.woken() != seen {
                 return None;

@@ -30,7 +30,7 @@ use swap::Swap;
 pub use within::Moment;
 use within::Within;
 
-use core::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use neap_core::Os;
 use neap_core::figures::Figures;
 use neap_core::helper::Helper;
@@ -73,6 +73,9 @@ pub struct Fake {
     huge: Mutex<Huge>,
     /// Result of [`Os::onward`].
     onward: Mutex<Onward>,
+    /// Whether the system says when memory is short, and how often it does so next.
+    watches: AtomicBool,
+    reports: AtomicU64,
     within: Within,
     /// The calls up to now.
     log: Mutex<Log>,
@@ -103,6 +106,8 @@ impl Fake {
             lazy: Mutex::new(Vec::new()),
             huge: Mutex::new(Huge::new(config.pool.map_or(0, |(pages, _)| pages))),
             onward: Mutex::new(Onward::Go),
+            watches: AtomicBool::new(false),
+            reports: AtomicU64::new(0),
             within: Within::default(),
             log: Mutex::default(),
             living: AtomicU64::new(u64::MAX),

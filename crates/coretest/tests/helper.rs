@@ -1,14 +1,14 @@
 //! The helper's states, one step at a time; `tests/loom` has all orders of two threads.
 
 use neap_core::Os;
-use neap_core::helper::{Answer, Who};
+use neap_core::helper::{Answer, Stop, Who};
 use neap_core::os::Onward;
 use neap_core::policy::{HugePages, Purge};
 use neap_core::sync::Threads;
 use neap_coretest::calls::{self, Shared};
 use neap_coretest::fake::{Call, Config, Fake, Moment};
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
 fn system(purger: bool) -> Fake {
@@ -146,6 +146,56 @@ fn the_last_thing_is_to_look_again() {
     assert!(A.os.helper().take_leave(&leave), "nothing took it back");
     assert_eq!(A.free_bytes().0, 0, "bytes that wait without a purger");
     calls::valid(&A);
+}
+
+/// Catches a report that is lost as another thread needs the helper at the same moment.
+#[test]
+fn a_report_beside_a_thread_that_asks() {
+    static A: LazyLock<&Shared> =
+        LazyLock::new(|| Box::leak(calls::system(Config { purger: true, ..Config::default() })));
+    fn free_much() {
+        let thread = calls::thread(&A);
+        calls::free(&A, &thread, calls::malloc(&A, &thread, 40 << 20));
+        thread.abandon(&A);
+    }
+    fn once_it_watches() {
+        A.os.advance(100);
+        if !A.os.helper().has_resigned() {
+            return A.os.set_within(Moment::Rest, once_it_watches);
+        }
+        A.policy.set_delay(3_600_000);
+        std::thread::spawn(free_much).join().expect("the other thread");
+        assert_eq!(A.os.helper().who(), Who::Helper);
+        A.os.report_pressure(1);
+        A.os.set_within(Moment::Rest, || A.os.set_onward(Onward::End));
+    }
+    A.os.report_pressure(0);
+    let thread = calls::thread(&A);
+    calls::free(&A, &thread, calls::malloc(&A, &thread, 8 << 20));
+    A.os.set_within(Moment::Rest, once_it_watches);
+    assert!(A.os.helper().take_leave(&A.help()));
+    assert_eq!(A.free_bytes().0, 0, "bytes that wait for an hour");
+}
+
+/// Catches a report that is lost as a call excludes the helper that heard it.
+#[test]
+fn a_report_beside_a_call_that_excludes() {
+    static A: LazyLock<&Shared> =
+        LazyLock::new(|| Box::leak(calls::system(Config { purger: true, ..Config::default() })));
+    static STOP: Mutex<Option<Stop>> = Mutex::new(None);
+    A.policy.set_delay(3_600_000);
+    let thread = calls::thread(&A);
+    calls::free(&A, &thread, calls::malloc(&A, &thread, 40 << 20));
+    A.os.report_pressure(1);
+    A.os.set_within(Moment::Rest, || *STOP.lock().expect("no panic") = A.os.helper().keep_away(&A.os, 0));
+    let helper = A.os.helper();
+    assert!(helper.take_leave(&A.help()));
+    assert_eq!(A.free_bytes().0, 40 << 20);
+    assert!(helper.end_stop(STOP.lock().expect("no panic").take()), "a helper has to be asked for");
+    assert_eq!(helper.ask(&A.os, false), Answer::Helped);
+    A.os.set_within(Moment::Rest, || A.os.set_onward(Onward::End));
+    assert!(helper.take_leave(&A.help()));
+    assert_eq!(A.free_bytes().0, 0, "bytes that wait for an hour");
 }
 
 /// Catches memory without a purger that a handler freed while the helper resigned: its own figures free it for good.

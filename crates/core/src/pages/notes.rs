@@ -66,6 +66,8 @@ pub struct Notes {
     grew: AtomicBool,
     /// True if the helper was woken early, as more memory waits than the limit allows.
     pub(crate) flood: AtomicBool,
+    /// True if the system has said that memory is short, and no helper has given all back since.
+    pub(crate) short: AtomicBool,
 }
 
 /// What has come for the purger beside chunks.
@@ -92,6 +94,7 @@ impl Notes {
             purged: AtomicU64::new(0),
             grew: AtomicBool::new(false),
             flood: AtomicBool::new(false),
+            short: AtomicBool::new(false),
         }
     }
 

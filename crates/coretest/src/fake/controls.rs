@@ -18,6 +18,12 @@ impl Fake {
         self.within.set(moment, f);
     }
 
+    /// Makes the system say when memory is short: in this many of the next calls of `Threads::rest`, at once.
+    pub fn report_pressure(&self, times: u64) {
+        self.watches.store(true, Ordering::Relaxed);
+        self.reports.store(times, Ordering::Relaxed);
+    }
+
     /// Sets the number of the calling process; 0: that system call must not be made.
     pub fn set_process(&self, process: u32) {
         self.process.store(process, Ordering::Relaxed);

@@ -1,6 +1,6 @@
 //! The helper and waiting: no thread is started, the test calls `tick`.
 
-use super::{Call, Fake};
+use super::{Call, Fake, Moment};
 use core::sync::atomic::Ordering;
 use neap_core::sync::{AtomicU32, Threads};
 
@@ -27,6 +27,19 @@ impl Threads for Fake {
         let time = libc::timespec { tv_sec: seconds.into(), tv_nsec: i64::from(rest) * 1_000_000 };
         // SAFETY: the word and the time live as long as the call; an early return is allowed.
         unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, value, &raw const time) };
+    }
+
+    fn rest(&self, word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
+        self.within.reach(Moment::Rest);
+        let reports = self.reports.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |n| n.checked_sub(1)).is_ok();
+        if !reports {
+            self.futex_wait_for(word, value, milliseconds);
+        }
+        reports
+    }
+
+    fn watches_pressure(&self) -> bool {
+        self.watches.load(Ordering::Relaxed)
     }
 
     fn futex_wake(&self, word: *const AtomicU32) {

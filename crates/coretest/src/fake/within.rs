@@ -15,6 +15,8 @@ pub enum Moment {
     Publish,
     /// `Os::clock`: at the beginning of a tick, among others.
     Clock,
+    /// `Threads::rest`: the helper sleeps.
+    Rest,
 }
 
 /// The function to run in the next call of a kind.
