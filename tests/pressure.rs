@@ -20,6 +20,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("all_files_closed", "1h", "a program that closes what neap watches"),
     ("no_files", "1h", "a file of neap's that the program sees, or inherits"),
     ("storm", "1h", "a file that reports all the time, and takes a processor"),
+    ("signals", "100ms", "a signal of the program's that the helper takes, or by which it wakes all the time"),
     ("socket_", "1h", "a socket that is not connected, or gets other bytes than the variable says"),
     ("socket_closes", "100ms", "a connection that ended and is polled for ever, or is never made again"),
     ("child", "1h", "a child of fork that does not watch, or takes the parent's connection"),

@@ -108,9 +108,15 @@ static long switches(pid_t thread) {
     return proc_kib(file, "\nvoluntary_ctxt_switches:");
 }
 
+enum { FEW = 8, LITTLE = 64 << 10 };
+/* Frees so little that it waits for a report alone. */
+static void little(char **at) {
+    for (int k = 0; k < FEW; k++) CHECK((at[k] = malloc(LITTLE)) && memset(at[k], 1, LITTLE));
+    for (int k = 0; k < FEW; k++) free(at[k]), at[k] += LITTLE / 2;
+}
+
 /* Too little waits for a helper, which waits for the report alone. */
 static void idle(void) {
-    enum { FEW = 8, LITTLE = 64 << 10 };
     char *all[BLOCKS], *at[FEW];
     long took[ROUNDS];
     make_fifo();
@@ -123,8 +129,7 @@ static void idle(void) {
         nap(1200);
     }
     for (int i = 0; i < ROUNDS; i++) {
-        for (int k = 0; k < FEW; k++) CHECK((at[k] = malloc(LITTLE)) && memset(at[k], 1, LITTLE));
-        for (int k = 0; k < FEW; k++) free(at[k]), at[k] += LITTLE / 2;
+        little(at);
         nap(1200);
         CHECK(threads() == 2);
         int before = held(at, FEW);
@@ -191,6 +196,40 @@ static void storm(void) {
     printf("%ld reports, %ld ms of a processor\n", reports, ms);
     CHECK_AT(ms < 500, ms);
     CHECK(held(at, BLOCKS) == 0);
+}
+
+/* A signal of the program's that all its threads block waits until the program takes it. */
+static void signals(void) {
+    char *at[BLOCKS];
+    struct timespec none = {0, 0};
+    sigset_t urgent;
+    sigemptyset(&urgent);
+    sigaddset(&urgent, SIGURG);
+    CHECK(sigprocmask(SIG_BLOCK, &urgent, NULL) == 0);
+    make_fifo();
+    waiting(at);
+    WAIT_FOR(held(at, BLOCKS) == 0, PATIENCE_MS);
+    for (int round = 0; round < 3; round++) {
+        siginfo_t info;
+        nap(1000);
+        CHECK(threads() == 2);
+        CHECK(kill(getpid(), SIGURG) == 0);
+        long looks = switches(helper());
+        nap(1000);
+        looks = switches(helper()) - looks;
+        CHECK_AT(looks <= 60, looks);
+        /* The helper is woken as before, and ends. */
+        CHECK(unshare(CLONE_FS) == 0);
+        CHECK_AT(sigtimedwait(&urgent, &info, &none) == SIGURG, round);
+        CHECK(info.si_code == SI_USER && info.si_pid == getpid());
+        waiting(at);
+        WAIT_FOR(held(at, BLOCKS) == 0, PATIENCE_MS);
+    }
+    /* Reports count while it waits. */
+    nap(1000);
+    CHECK(kill(getpid(), SIGURG) == 0);
+    little(at);
+    trigger(at, FEW);
 }
 
 static int listen_there(void) {
@@ -307,7 +346,7 @@ static void kernel(void) {
 }
 
 static const struct test_case CASES[] = {
-    CASE(fifo),    CASE(idle),          CASE(all_files_closed), CASE(no_files),   CASE(storm),        CASE(socket_),
+    CASE(fifo),    CASE(idle),          CASE(all_files_closed), CASE(no_files),   CASE(storm),        CASE(socket_),  CASE(signals),
     CASE(child),   CASE(socket_closes), CASE(not_watched),      CASE(other_user), CASE(unshare_), CASE(kernel),
     CASE(executed),
 };

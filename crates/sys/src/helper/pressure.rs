@@ -10,13 +10,16 @@
 //! started with), nothing is watched.
 //!
 //! Meanwhile the helper waits for files, and not for a futex. Other threads wake it by a signal, which is blocked in it
-//! and which it takes from a file (signalfd). No handler of the program's can run for that.
+//! and which it takes from a file (signalfd). No handler of the program's can run for that. The file also reports a signal
+//! that was sent to the process and that all threads block. That one is the program's, and stays: the helper takes the
+//! signal only where one waits for the helper itself (SigPnd of /proc/PID/status), as the kernel hands out that one first.
 
 use crate::arch;
 use crate::observe::once::AtStart;
 use crate::system::call::{self, Plain, plain};
 use crate::system::clock;
 use crate::system::filter::Asking;
+use crate::system::lines;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 use neap_core::text::Text;
@@ -36,6 +39,10 @@ const DISCARDED: usize = 256 << 10;
 /// The signal that wakes the helper: one that programs ignore, or expect at any time, should it ever reach another
 /// thread.
 const SIGNAL: libc::c_int = libc::SIGURG;
+/// As a mask.
+const SIGNALS: u64 = 1 << (SIGNAL - 1);
+/// Longest sleep, in milliseconds, while such a signal of the program's waits, as the helper cannot be woken then.
+const NAP_MS: u32 = 50;
 
 /// A copy of the variables, as a program may write over its environment.
 struct Chosen {
@@ -179,7 +186,7 @@ fn connect(path: &CStr) -> Option<OwnedFd> {
 
 /// The file from which the helper takes the signal that wakes it.
 fn waker() -> Option<OwnedFd> {
-    let signals = 1u64 << (SIGNAL - 1);
+    let signals = SIGNALS;
     let (at, flags) = ((&raw const signals).expose_provenance(), libc::SFD_NONBLOCK | libc::SFD_CLOEXEC);
     // SAFETY: the call makes a file, and reads the set of eight bytes.
     unsafe { file_of(libc::SYS_signalfd4, [usize::MAX, at, size_of_val(&signals), flags as usize, 0, 0]) }
@@ -195,18 +202,24 @@ pub(crate) fn rest(word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
     fence(Ordering::SeqCst);
     let mut asked = [waker, file].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
     asked[1].events = event;
+    let mut is_over = false;
     if word.load(Ordering::SeqCst) == value {
         let (files, most) = if pause > 0 { (1, milliseconds.min(pause as u32)) } else { (2, milliseconds) };
         call::wait_for_files(&mut asked[..files], most);
+        if asked[0].revents != 0 {
+            match lines::waiting_signals() {
+                Ok(own) if own & SIGNALS != 0 => take_one(waker),
+                Ok(_) if asked[1].revents != 0 => {}
+                Ok(_) => call::wait_for_files(&mut asked[1..files], most.min(NAP_MS)),
+                Err(_) => is_over = true,
+            }
+        }
     }
     RESTS.store(false, Ordering::SeqCst);
-    let [woken, reported] = asked.map(|file| file.revents);
-    if woken != 0 {
-        discard(waker);
-    }
+    let reported = asked[1].revents;
     let is_short = reported & event != 0;
     // What is at its end, or broken, would report that all the time.
-    let is_over = reported & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
+    is_over |= reported & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
         || (is_short && event == libc::POLLIN && !discard(file));
     if is_over {
         for number in [&FILE, &WAKER] {
@@ -219,6 +232,12 @@ pub(crate) fn rest(word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
         PAUSED.store(clock::coarse_milliseconds() + PAUSE_MS, Ordering::Relaxed);
     }
     is_short
+}
+
+/// Takes one signal.
+fn take_one(waker: RawFd) {
+    let mut signal = [0; size_of::<libc::signalfd_siginfo>()];
+    let _ = rustix::io::read(call::by_number(waker), &mut signal);
 }
 
 /// Reads what there is, and discards it. False at the end of the file, or where it cannot be read.

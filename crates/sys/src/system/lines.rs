@@ -188,6 +188,20 @@ pub fn has_no_filter() -> Result<bool, Errno> {
     Ok(unfiltered)
 }
 
+/// The signals, as a mask, that were sent to the calling thread itself and wait there.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn waiting_signals() -> Result<u64, Errno> {
+    const NAME: &[u8] = b"SigPnd:";
+    let mut mask = 0;
+    each_line_of(c"/proc/thread-self/status", &[NAME], |line| {
+        let digits = line.get(NAME.len()..).unwrap_or_default().trim_ascii();
+        mask = core::str::from_utf8(digits).ok().and_then(|digits| u64::from_str_radix(digits, 16).ok()).unwrap_or(0);
+    })?;
+    Ok(mask)
+}
+
 /// What [`look`] found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
