@@ -4,7 +4,8 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, judge_case, library};
+use neap_tests::sys::TempDir;
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, judge_case, library, package_dir, program};
 
 /// A program's own functions: what they are, and the flags that choose them.
 const OWN: &[(&str, &[&str])] = &[
@@ -42,6 +43,16 @@ fn main() -> ExitCode {
             move || judge_case(Run::new(PROGRAM.build_with(&[], flags)?).arg("all_calls"))?.no_complaint().map(drop),
         ));
     }
+    cases.push(Case::new(
+        "preloaded::late_heap_on_musl",
+        "a handshake with a thread of musl's that got its heap behind its last destructor, and has ended",
+        late_heap_on_musl,
+    ));
+    cases.push(Case::new(
+        "preloaded::glibc_names_on_musl",
+        "musl that is taken for glibc where a layer for programs made for glibc gives it glibc's names",
+        glibc_names_on_musl,
+    ));
     for (place, word) in [(Place::InFront, "in_front"), (Place::Behind, "behind")] {
         for (name, source, said) in [
             ("tracer", TRACER, "tracer: "),
@@ -134,4 +145,33 @@ fn loaded(case: &str) -> Outcome {
     }
     judge_case(run)?.no_complaint()?;
     Ok(())
+}
+
+/// Compiles a program of `tests/interpose` for musl.
+fn for_musl(source: &str, flags: &[&str], to: &Path) -> Outcome {
+    let source = package_dir().join("interpose").join(source);
+    let compiler = Run::new(program("musl-gcc")?).args(["-fno-builtin", "-pthread"]).args(flags);
+    compiler.args([source.as_path(), Path::new("-o"), to]).plain().run()?.success().map(drop)
+}
+
+fn late_heap_on_musl() -> Outcome {
+    library::require_neap()?;
+    let dir = TempDir::new("neap-musl-")?;
+    let main = dir.join("main");
+    // malloc_trim is neap's.
+    for_musl("late_heap.c", &["-Wl,--unresolved-symbols=ignore-all"], &main)?;
+    Run::new(&main).run()?.success()?.contains("ok").map(drop)
+}
+
+/// A program on musl, with a library in front that has a function of glibc's by its name, as gcompat has.
+fn glibc_names_on_musl() -> Outcome {
+    library::require_neap()?;
+    let dir = TempDir::new("neap-musl-")?;
+    let (names, main) = (dir.join("names.so"), dir.join("main"));
+    for_musl("glibc_names.c", &["-shared", "-fPIC"], &names)?;
+    for_musl("glibc_names.c", &["-DPROGRAM"], &main)?;
+    let run = Run::new(&main).preload(Some(order(&names, Place::InFront)?)).env("NEAP_FOREIGN", "perhaps");
+    let done = run.run()?.success()?;
+    expect(done.stdout == "a block\n", &done, "realloc(p, 0) did as glibc's")?;
+    done.contains("NEAP_FOREIGN").map(drop)
 }

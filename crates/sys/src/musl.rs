@@ -1,5 +1,5 @@
 //! What musl does otherwise than glibc, and what neap does about it. `libneap.so` and `libneap.a` are the same for both:
-//! which C library a process has is found out when it runs, by a function that glibc alone has.
+//! which C library a process has is found out when it runs, by functions that one of them alone has ([`is_here`]).
 //!
 //! | glibc | musl | here |
 //! |---|---|---|
@@ -30,8 +30,10 @@ use core::ffi::{c_char, c_int, c_void};
 /// Whether the C library is musl.
 #[inline]
 pub fn is_here() -> bool {
-    // Static programs on glibc that do not fork lack the first, and have the second.
-    arch::weak!("__register_atfork").is_null() && arch::weak!("__libc_setup_tls").is_null()
+    // The first is of musl's dynamic linker. On musl, a layer for programs made for glibc (gcompat) has the second too.
+    // Static programs on glibc that do not fork lack the second, and have the third.
+    !arch::weak!("__dls3").is_null()
+        || (arch::weak!("__register_atfork").is_null() && arch::weak!("__libc_setup_tls").is_null())
 }
 
 type Handler = Option<unsafe extern "C" fn()>;

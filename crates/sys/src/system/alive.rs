@@ -3,6 +3,9 @@
 //! The C library registers a list of robust locks for each thread, which lies in the thread's own record. The kernel
 //! forgets the list when the thread ends, just before it wakes the threads that wait for the end and may then unmap its
 //! storage. The thread's number is in use for longer, and a later thread may get it; that thread's list lies elsewhere.
+//!
+//! musl has a list only where a program uses robust locks. There the number has to do: the thread is known to have ended
+//! some microseconds after its storage may be unmapped.
 
 use crate::arch;
 use crate::system::call::{self, Plain, plain};
@@ -50,8 +53,7 @@ pub fn is_thread(thread: u32) -> bool {
 pub fn calling_thread() -> Option<Thread> {
     // A filter may refuse even gettid.
     let number = u32::try_from(plain(Plain::Gettid, [])).ok().filter(|&number| number != 0)?;
-    // musl has a list only where a program uses robust locks.
-    let place = robust_list(number).ok().filter(|&list| list != 0)?;
+    let place = robust_list(number).ok()?;
     Some(Thread { number, place })
 }
 
@@ -60,7 +62,8 @@ pub fn calling_thread() -> Option<Thread> {
 /// thread's first call.)
 pub fn has_ended(thread: Thread) -> bool {
     match robust_list(thread.number) {
-        Ok(list) if list != thread.place => true,
+        // Place 0: it had no list, and may have got one since.
+        Ok(list) if list != thread.place && thread.place != 0 => true,
         Err(NO_THREAD) => true,
         // A thread of another process may have the number by now.
         _ => signal_zero(thread.number) == NO_THREAD,
