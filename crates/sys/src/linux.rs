@@ -340,6 +340,7 @@ unsafe impl Os for Linux {
     /// Counts begin anew, and what belongs to the parent is forgotten.
     fn forked(&self) {
         purge::forked();
+        huge::forked();
         random::RANDOM.forked();
         filter::forked();
         touched::forked();

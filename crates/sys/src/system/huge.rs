@@ -123,6 +123,17 @@ fn is_except_advised(disabled: isize) -> bool {
     disabled > 0 && disabled & EXCEPT_ADVISED != 0
 }
 
+/// To be called in the child of a fork, whose processor time begins anew: what its parent spent is not the child's.
+pub fn forked() {
+    SPENT.store(0, Ordering::Relaxed);
+    PROMOTED.store(0, Ordering::Relaxed);
+}
+
+/// Whether slow huge pages may take more time.
+fn has_time() -> bool {
+    SPENT.load(Ordering::Relaxed) <= START_US + clock::process_microseconds() / SHARE
+}
+
 /// See `Os::has_huge_pages`.
 pub fn may_exist(asked: bool) -> bool {
     HUGE.works() && !(asked && UNASKED.load(Ordering::Relaxed))
@@ -134,7 +145,7 @@ pub fn may_exist(asked: bool) -> bool {
 /// As that.
 pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
     let _asking = Asking::begin();
-    if !may_exist(true) || SPENT.load(Ordering::Relaxed) > START_US + clock::process_microseconds() / SHARE {
+    if !may_exist(true) || !has_time() {
         return false;
     }
     // SAFETY: as the caller promises; the range reads as zero.
@@ -314,6 +325,7 @@ mod tests {
     use crate::system::call::{READ_WRITE, page_size};
     use crate::system::map::map;
     use crate::system::touched::{self, Question};
+    use neap_core::Os as _;
 
     const LEN: usize = 2 << 20;
 
@@ -407,6 +419,25 @@ mod tests {
             let small = ask(at)(&mut runs).expect("an answer");
             // The kernel may have no huge page at hand.
             assert!(small.runs <= 1 && small.looked == LEN);
+        }
+    }
+
+    /// Catches a child that has no huge pages for minutes, as its parent had slow ones.
+    #[test]
+    fn a_child_has_its_own_budget() {
+        // SAFETY: the child, of one thread, changes only itself.
+        unsafe {
+            let child = libc::fork();
+            if child == 0 {
+                SPENT.store(1 << 40, Ordering::Relaxed);
+                PROMOTED.store(1 << 40, Ordering::Relaxed);
+                let before = has_time() || promotion_time() > 0;
+                crate::allocator::NEAP.os.forked();
+                libc::_exit(i32::from(before || !has_time() || PROMOTED.load(Ordering::Relaxed) != 0));
+            }
+            let mut status = -1;
+            assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+            assert_eq!(status, 0);
         }
     }
 
