@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 // Touches that many pages.
@@ -118,6 +119,32 @@ static int leaves(void) {
     return 0;
 }
 
+// Leaves a process that makes others all the time, and one that says whether it goes on.
+static int leaves_forks(void) {
+    // Pages that are seen, so that neap has much to write.
+    touch(6000);
+    volatile long *made = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    CHECK(made != MAP_FAILED);
+    if (fork() == 0) {
+        for (time_t end = time(NULL) + 5; time(NULL) < end; ++*made) {
+            pid_t child = fork();
+            if (child == 0) _exit(0);
+            CHECK(waitpid(child, NULL, 0) == child);
+        }
+        _exit(0);
+    }
+    if (fork() == 0) {
+        // Until neap no longer follows them, and is about to write what it saw.
+        usleep(1500000);
+        long before = *made;
+        sleep(1);
+        puts(*made == before ? "stopped" : "goes on");
+        exit(0);
+    }
+    usleep(300000);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *what = argc > 1 ? argv[1] : "";
     if (!strcmp(what, "sandbox")) return sandbox();
@@ -126,5 +153,6 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "steps")) return steps();
     if (!strcmp(what, "zombie")) return zombie();
     if (!strcmp(what, "leaves")) return leaves();
+    if (!strcmp(what, "leaves_forks")) return leaves_forks();
     return 2;
 }

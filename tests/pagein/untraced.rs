@@ -29,6 +29,9 @@ pub fn cases() -> Vec<Case> {
             scan_short,
         ),
         Case::new("scan::leaves", "neap that waits for what the program leaves, or leaves it stopped", scan_leaves),
+        Case::new("scan::leaves_forks", "a process that stays stopped, as it was made when the program ended", || {
+            (0..2).try_for_each(|_| scan_leaves_forks())
+        }),
         Case::new("scan::signals", "a program that is stopped for ever by a signal at its start", scan_signals),
         Case::new("scan::running", "pages that a process had before shown as faults", scan_running),
     ]
@@ -207,6 +210,26 @@ fn scan_leaves() -> Outcome {
     }
     if begun.elapsed() > Duration::from_secs(10) {
         return Err(Stop::Fail(format!("what it left went on after {:?}", begun.elapsed())));
+    }
+    Ok(())
+}
+
+/// While nothing reads what neap writes, it does not end, and what it still follows does not go on. Where that
+/// is wrong it shows in few runs: the process has to fork at that moment.
+fn scan_leaves_forks() -> Outcome {
+    let program = HARD.build()?;
+    let dir = TempDir::new("neap-leaves-")?;
+    let fifo = dir.join("trace");
+    Run::new("mkfifo").arg(&fifo).plain().run()?.success()?;
+    let reader = std::fs::File::options().read(true).write(true).open(&fifo)?;
+    let mut command = denied()?;
+    command.arg("-o").arg(&fifo).args(["--format", "json", "--"]).arg(program).arg("leaves_forks");
+    let mut neap = Started::new(&mut command)?;
+    let said = neap.line()?;
+    let is_writing = neap.ended()?.is_none();
+    drop(reader);
+    if said != "goes on" || !is_writing {
+        return Err(Stop::Fail(format!("{said:?}, neap still writes: {is_writing}")));
     }
     Ok(())
 }

@@ -59,18 +59,18 @@ impl Follower {
             return Some((status, usage));
         }
         match status >> 16 {
-            EVENT_STOP if self.threads.insert(tid, true) != Some(true) => {
-                if is_process(tid) {
+            EVENT_STOP => {
+                if self.threads.insert(tid, true) != Some(true) && is_process(tid) {
                     scanner.begun(tid.unsigned_abs());
                 }
-                ptrace::go(tid, Go::On(0));
+                // Also at its begin: its job may be stopped by then.
+                return Some(ptrace::with_job(&happened)).filter(|_| tid == self.root);
             }
-            EVENT_STOP => return Some(ptrace::with_job(&happened)).filter(|_| tid == self.root),
             event => {
                 match event {
                     libc::PTRACE_EVENT_EXEC => scanner.executed(tid.unsigned_abs()),
                     libc::PTRACE_EVENT_EXIT if is_process(tid) => scanner.ending(tid.unsigned_abs()),
-                    libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE => {
+                    event if makes(event) => {
                         if let Ok(made) = ptrace::event_message(tid) {
                             self.threads.entry(made).or_insert(false);
                         }
@@ -93,6 +93,12 @@ impl Follower {
                 Ok(Some(Happened { tid, status, .. })) => {
                     self.threads.remove(&tid);
                     if libc::WIFSTOPPED(status) {
+                        if makes(status >> 16)
+                            && let Ok(made) = ptrace::event_message(tid)
+                            && ptrace::interrupt(made)
+                        {
+                            self.threads.insert(made, false);
+                        }
                         // Without an event it is a signal, which the program gets.
                         ptrace::detach(tid, if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 });
                     }
@@ -102,6 +108,11 @@ impl Follower {
             }
         }
     }
+}
+
+/// Whether a thread that stops at this event has made another one, or a process, which is traced as well.
+fn makes(event: c_int) -> bool {
+    matches!(event, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE)
 }
 
 /// Whether a thread is the first one of its process.
