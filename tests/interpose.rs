@@ -158,8 +158,7 @@ fn late_heap_on_musl() -> Outcome {
     library::require_neap()?;
     let dir = TempDir::new("neap-musl-")?;
     let main = dir.join("main");
-    // malloc_trim is neap's.
-    for_musl("late_heap.c", &["-Wl,--unresolved-symbols=ignore-all"], &main)?;
+    for_musl("late_heap.c", &[], &main)?;
     Run::new(&main).run()?.success()?.contains("ok").map(drop)
 }
 

@@ -8,7 +8,8 @@
 
 enum { THREADS = 16, CALLS = 40 };
 
-int malloc_trim(size_t keep);
+/* neap's, as musl has none. */
+__attribute__((weak)) int malloc_trim(size_t keep);
 static pthread_key_t key;
 
 static void at_end(void *round) {
