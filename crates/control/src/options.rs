@@ -4,7 +4,7 @@ use core::fmt;
 use neap_core::text::Text;
 use neap_core::watch::Reason;
 use neap_options::glibc::{self, By, Effect, Saved, Target};
-use neap_options::{Id, Opt, Origin, Value};
+use neap_options::{Complaint, Id, Opt, Origin, Value};
 use neap_sys::files::Directory;
 use neap_sys::once::AtStart;
 use neap_sys::{global::NEAP, guards, prefault, profile, sites, thread, watch};
@@ -37,9 +37,10 @@ impl core::error::Error for Error {}
 #[unsafe(link_section = ".neap.late")]
 pub static COUNTERS: Directory = Directory::new();
 
-/// The text of option `stats`: `exit` or a path; empty: `off`. A copy, as a program may write over its environment.
+/// The text of option `stats`: `exit` or a path; empty: `off`. A copy, as a program may write over its environment. It
+/// has the length of messages: this section takes room in the file, and so does code for another length.
 #[unsafe(link_section = ".neap.late")]
-pub static STATS: AtStart<Text<4096>> = AtStart::new(Text::new());
+pub static STATS: AtStart<Text<{ Complaint::BYTES + 2 }>> = AtStart::new(Text::new());
 
 /// The option of this name.
 pub fn find(name: impl AsRef<[u8]>) -> Result<&'static Opt, Error> {

@@ -12,7 +12,6 @@ use core::fmt::{Display, Formatter, Result, Write};
 use core::sync::atomic::Ordering;
 use neap_control::options::STATS;
 use neap_core::figures::Figures;
-use neap_core::text::Text;
 use neap_options::amount::{Bytes, Count};
 use neap_options::{Id, Value};
 use neap_ranges::kernel;
@@ -63,7 +62,7 @@ pub unsafe fn start(value: Value<'_>) -> bool {
 fn has_folder(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     let path = path.strip_suffix(name).unwrap_or_default();
-    let mut folder = Text::<4096>::new();
+    let mut folder = Line::new();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = |path: &CStr| openat(CWD, path, flags, Mode::empty()).is_ok();
     // A folder whose name has `%p` is found out when the file is opened.
@@ -103,7 +102,7 @@ fn to_standard_error(text: &[u8]) {
 
 /// Adds the text to the file in one write, so that reports of several processes do not mix.
 fn to_file(path: &[u8], text: &[u8]) -> core::result::Result<(), Errno> {
-    let mut name = Text::<{ 4096 + 64 }>::new();
+    let mut name = Line::new();
     let mut process = Line::new();
     let _ = write!(process, "{}", call::process());
     let mut rest = path;
