@@ -9,8 +9,9 @@
 //! OS pages of about the same density (within a factor of two) are a [`Stratum`]. How much a stratum pins is known
 //! exactly, and is divided among the samples in it in proportion to the bytes that they stand for there:
 //!
-//! ```text pinned(stack) = sum over strata of   stratum.pinned * (bytes of the stack's samples in it / bytes of all
-//! samples in it) ```
+//! ```text
+//! pinned(stack) = sum over strata of   stratum.pinned * (bytes of the stack's samples in it / bytes of all samples in it)
+//! ```
 //!
 //! A stratum without a sample is [`Attributed::unknown`]. Where samples began late, blocks from before are in strata
 //! too: then a stratum gives its samples only the part that they stand for, `bytes of all samples / stratum.live`, at
