@@ -154,6 +154,7 @@ fn exports() -> Outcome {
 /// calls only the plain memory ones.
 const IMPORTS: &[(&str, &str)] = &[
     ("__cxa_finalize", "the compiler's start-up code; weak"),
+    ("__dls3", "whether a dynamic program has musl; weak"),
     ("__environ", "the environment, which musl does not pass to constructors; weak"),
     ("__errno_location", "errno on failure"),
     ("__gmon_start__", "the compiler's start-up code; weak"),
