@@ -13,15 +13,16 @@ fn main() {
     println!("cargo:rerun-if-changed=build.rs");
 }
 
-/// The libraries that rustc names on the link line of a glibc program.
-const SYSTEM_LIBRARIES: &[(&str, &str)] = &[
-    ("gcc_s", "gcc_eh"),
-    ("util", "util"),
-    ("rt", "rt"),
-    ("pthread", "pthread"),
-    ("m", "m"),
-    ("dl", "dl"),
-    ("c", "c"),
+/// The libraries that rustc names on the link line of a glibc program, and the archives in their place. On Arm the C
+/// library calls the compiler's own functions for atomic operations and long doubles.
+const SYSTEM_LIBRARIES: &[(&str, &[&str])] = &[
+    ("gcc_s", &["gcc_eh"]),
+    ("util", &["util"]),
+    ("rt", &["rt"]),
+    ("pthread", &["pthread"]),
+    ("m", &["m"]),
+    ("dl", &["dl"]),
+    ("c", &["c", "gcc"]),
 ];
 
 /// Links the command (not the library) as static-pie where the C library's archives are installed, also for another
@@ -52,10 +53,12 @@ fn link_statically(out_dir: &Path, target: &str) {
     }
     let shadows = out_dir.join("static");
     fs::create_dir_all(&shadows).expect("OUT_DIR is writable");
-    for (shared, archive) in SYSTEM_LIBRARIES {
+    for (shared, archives) in SYSTEM_LIBRARIES {
+        let paths = archives.iter().map(|archive| system_file(&format!("lib{archive}.a")));
         // Since glibc 2.34 most of them are empty; where an archive is missing the name need not be shadowed.
-        if let Some(path) = system_file(&format!("lib{archive}.a")) {
-            let script = format!("GROUP ( {} )\n", path.display());
+        if let Some(paths) = paths.collect::<Option<Vec<_>>>() {
+            let names: Vec<_> = paths.iter().map(|path| path.display().to_string()).collect();
+            let script = format!("GROUP ( {} )\n", names.join(" "));
             fs::write(shadows.join(format!("lib{shared}.so")), script).expect("OUT_DIR is writable");
         }
     }
