@@ -213,7 +213,7 @@ pub struct HeapFigures {
     pub pinned_bytes: u64,
     /// That block's own bytes.
     pub pin_bytes: u64,
-    /// Bytes of which it is not known.
+    /// Bytes of which it is not known whether they are live or free.
     pub unsure_bytes: u64,
 }
 

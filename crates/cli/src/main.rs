@@ -103,7 +103,7 @@ fn with_nearest(mut message: clap::Error) -> clap::Error {
     if let Some(ContextValue::String(name)) = message.get(ContextKind::InvalidSubcommand).cloned().filter(|_| !found) {
         let command = completions::definition();
         let names = command.get_subcommands().map(clap::Command::get_name);
-        if let Some(nearest) = neap_options::unknown::nearest(name, names) {
+        if let Some(nearest) = neap_options::nearest::nearest(name, names) {
             let nearest = ContextValue::Strings(vec![nearest.to_owned()]);
             message.insert(ContextKind::SuggestedSubcommand, nearest);
         }

@@ -10,7 +10,7 @@ use crate::options;
 use crate::run::args::RUN_EXAMPLES;
 use neap_launch::error::Error;
 use neap_launch::sys::print;
-use neap_options::unknown::did_you_mean;
+use neap_options::nearest::did_you_mean;
 
 /// Prints the page of neap, followed by a section for each command, or the page of one command.
 pub fn show(name: Option<&str>) -> Result<u8, Error> {

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use clap::Args;
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
-use neap_options::unknown::{Unknown, did_you_mean};
+use neap_options::nearest::did_you_mean;
+use neap_options::unknown::Unknown;
 use neap_options::{Id, Kind, Opt, PREFAULT, TABLE};
 use serde::Serialize;
 

@@ -111,7 +111,9 @@ impl<O: Os> Allocator<O> {
     /// this helper may have to end before it can follow it.
     fn sleep(&self, seen: u32, milliseconds: u32) {
         let helper = self.os.helper();
-        if !helper.is_unwanted() && helper.sleep(&self.os, seen, milliseconds) {
+        let short = !helper.is_unwanted() && helper.sleep(&self.os, seen, milliseconds);
+        // Under policy `never` a report does nothing, then or later.
+        if short && self.policy.purge() != Purge::Never {
             // Relaxed, at each use: helpers alone use it, one after the other.
             self.notes.short.store(true, Ordering::Relaxed);
         }
@@ -121,8 +123,7 @@ impl<O: Os> Allocator<O> {
     /// while; then the next call follows the report.
     fn relieve(&self) {
         for _ in 0..LOOK_MS {
-            let short = self.notes.short.load(Ordering::Relaxed) && self.policy.purge() != Purge::Never;
-            if !short || self.os.helper().is_unwanted() {
+            if !self.notes.short.load(Ordering::Relaxed) || self.os.helper().is_unwanted() {
                 return;
             }
             if let Some(_flight) = self.fly(core::ptr::null()) {

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use neap_options::unknown::did_you_mean;
+use neap_options::nearest::did_you_mean;
 use neap_results::{GLIBC, NEAP};
 use serde::{Deserialize, Serialize};
 

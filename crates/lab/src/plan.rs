@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use anyhow::{Error, Result};
-use neap_options::unknown::did_you_mean;
+use neap_options::nearest::did_you_mean;
 use neap_results::{Experiment, Noise, Row, Run, SCHEMA, View};
 
 use crate::allocators::{self, Allocator};

@@ -43,6 +43,12 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
+    /// Catches a plural of one, and a singular of none.
+    #[test]
+    fn nouns_follow_their_number() {
+        assert_eq!([0, 1, 1000].map(|n| counted(n, "block", "blocks")), ["0 blocks", "1 block", "1,000 blocks"]);
+    }
+
     /// Catches short programs shown as 0.000 s.
     #[test]
     fn seconds_keep_short_times() {

@@ -11,6 +11,7 @@
 //! | `pattern.rs` | which paths a pattern means |
 //! | `jemalloc.rs` | jemalloc's MALLOC_CONF, and what it sets |
 //! | `unknown.rs` | variables that begin like an option's, and are none |
+//! | `nearest.rs` | which name a mistyped one means |
 //! | `amount.rs` | how reports write bytes and counts |
 //! | `text.rs` | the messages about a value that is refused |
 //!
@@ -24,6 +25,7 @@ pub mod environment;
 pub mod glibc;
 pub mod jemalloc;
 mod kind;
+pub mod nearest;
 mod origin;
 pub mod pattern;
 mod table;

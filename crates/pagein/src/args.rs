@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, FromArgMatches, Subcommand};
 use neap_launch::units::parse_duration;
 use neap_options::Id;
-use neap_options::unknown::did_you_mean;
+use neap_options::nearest::did_you_mean;
 use neap_trace::format::Format;
 
 use super::perf::{Callgraph, Detail};

@@ -14,7 +14,7 @@ use neap_lab::plan::{self, Request};
 use neap_lab::text::{self, Form};
 use neap_lab::toolchain::shell_word;
 use neap_lab::{allocators, catalogue, machine, peers, store};
-use neap_options::unknown::did_you_mean;
+use neap_options::nearest::did_you_mean;
 use neap_report::theme::Theme;
 use neap_results::{Comparison, NEAP, Run};
 use serde_json::json;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use neap_launch::units::parse_duration;
-use neap_options::unknown::did_you_mean;
+use neap_options::nearest::did_you_mean;
 use neap_options::{Id, Value};
 use neap_profile::View;
 use neap_profile::format::{FORMATS, Format};

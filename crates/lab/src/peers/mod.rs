@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use neap_options::unknown::did_you_mean;
+use neap_options::nearest::did_you_mean;
 use serde::{Deserialize, Serialize};
 
 use crate::failure::failure;
@@ -127,9 +127,8 @@ pub fn is_old(records: &Records, name: &str) -> bool {
     let recipe = RECIPES.iter().find(|recipe| recipe.name == name);
     recipe.zip(records.get(name)).is_some_and(|(recipe, record)| {
         let now = made_of(recipe, PEERS_LOCK, None);
-        let of_git = record.made_of.starts_with(GIT);
-        let same = |of: &str| of.rsplit(", ").next().map(str::to_owned);
-        if of_git { same(&record.made_of) != same(&now) } else { record.made_of != now }
+        let recipes = |of: &str| of.rsplit(", ").next().map(str::to_owned);
+        if record.made_of.starts_with(GIT) { recipes(&record.made_of) != recipes(&now) } else { record.made_of != now }
     })
 }
 

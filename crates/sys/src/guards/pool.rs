@@ -135,7 +135,7 @@ impl Pool {
         let p = map(0, len, READ_WRITE)?;
         // SAFETY: the mapping is new.
         unsafe {
-            // qemu's user mode takes all advice, and does nothing.
+            // qemu's user mode accepts all advice, and does nothing.
             let works = mark(p, len, INSTALL) && !call::is_readable(p.expose_provenance() as u64);
             GUARD.note(works);
             if !works {

@@ -8,7 +8,7 @@
 //! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | there are no handshakes; a fork pauses |
 //! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first question's error | entries of /proc/self/pagemap are read |
 //! | [`HUGE`]: huge pages by madvise | 2.6.38 | /sys/kernel/mm/transparent_hugepage, when option `huge` is set | small pages |
-//! | [`GUARD`]: MADV_GUARD_INSTALL | 6.13; qemu does nothing | the first page that has one is looked at, when option `guards` is set | guards are made by mprotect |
+//! | [`GUARD`]: MADV_GUARD_INSTALL | 6.13 | a page with a guard is read, when option `guards` is set | guards are made by mprotect |
 //! | PR_THP_DISABLE_EXCEPT_ADVISED | 6.18 | at the call | `huge=advised` is as `adaptive` |
 //! | MADV_COLLAPSE | 6.1 | each call's error | an area that has a page table gets small pages |
 //! | MADV_WIPEONFORK | 4.14 | at each page that needs it | `space::COMMON`; no counters page |
