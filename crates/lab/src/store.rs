@@ -50,7 +50,7 @@ pub fn pack(dir: &Path, run: &Run) -> Result<()> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(rows_to_csv(&run.rows, true).as_bytes())?;
     replace(&path, &encoder.finish()?)?;
-    replace(&dir.join(RUN), run.to_json_without_rows().as_bytes())?;
+    replace(&dir.join(RUN), run.to_short_json().as_bytes())?;
     for path in PAGES.into_iter().chain([ROWS]).map(|name| dir.join(name)).filter(|path| path.exists()) {
         fs::remove_file(path)?;
     }

@@ -316,6 +316,11 @@ impl Run {
         Run { rows: Vec::new(), ..self.clone() }.to_json()
     }
 
+    /// [`Run::to_json_without_rows`] in one line, for a file that is kept.
+    pub fn to_short_json(&self) -> String {
+        serde_json::to_string(&Run { rows: Vec::new(), ..self.clone() }).unwrap_or_default() + "\n"
+    }
+
     /// The experiment called `name`.
     pub fn experiment(&self, name: &str) -> Option<&Experiment> {
         self.experiments.iter().find(|experiment| experiment.name == name)

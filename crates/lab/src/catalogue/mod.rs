@@ -246,16 +246,24 @@ pub fn all(quick: bool) -> Vec<Design> {
 }
 
 /// neap against the best of the others, for each case: `what` of `names` is at most `most` times that of the best.
-fn against_the_best(
+fn against_the_best(view: &View, experiment: &str, names: &[&str], figure: (&str, &str), most: f64) -> Vec<Verdict> {
+    against_the_best_of(view, experiment, names, figure, most, |_, _| true)
+}
+
+/// [`against_the_best`], of the peers that `admit` takes in a case.
+fn against_the_best_of(
     view: &View,
     experiment: &str,
     names: &[&str],
     (what, words): (&str, &str),
     most: f64,
+    admit: impl Fn(&str, &str) -> bool,
 ) -> Vec<Verdict> {
     let judge = |case: &&str| {
         let figure = Figure::new(experiment, case, what);
-        let best = view.best_peer(figure, Better::Less, |_| true).map_or(neap_results::GLIBC, |(best, _)| best);
+        let best = view
+            .best_peer(figure, Better::Less, |peer| admit(case, peer))
+            .map_or(neap_results::GLIBC, |(best, _)| best);
         let ratio = neap_results::judge::ratio(view, (figure, NEAP), (figure, best), 0.0, most);
         ratio.about(&format!("{words}, {case}"))
     };

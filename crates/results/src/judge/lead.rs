@@ -3,12 +3,17 @@
 use crate::{Experiment, Kind, Verdict};
 
 /// What came of an experiment, in one sentence: in how many of the ranked figures neap is first, and who is next by how
-/// much; or, where it is behind in any, the first shortfall. An experiment without a rank has its first finding or
-/// goal. Without a verdict there is none.
+/// much; or, where it is behind in any, the first shortfall. An experiment without a rank has the number of goals that
+/// are met and the first that is missed, or its first finding. Without a verdict there is none.
 fn lead(verdicts: &[Verdict]) -> Option<String> {
     let judged: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.holds.is_some()).collect();
     let ranks: Vec<&Verdict> = judged.iter().copied().filter(|verdict| verdict.kind == Kind::Rank).collect();
     let behind: Vec<&Verdict> = ranks.iter().copied().filter(|verdict| verdict.holds == Some(false)).collect();
+    let goals: Vec<&Verdict> = judged.iter().copied().filter(|verdict| verdict.kind == Kind::Target).collect();
+    let missed: Vec<&Verdict> = goals.iter().copied().filter(|goal| goal.holds == Some(false)).collect();
+    if let (true, all @ 2.., [first, ..]) = (ranks.is_empty(), goals.len(), &missed[..]) {
+        return Some(format!("neap meets {} of {all} goals. Missed: {}.", all - missed.len(), first.text));
+    }
     let first = &behind.first().or(ranks.first()).or(judged.first())?.text;
     Some(match (ranks.len(), behind.len()) {
         (0 | 1, _) => format!("{first}."),
@@ -51,6 +56,17 @@ mod tests {
         assert_eq!(of(&[&second, &second]).unwrap(), none);
         let two = of(&[&first, &second, &second]).unwrap();
         assert!(two.ends_with("in 1 of 3 figures. Behind on RSS: neap is second of 3."), "{two}");
+    }
+
+    // Would catch a goal that is met and hides those that are missed.
+    #[test]
+    fn without_a_rank_the_missed_goals_lead() {
+        let met = verdict("time: 0.9 times", Some(true), Kind::Target);
+        let missed = verdict("peak: 1.4 times", Some(false), Kind::Target);
+        let two = lead(&[met.clone(), missed.clone()]).unwrap();
+        assert_eq!(two, "neap meets 1 of 2 goals. Missed: peak: 1.4 times.");
+        assert_eq!(lead(&[missed]).unwrap(), "peak: 1.4 times.");
+        assert_eq!(lead(&[met]).unwrap(), "time: 0.9 times.");
     }
 
     // Would catch an experiment without a rank that has no sentence, and one without data that has.
