@@ -1,4 +1,4 @@
-//! Reads memory in pieces: what is resident or swapped, nothing else, so that the process does not grow by being read.
+//! Reads memory in pieces, and only what is resident or swapped, so that reading does not make the process grow.
 
 use crate::{Memory, Run};
 use std::ops::Range;

@@ -1,4 +1,4 @@
-//! Why a range could not be had, or not as it was asked for.
+//! Why a range could not be made, or not as requested.
 
 use core::fmt;
 use rustix::io::Errno;

@@ -1,10 +1,10 @@
-//! Prefault: a range is made resident before it is used, by several threads if the caller wants that.
+//! Prefault: makes a range resident before it is used, with several threads if the caller requests that.
 //!
 //! The range is cut into pieces, and each thread takes the next one that is left. The calling thread is one of them; it
 //! calls the callback between its pieces. The others are ordinary threads of the C library, with all signals blocked.
-//! They call nothing of the program's, and have ended when the call returns, or the callback has panicked. Where they
-//! cannot be started, fewer do the work. The calling thread cannot be cancelled meanwhile: the C library would end it
-//! where it waits for the others.
+//! They call none of the program's functions, and have ended when the call returns or the callback has panicked. If
+//! they cannot be started, fewer threads do the work. The calling thread cannot be cancelled meanwhile, because the C
+//! library would end it while it waits for the others.
 
 use crate::error::Error;
 use crate::kernel::page_size;

@@ -1,4 +1,4 @@
-//! What a range really got: bytes that are resident, by the size of pages.
+//! Which pages a range really has: resident bytes, by the size of pages.
 //!
 //! | source | says | since |
 //! |---|---|---|

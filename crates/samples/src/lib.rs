@@ -19,8 +19,9 @@
 //! counted in the header, so totals stay right and nothing is dropped silently.
 //!
 //! **Concurrency.** Writers take places by one compare-exchange and then own them. None waits for another, so a signal
-//! handler may interrupt a writer anywhere and write itself. The owner of a live block alone enters and removes it, but
-//! for [`Table::forget_exact`]. A reader sees a place as it was at some time; of a place that is written meanwhile it sees nothing.
+//! handler may interrupt a writer anywhere and write itself. Only the owner of a live block enters and removes it,
+//! except [`Table::forget_exact`]. A reader sees a place as it was at some time, or, if the place is written meanwhile,
+//! not at all.
 //!
 //! A frame is an address in the lower 48 bits; above is the number of its module plus 1, or 0 where no object is known.
 //! So code that was unloaded differs from code that was loaded in its place.

@@ -1,8 +1,8 @@
-//! Asks a process for samples (`neap_samples::control`).
+//! Requests samples from a process (`neap_samples::control`).
 //!
-//! **Several askers at a time.** The control block has room for one request: a later one takes the place of an earlier one,
-//! and each asker renews its own. Numbers grow, so an asker whose request was replaced sees by a later answer that samples
-//! are taken. It asks for samples as near to each other as they are now, and leaves the end to the lease of the others.
+//! **Several readers at a time.** The control block has room for one request: a later request replaces an earlier one,
+//! and each reader renews its own. Numbers grow, so a reader whose request was replaced sees by a later answer that
+//! samples are taken. It requests the interval that is in force, and leaves the end to the lease of the others.
 
 use crate::pinned::Tally;
 use crate::process::Memory;

@@ -13,9 +13,9 @@
 //! | `heap.rs` | from snapshots to a profile |
 //! | `names.rs` | names and lines for addresses |
 //!
-//! A process is asked and read through `/proc/PID/mem`, without stopping it. That wants the rights of a debugger, which
-//! the kernel checks: the same user (where `kernel.yama.ptrace_scope` is 1: a process that this one started), or root.
-//! May depend on `neap-core` (structures of the heap), `neap-samples` (layouts), `neap-profile` (the model),
+//! Requests and reads go through `/proc/PID/mem`, without stopping the process. That needs the rights of a debugger,
+//! which the kernel checks: the same user (where `kernel.yama.ptrace_scope` is 1: a process that this one started), or
+//! root. May depend on `neap-core` (structures of the heap), `neap-samples` (layouts), `neap-profile` (the model),
 //! `neap-symbols`, `neap-observe` and std.
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
 //! Free blocks that the allocator counts as used: in fastbins, and in the caches of threads.
 //!
-//! Links of these lists are stored plain up to 2.31; since 2.32 they are combined with the address where they stand. Which
-//! it is shows in each link, as the address of a chunk in this heap is met by one reading only.
+//! Links of these lists are stored plain up to 2.31; since 2.32 they are combined with the address at which they are
+//! stored. Each link shows which it is, because only one reading gives the address of a chunk in this heap.
 
 use super::walk::Area;
 use crate::Memory;
