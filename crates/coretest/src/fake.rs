@@ -2,8 +2,8 @@
 //! fail on request. OS pages may be larger than the machine's, and features may be missing. The test controls clock,
 //! memory limit and swap.
 //!
-//! Each [`Fake`] is a system of its own: a process may have many at the same time, and each unmaps its memory when it
-//! is dropped.
+//! Each [`Fake`] is a separate system: a process may have many at the same time, and each unmaps its memory when it is
+//! dropped.
 
 mod config;
 mod controls;

@@ -1,5 +1,5 @@
-//! The options. A new one needs an entry here, which defines all of it, and a section in docs/options.md. Tests report
-//! what is missing: the section, the gauge, or the function that starts it if it is not a setting of the core.
+//! The options. A new option needs an entry here, which defines it completely, and a section in docs/options.md. Tests
+//! report what is missing: the section, the gauge, or the function that starts it if it is not a setting of the core.
 
 use crate::text::{Complaint, Refusal};
 use crate::{Kind, Value};

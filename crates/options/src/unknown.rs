@@ -1,4 +1,4 @@
-//! Variables that begin like those of options, and are none.
+//! Variables that look like those of options, but belong to none.
 
 use crate::TABLE;
 use crate::nearest::nearest;

@@ -1,4 +1,4 @@
-//! What an event is asked for: `struct perf_event_attr`.
+//! What is requested of an event: `struct perf_event_attr`.
 
 /// The size of `struct perf_event_attr` that is written here: `PERF_ATTR_SIZE_VER7` (Linux 5.13). An older kernel takes
 /// it too, as long as what it does not know is zero.
