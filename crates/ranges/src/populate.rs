@@ -49,7 +49,7 @@ const TRIES: u32 = 1000;
 /// may be given.
 ///
 /// # Errors
-/// - [`Error::Inaccessible`]: a part is not mapped, may not be accessed so, or lies behind the end of its file.
+/// - [`Error::Inaccessible`]: a part is not mapped, does not permit this access, or is beyond the end of its file.
 /// - [`Error::NoMemory`], [`Error::Poisoned`]: as they say.
 /// - [`Error::Unsupported`]: a filter of system calls refuses all ways.
 ///
