@@ -505,7 +505,8 @@ unsafe impl Os for Fake {
         granted
     }
 
-    /// Writes to each page, as the machine's kernel may lack the call. A call that is made to fail populates a part.
+    /// Writes to each page, because the machine's kernel may lack the call. A call that is made to fail populates a
+    /// part.
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
         self.whole_pages(Call::Populate, p.addr(), len);
         let model = self.model();

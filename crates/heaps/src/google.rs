@@ -17,7 +17,7 @@ const TAG: u32 = 42;
 /// The tag of its own records.
 const METADATA: u64 = 3;
 
-/// The heap of the copy in a process: one at most, as regions do not say whose they are.
+/// The heap of the copy in a process: one at most, because regions do not say whose they are.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let regions = regions(mappings);
     // Files are searched where there is something to own.

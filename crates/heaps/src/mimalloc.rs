@@ -69,7 +69,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     vec![heap]
 }
 
-/// The file with mimalloc's code: by its name, or by its texts, as programs and libraries have it inside.
+/// The file with mimalloc's code: by its name, or by its texts, because programs and libraries have it inside.
 fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
     let mut paths = mappings.iter().filter_map(|mapping| mapping.file());
     let named = paths.find(|path| path.rsplit('/').next().is_some_and(|name| name.contains("mimalloc")));

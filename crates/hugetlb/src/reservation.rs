@@ -99,7 +99,7 @@ impl Reservation {
         })
     }
 
-    /// Takes the pages away; how many were gone already, as another process made the pool smaller.
+    /// Takes the pages away; how many were gone already, because another process made the pool smaller.
     pub fn give_back(mut self) -> Result<u64, Refused> {
         let lock = Lock::take(&self.root)?;
         self.undo(&lock).map_err(|error| {

@@ -35,6 +35,6 @@ pub struct Setting {
     pub name: &'static str,
     /// The environment variable.
     pub env: &'static str,
-    /// Its value; a directory is absolute, as the program may change its own.
+    /// Its value; a directory is absolute, because the program may change its own.
     pub value: String,
 }

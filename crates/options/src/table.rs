@@ -119,7 +119,7 @@ macro_rules! options {
         /// Every option of neap.
         pub static TABLE: &[Opt] = &[$(Opt { id: Id::$id, name: $name, env: $env, $($field: $value,)* ..$like }),*];
 
-        /// What each does. Apart from [`TABLE`], as the library needs no texts.
+        /// What each does. Apart from [`TABLE`], because the library needs no texts.
         static DOCS: &[&str] = &[$($doc),*];
     };
 }

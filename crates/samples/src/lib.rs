@@ -82,7 +82,7 @@ pub const EXACT_SHIFT: u32 = 20;
 pub const WINDOW: usize = 32;
 /// The stack of samples whose own stack found no room.
 pub const NO_STACK: u32 = 0;
-/// Objects are counted in parts of this size, as a sample stands for 1.6 objects, or 32768.5.
+/// Objects are counted in parts of this size, because a sample stands for 1.6 objects, or 32768.5.
 pub const PARTS: u64 = 1024;
 
 /// Where the module number of a frame lies.
@@ -115,7 +115,7 @@ pub enum Word {
     LostStacks,
     /// Samples that found no room among the live blocks; they count as freed.
     LostLive,
-    /// Samples that were not recorded, as there was no file yet, or no memory for one.
+    /// Samples that were not recorded, because there was no file yet, or no memory for one.
     Lost,
     /// Frees of samples that are not in the file: those of a parent, or of an earlier profile.
     Strangers,

@@ -70,7 +70,8 @@ pub struct Tally {
     pub waiting: u64,
     /// OS pages without a live block, of which a thread's cache has some.
     pub cached: u64,
-    /// What samples of small blocks keep beside them, as each has a chunk of its own: memory of earlier blocks there.
+    /// What samples of small blocks keep beside them, because each has a chunk of its own: memory of earlier blocks
+    /// there.
     pub samples: u64,
     /// Records: side tables, heaps.
     pub records: u64,

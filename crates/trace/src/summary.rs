@@ -209,7 +209,7 @@ pub enum End {
     /// It did not: neap detached from it, or never started it.
     #[default]
     Running,
-    /// Not known to neap, as it is not neap's child.
+    /// Not known to neap, because it is not neap's child.
     Ended,
     /// With that exit status.
     Exited(i32),

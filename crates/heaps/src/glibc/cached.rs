@@ -65,8 +65,8 @@ pub fn fastbins(memory: &dyn Memory, heads: &[u64], ranges: &Ranges) -> (Vec<u64
     (chunks, are_all)
 }
 
-/// What was read last: lists often stay near, as blocks are freed in the order of their addresses. A list that jumps costs
-/// an OS page each time, one that goes on next to what was read costs larger and larger pieces.
+/// What was read last: lists often stay near, because blocks are freed in the order of their addresses. A list that
+/// jumps costs an OS page each time, one that goes on next to what was read costs larger and larger pieces.
 struct Near<'m> {
     memory: &'m dyn Memory,
     start: u64,

@@ -275,7 +275,7 @@ impl<'a> Walk<'a> {
                     // What a walk from a guess found behind it is no chunk now.
                     at = self.area.chunks_end();
                 } else if tries < 3 {
-                    // Torn, as a chunk was cut or joined between two reads.
+                    // Torn, because a chunk was cut or joined between two reads.
                     tries += 1;
                     self.window.refill(at);
                 } else {

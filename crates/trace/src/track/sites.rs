@@ -118,7 +118,7 @@ impl Sites {
         self.histories.get(id.0).is_none_or(|history| history.over)
     }
 
-    /// Allocations that were left out, as there were too many addresses.
+    /// Allocations that were left out, because there were too many addresses.
     pub fn lost(&self) -> u64 {
         self.lost
     }
