@@ -164,7 +164,7 @@ pub fn resident(memory: &dyn Memory, range: Range<u64>) -> u64 {
     held(memory, range).0
 }
 
-/// Resident and swapped bytes of a range. Long ranges are asked for in parts, so that the answers stay short.
+/// Resident and swapped bytes of a range. Long ranges are requested in parts, so that the answers stay short.
 pub fn held(memory: &dyn Memory, range: Range<u64>) -> (u64, u64) {
     const PART: u64 = 64 << 20;
     let (page, mut runs, mut sums) = (page_size(memory), Vec::new(), (0, 0));

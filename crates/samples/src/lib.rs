@@ -109,7 +109,7 @@ pub enum Word {
     Date,
     /// Binary logarithm of the number of live entries.
     LiveShift,
-    /// Words of frames that are used, or were asked for.
+    /// Words of frames that are used, or were requested.
     Frames,
     /// Samples whose stack found no room; they count as [`NO_STACK`].
     LostStacks,

@@ -6,7 +6,7 @@
 //! | `process.rs` | what a process has mapped, and how its memory is read and written |
 //! | `fuel.rs` | what a look at it may cost |
 //! | `find.rs` | where its control block is |
-//! | `ask.rs` | how it is asked for samples |
+//! | `ask.rs` | how samples are requested |
 //! | `snapshot.rs` | a copy of its file of samples, from its memory or from a directory |
 //! | `walk.rs`, `slab.rs`, `resident.rs` | what keeps each resident OS page: the heap's own records, the kernel's page table |
 //! | `pinned.rs` | who keeps them: the rule by which what blocks pin is divided among stacks |

@@ -30,7 +30,7 @@ pub struct Summary {
     pub remedy: Option<String>,
     /// Whether fault-around was off for the program's files (`--exact`).
     pub exact: bool,
-    /// Faults in neap's heap and what is known of their allocations, where sites were asked for.
+    /// Faults in neap's heap and what is known of their allocations, where sites were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sites: Option<SiteSummary>,
     /// How the program ended.

@@ -114,7 +114,7 @@ fn changes(before: &Counts, after: &Counts) -> Vec<Change> {
     list
 }
 
-/// Where an instruction lies, as far as a trace tells: what functions are matched by.
+/// Where an instruction lies, as far as a trace shows: what functions are matched by.
 struct Instruction<'a> {
     symbol: Option<&'a str>,
     object: Option<&'a str>,

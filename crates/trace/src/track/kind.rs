@@ -21,12 +21,12 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// What its beginning tells.
+    /// What the record of its beginning says.
     pub fn begun(sample: &Sample) -> Self {
         Self { before: sample.page_size, ..Self::default() }
     }
 
-    /// What its end tells.
+    /// What the record of its end says.
     pub fn completed(&mut self, sample: &Sample) {
         self.after = sample.page_size.filter(|&size| size != 0);
         self.physical = sample.physical;
