@@ -1,5 +1,5 @@
-// A server with a leak, for `neap profile` (see README.md): its cache keeps the reply to each session, but sessions never
-// come back. Build: c++ -g -O2 -o cache cache.cc
+// A server with a leak, for `neap profile` (see README.md): its cache keeps the reply to each session, but no session
+// comes back. Build: c++ -g -O2 -o cache cache.cc
 #include <cstdio>
 #include <cstdlib>
 #include <string>
