@@ -8,7 +8,7 @@ else prefix=$HOME/.local
 fi
 (cd "$from/files" && find . ! -type d) | while read -r file; do
     mkdir -p "$prefix/$(dirname "$file")"
-    # Beside its place, then renamed: programs that use the old library go on.
+    # Copied beside its place, then renamed, so that programs that use the old library go on.
     cp -P "$from/files/$file" "$prefix/$file.new"
     mv -f "$prefix/$file.new" "$prefix/$file"
 done

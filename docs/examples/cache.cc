@@ -1,5 +1,5 @@
-// A server with a leak, for `neap profile` (see README.md): its cache keeps the reply to each session, and sessions do not
-// come back. Build: c++ -g -O2 -o cache cache.cc
+// A server with a leak, for `neap profile` (see README.md): its cache keeps the reply to each session, but no session
+// comes back. Build: c++ -g -O2 -o cache cache.cc
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -26,7 +26,7 @@ int main(int argc, char **argv) {
     Cache cache;
     for (int session = 0; session < sessions; session++) cache.keep(session, render(session));
     printf("%zu replies, %zu bytes of settings\n", cache.replies.size(), settings.size());
-    // As a server that is stopped: without destructors.
+    // Ends without destructors, like a server that is stopped.
     fflush(stdout);
     _Exit(0);
 }

@@ -1,6 +1,6 @@
 /* A table in huge pages, ready before it is used.
  *
- * cc -O2 ranges.c -lneap && ./a.out        (or, with neap preloaded, without -lneap where the linker allows that)
+ * cc -O2 ranges.c -lneap && ./a.out        (or, with neap preloaded, without -lneap if the linker permits)
  */
 #include <neap.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@ int main(void) {
     const size_t bytes = (size_t)64 << 20, page = (size_t)2 << 20;
     unsigned percent = 0;
 
-    /* Pages of 2 MiB from the pool; where it is short, transparent ones, else OS pages. */
+    /* Pages of 2 MiB from the pool; if it has too few, transparent ones, otherwise OS pages. */
     struct neap_range table = {.size = sizeof table};
     int result = neap_range_alloc(&table, bytes, page, NEAP_HUGETLB);
     if (result != NEAP_OK) {
@@ -26,7 +26,7 @@ int main(void) {
     }
     if (table.why_smaller != NEAP_OK) printf("pages of %zu bytes: %s\n", table.page_size, neap_result_text(table.why_smaller));
 
-    /* All of it resident now, by two threads. What is resident already costs next to nothing. */
+    /* Makes all of it resident now, with two threads. Pages that are resident already cost next to nothing. */
     struct neap_prefault_options how = {.size = sizeof how, .threads = 2, .progress = show, .context = &percent};
     result = neap_prefault(table.start, table.bytes, &how);
     if (result != NEAP_OK) {

@@ -1,9 +1,9 @@
-//! The account of a cgroup: its processes, and what the kernel charges to it that is in no process.
+//! The account of a cgroup: its processes, and the memory that the kernel charges to it and that belongs to no process.
 //!
-//! **The rule.** The kernel's `memory.stat` says what is charged, by kind. The processes say whose the anonymous memory is:
-//! each one's share of it is its anonymous Pss, cut to what is charged. File memory that processes map is charged to the
-//! cgroup whose process read it first, so the page cache is one account; files in memory (tmpfs) and System V memory are
-//! another. `other` is what is charged and in none of these.
+//! **The rule.** The kernel's `memory.stat` says what is charged, by kind. The anonymous memory is divided among the
+//! processes: the share of each is its anonymous Pss, cut to what is charged. File memory that processes map is charged
+//! to the cgroup whose process read it first, so the page cache is one account; files in memory (tmpfs) and System V
+//! memory are another. `other` is the rest of what is charged.
 
 use crate::model::{Account, Cause, Kind, Remedy};
 use crate::shell;

@@ -1,12 +1,12 @@
-//! The account of a process's resident memory: who owns it, why it stays, and what would give it back. No I/O: what was
-//! read of a process comes in as [`Seen`], a [`Report`] comes out.
+//! The account of a process's resident memory: who owns it, why it stays, and what would give it back. No I/O: the
+//! input is what was read from a process ([`Seen`]), the output is a [`Report`].
 //!
 //! | word | meaning |
 //! |---|---|
 //! | Rss | the kernel's resident set size, as `smaps_rollup` has it: memory in OS pages of this process, each counted whole |
-//! | Pss | the same, where an OS page that n processes map counts for one n-th |
+//! | Pss | the same, but an OS page that n processes map counts as one n-th |
 //! | account | a part of Rss: a [`Kind`], an owner, bytes |
-//! | claim | what a reader knows of a range of addresses that the list of mappings does not say: blocks of a heap, pools |
+//! | claim | what a reader knows about a range of addresses beyond the list of mappings: blocks of a heap, pools |
 //! | kept | free memory of an allocator in whole OS pages that are resident |
 //! | fragmentation | free bytes on OS pages that live blocks keep |
 //!
@@ -17,8 +17,8 @@
 //! |---|---|
 //! | `model.rs` | what a report has; the kinds |
 //! | `parse.rs` | the kernel's text: smaps, smaps_rollup, status |
-//! | `seen.rs` | what was read of a process |
-//! | `owner.rs`, `runtime.rs` | whose a mapping is |
+//! | `seen.rs` | what was read from a process |
+//! | `owner.rs`, `runtime.rs` | the owner of a mapping |
 //! | `sum.rs` | from mappings and claims to accounts |
 //! | `facts.rs`, `verdict.rs`, `remedy.rs` | why it is so large; what gives memory back, and how much |
 //! | `container.rs` | the account of a cgroup |

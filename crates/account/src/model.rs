@@ -240,7 +240,7 @@ pub struct Report {
     pub private_bytes: u64,
     /// Swapped out.
     pub swap_bytes: u64,
-    /// Of Rss: counted more than once, as the process maps the same memory at several addresses.
+    /// Of Rss: counted more than once, because the process maps the same memory at several addresses.
     pub repeated_bytes: u64,
     /// Locked in memory.
     pub locked_bytes: u64,

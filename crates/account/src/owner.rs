@@ -1,4 +1,4 @@
-//! Whose a mapping is, by what the kernel's list says of it and of its neighbours.
+//! Finds the owner of a mapping, from the kernel's list of mappings: the mapping itself and its neighbours.
 
 use crate::model::Kind;
 use crate::runtime::{self, Runtime};

@@ -8,8 +8,8 @@
 //! };                                         /* Objects/obmalloc.c; 48 bytes */
 //! ```
 //!
-//! A pool of size class `i` has blocks of `16 * (i + 1)` bytes (CPython 3.7 and newer on 64 bits), and
-//! `maxnextoffset == pool - block`: what is no pool fails that.
+//! A pool of size class `i` has blocks of `16 * (i + 1)` bytes (CPython 3.7 and newer on 64 bits), and `maxnextoffset
+//! == pool - block`, by which pools are told from other memory.
 
 /// Bytes at the front of a pool.
 pub const HEADER: usize = 48;

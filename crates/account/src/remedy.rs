@@ -104,7 +104,7 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
     }
 }
 
-/// The program, as one word of a command; `CMD` where it is not known, as servers write what they do over their
+/// The program, as one word of a command; `CMD` where it is not known, because servers write what they do over their
 /// arguments: `nginx: worker process`. Its file may be another program by another name.
 fn program(seen: &Seen) -> String {
     let first = seen.command.first().filter(|name| !name.contains(' ') || **name == seen.exe);

@@ -1,4 +1,4 @@
-//! Runtimes that have an allocator or a collector of their own: how they are known, which mappings are theirs, and which of
+//! Runtimes with their own allocator or collector: how they are recognised, which mappings belong to them, and which of
 //! their commands says more. One table.
 
 use crate::seen::{Mapping, Seen};

@@ -1,4 +1,4 @@
-//! What was read of a process: mappings with the kernel's figures, threads, and claims of those who know more.
+//! What was read from a process: mappings with the kernel's figures, threads, and claims of readers that know more.
 
 use crate::model::{HeapFigures, Kind};
 use std::ops::Range;

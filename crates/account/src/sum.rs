@@ -1,10 +1,10 @@
 //! From mappings and claims to accounts.
 //!
-//! **The rule.** The kernel says how much of each mapping is resident. First come the claims on ranges of it, by those who
-//! know what is there: heaps that were walked, pools of CPython, thread-local storage on stacks. Each gets what it found
-//! resident there, at most what the mapping has left. How it divides that was read at another moment, so the shares are cut
-//! to what it got, in their order; what remains goes to the kind that the claim names for it. What no claim takes is the
-//! mapping's own: the class that its name and its neighbours give it. At the end, OS pages of zeros in huge pages are taken
+//! **The rule.** The kernel says how much of each mapping is resident. First come the claims on its ranges: heaps that
+//! were walked, pools of CPython, thread-local storage on stacks. Each claim gets what its reader found resident there,
+//! at most what the mapping has left. The reader found the shares of a claim at another moment, so they are cut to what
+//! the claim got, in their order; the rest goes to the kind that the claim names for it. Memory without a claim gets
+//! the class that follows from the mapping's name and neighbours. At the end, OS pages of zeros in huge pages are taken
 //! from the largest parts of their mapping.
 //!
 //! ```text

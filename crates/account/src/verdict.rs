@@ -1,8 +1,9 @@
 //! Why the process is so large: the cause that explains most, in one sentence with its numbers.
 //!
-//! **The rule.** What could be given back or is wasted comes first: memory since a fork that it shares, if that is half of
-//! all; else the largest of kept memory, fragmentation, zeros in huge pages, stacks that were touched once and locked memory
-//! without contents, if it is [`LEAST`] percent of Rss. Else the verdict names what holds most.
+//! **The rule.** Memory that could be given back, or is wasted, comes first: memory shared since a fork, if that is
+//! half of all; otherwise the largest of kept memory, fragmentation, zeros in huge pages, stacks that were touched once
+//! and locked memory without contents, if it is at least [`LEAST`] percent of Rss. Otherwise the verdict names what
+//! holds most.
 
 use crate::facts::Facts;
 use crate::model::{Cause, Kind, Report};

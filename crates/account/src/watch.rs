@@ -1,8 +1,8 @@
-//! What changes over time: of live memory against what is kept.
+//! What changes over time: live memory, or what is kept.
 //!
-//! **The rule.** A look has live, kept, fragmentation and Rss. Over all looks, a figure *grows* if the line through its
-//! points (least squares) rises by more than `GROWTH` percent of Rss and by a megabyte, and at least `STEADY` percent of
-//! the steps from look to look do not fall. Then:
+//! **The rule.** A reading has live, kept, fragmentation and Rss. Over all readings, a figure *grows* if the line
+//! through its points (least squares) rises by more than `GROWTH` percent of Rss and by a megabyte, and at least
+//! `STEADY` percent of the steps from reading to reading do not fall. Then:
 //!
 //! | what grows | verdict |
 //! |---|---|

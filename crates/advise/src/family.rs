@@ -1,7 +1,7 @@
 //! The processes of a run: the command, and what it started.
 //!
-//! A process whose parent ends becomes a child of neap (PR_SET_CHILD_SUBREAPER), so all of them are descendants of neap at
-//! any time. A child that was not waited for keeps its number: only such ones are sent a signal.
+//! A process whose parent ends becomes a child of neap (PR_SET_CHILD_SUBREAPER), so all of them are always descendants
+//! of neap. A child that was not waited for keeps its number; neap sends signals only to such children.
 
 use neap_launch::error::tell;
 use neap_launch::signals;

@@ -1,7 +1,7 @@
-//! A command that does not end by itself: it works, idles, is looked at, and is ended.
+//! A command that does not end by itself: it works, idles, is accounted for, and is ended.
 //!
-//! It idles when the processes of the run used less than 2 % of a processor for the time of `--idle`. That is waited for at most ten
-//! times as long.
+//! It idles when the processes of the run used less than 2 % of a processor for the time of `--idle`. neap waits for
+//! that at most ten times as long.
 
 use crate::args::AdviseArgs;
 use crate::family::Family;

@@ -1,5 +1,5 @@
-//! The command line: one definition for the parser, `--help`, the manual pages and the shell completions. The arguments of a
-//! command are defined beside it.
+//! The command line: one definition for the parser, `--help`, the manual pages and the shell completions. The arguments
+//! of each command are defined in its own module.
 
 use std::path::PathBuf;
 

@@ -1,5 +1,5 @@
-//! What shells complete: experiments, allocators, peers, formats, processes and commands, beside options and paths. The
-//! script of a shell calls neap with [`VARIABLE`] set, and neap answers with what fits.
+//! What shells complete, besides options and paths: experiments, allocators, peers, formats, processes and commands.
+//! The script of a shell calls neap with [`VARIABLE`] set, and neap answers with the words that fit.
 
 use std::ffi::{OsStr, OsString};
 use std::fs;

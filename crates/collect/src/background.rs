@@ -64,8 +64,8 @@ pub fn make_up_to(shared: &Shared, time: Duration) {
     }
 }
 
-/// The thread. When this value is dropped, its look is cut short and it ends. The wait for that has a limit, as the
-/// kernel may make the thread wait for a process.
+/// The thread. When this value is dropped, its look is cut short and it ends. The wait for that has a limit, because
+/// the kernel may make the thread wait for a process.
 #[derive(Debug)]
 pub struct Background {
     /// Dropped to end the thread.

@@ -1,4 +1,4 @@
-//! All processes, look by look.
+//! Reads all processes, again and again.
 
 use crate::filter::Filter;
 use crate::jobs::{self, Job, Pace, What};

@@ -1,4 +1,4 @@
-//! Which processes are looked at.
+//! Which processes are read.
 
 use neap_launch::error::Error;
 use neap_launch::sys::Identity;

@@ -1,4 +1,4 @@
-//! What is worth its cost next: a rollup or an account of a process.
+//! Decides which rollup or account of a process is most worth its cost next.
 
 use crate::model::{Aged, Mark, Process};
 use std::time::{Duration, Instant};

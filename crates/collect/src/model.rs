@@ -10,7 +10,7 @@ pub struct Light {
     pub started: u64,
     /// Where code and stack begin: another program has them elsewhere. Zeros where this user may not know.
     pub program: (u64, u64),
-    /// Resident, by `status`: up to some hundred KiB off, as the kernel counts for each processor apart.
+    /// Resident, by `status`: up to some hundred KiB off, because the kernel counts for each processor apart.
     pub rss: u64,
     /// The most that was resident.
     pub peak: u64,

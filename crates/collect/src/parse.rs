@@ -32,7 +32,7 @@ pub fn status(text: &str, light: &mut Light) -> bool {
     true
 }
 
-/// What a process is called: the file name of its first argument, as it is longer than the kernel's 15 characters.
+/// What a process is called: the file name of its first argument, because it is longer than the kernel's 15 characters.
 pub fn command(name: &str, cmdline: &[u8]) -> String {
     let first = cmdline.split(|&byte| byte == 0).next().unwrap_or_default();
     let first = String::from_utf8_lossy(first);

@@ -72,7 +72,7 @@ impl Moment {
     }
 
     /// Reads the figures. Reads nothing in a signal handler that interrupted malloc or free. It fills `self` in place,
-    /// as that has some kilobytes, and the caller's stack may be short.
+    /// because that has some kilobytes, and the caller's stack may be short.
     #[inline(never)]
     fn read(&mut self) {
         thread::in_call(|_| {
@@ -125,8 +125,8 @@ pub fn resident() -> Option<Resident> {
     thread::in_call(|_| NEAP.resident()).flatten()
 }
 
-/// Writes what malloc_info writes: one heap, as memory belongs to all threads. The figures are read at once, so `out`
-/// may allocate, and may be slow.
+/// Writes what malloc_info writes: one heap, because memory belongs to all threads. The figures are read at once, so
+/// `out` may allocate, and may be slow.
 pub fn xml(out: &mut impl Write) -> Result {
     let mut m = Moment::new();
     m.read();

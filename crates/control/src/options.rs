@@ -33,12 +33,12 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// The directory of option `counters`, if it is set. Apart from the data that each start writes, as it is long.
+/// The directory of option `counters`, if it is set. Apart from the data that each start writes, because it is long.
 #[unsafe(link_section = ".neap.late")]
 pub static COUNTERS: Directory = Directory::new();
 
-/// The text of option `stats`: `exit` or a path; empty: `off`. A copy, as a program may write over its environment. It
-/// has the length of messages: this section takes room in the file, and so does code for another length.
+/// The text of option `stats`: `exit` or a path; empty: `off`. A copy, because a program may overwrite its environment.
+/// It has the length of messages: this section takes room in the file, and so does code for another length.
 #[unsafe(link_section = ".neap.late")]
 pub static STATS: AtStart<Text<{ Complaint::BYTES + 2 }>> = AtStart::new(Text::new());
 
@@ -72,12 +72,12 @@ pub fn value(option: &Opt) -> Value<'static> {
     })
 }
 
-/// Who chose the value of an option.
+/// Where the value of an option comes from.
 pub fn origin(option: &Opt) -> Origin {
     Origin::of(NEAP.policy.origins(), option.id as usize)
 }
 
-/// Notes who chose the value of an option.
+/// Notes where the value of an option comes from.
 pub fn note_origin(id: Id, by: Origin) {
     NEAP.policy.set_origin(id as usize, by as u8);
 }

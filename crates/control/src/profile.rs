@@ -18,7 +18,7 @@ pub enum Error {
     Full = 21,
     /// The reader has gone away.
     ReaderGone = 22,
-    /// What takes the profile refused a part of it.
+    /// The receiver of the profile refused a part of it.
     NotWritten = 23,
 }
 
@@ -70,7 +70,7 @@ pub fn start(interval: usize) -> Result<(), Error> {
     if profile::start(interval) { Ok(()) } else { Err(Error::NoMemory) }
 }
 
-/// Ends that. What was sampled stays in the profile, and frees of it are noted.
+/// Stops keeping samples. Samples so far stay in the profile, and their frees are noted.
 pub fn stop() {
     profile::stop();
 }

@@ -15,8 +15,8 @@ pub fn trim(keep: usize, budget: Option<Duration>) -> Trimmed {
     thread::in_call(|heap| NEAP.trim_with(heap, keep, go_on)).unwrap_or_default()
 }
 
-/// To be called when the calling thread will be idle: other threads can use what its caches had, or it goes back to the
-/// system as the policy says.
+/// Says that the calling thread will be idle: other threads can use what its caches had, or it goes back to the system
+/// as the policy says.
 pub fn rest() {
     thread::rest();
 }

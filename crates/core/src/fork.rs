@@ -1,25 +1,25 @@
 //! fork: how the child gets consistent structures (invariant 28), although neap never blocks the C library's own fork.
 //!
-//! The C library takes locks of its own after all fork handlers have run, and a thread that holds one of those locks
-//! may call malloc. So from the handler before fork to the handler after it, no thread may wait for neap. Instead all
-//! other threads' calls are *reentrant* ones during that time (`blocks/reentrant.rs`), which use no heap and no lock:
+//! After all fork handlers have run, the C library takes its own locks, and a thread that holds one of those may call
+//! malloc. So from the handler before fork to the handler after it, no thread may wait for neap. During that time all
+//! calls of other threads are *reentrant* (`blocks/reentrant.rs`): they use no heap and no lock.
 //!
-//! 1. `Forks::word` is set. From now on no handshake and no batch begins (`Back::with_batch`), and no call without a
-//!    heap of the thread's own (`Back::fly`).
-//! 2. The heap in each thread's slot is swapped for [`FORKED`], as in a handshake (`handshake.rs`), and a barrier makes
+//! 1. `Forks::word` is set. From now on no handshake and no batch begins (`Back::with_batch`), and no call that borrows
+//!    a heap (`Back::fly`).
+//! 2. The heap in each thread's slot is replaced by [`FORKED`], as in a handshake (`handshake.rs`), and a barrier makes
 //!    all threads see that. A call that finds [`FORKED`] is reentrant. It does not wait.
-//! 3. Calls that began before go on. The fork waits a moment for them to end (`LOOKS`). Heaps of threads that remain in
-//!    the middle of a call (without a processor, stopped, or in a handler) are lost in the child, as they may be half
-//!    changed.
-//! 4. The three locks are taken. Only the threads of step 3 and the purger can need them. Such a thread waits, but not
-//!    without a bound: it may be the one that the C library's fork waits for. After a while (`Allocator::lease`) it
+//! 3. Calls that began before go on. The fork waits a moment for their end (`LOOKS`). Heaps of threads that remain in
+//!    the middle of a call (without a processor, stopped, or in a handler) are lost in the child, because they may be
+//!    half changed.
+//! 4. The three locks are taken. Only the threads of step 3 and the purger can need them. Such a thread waits for a
+//!    bounded time, because the C library's fork may wait for this thread. After that time (`Allocator::lease`) it
 //!    takes the lock away from the fork (`lock.rs`).
 //!
 //! The child checks whether it still has the locks. If so, what they guard is consistent. Otherwise it is *stranded*,
-//! as the child of a fork in a reentrant call is: all its calls are reentrant ones.
+//! like the child of a fork in a reentrant call: all its calls are reentrant.
 //!
-//! All waits are bounded, as the awaited thread may be in a handler that waits for the C library. If a wait times out,
-//! the fork goes on as one in a reentrant call does ([`Begin::Refused`]).
+//! All waits are bounded, because the awaited thread may be in a handler that waits for the C library. If a wait times
+//! out, the fork goes on as one in a reentrant call does ([`Begin::Refused`]).
 //!
 //! Forks of several threads at the same time share the state: the first one prepares it, the last one ends it. The next
 //! fork waits a while for that end (`JOIN`) before it joins, so that threads get their heaps back in a program that

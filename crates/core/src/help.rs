@@ -1,6 +1,6 @@
 //! The helper's main loop: it gives back what waits, sleeps until the next tick, and ends when nothing waits or when it
-//! has to. Where the system says when memory is short, it waits for that instead of ending, and then gives back all that
-//! is free.
+//! has to. If the system reports that memory is short, the helper waits for these reports instead of ending, and at
+//! each report gives back all free memory.
 
 use crate::back::purge::Tick;
 use crate::system::helper::Leave;

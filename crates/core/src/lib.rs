@@ -3,7 +3,7 @@
 //! This crate has no std, no libc, no thread-local storage and no exported symbols. It may depend on nothing but
 //! `core`; the system is reached through [`Os`], so that every rule here can be tested against a fake.
 //!
-//! `docs/glossary.md` has the words.
+//! `docs/glossary.md` defines the words.
 //!
 //! # Layers
 //!
@@ -16,10 +16,10 @@
 //! system                  the system as a trait, atomics, locks, policy
 //! ```
 //!
-//! A layer uses those below it and no other; `cargo xtask layers` shows it. The four in the middle are structs, each of
-//! which owns the one below ([`Allocator`] > `Observed` > `Back` > `Blocks` > `Pages`) and gives access to it by
-//! `Deref`, so that no call can go upward. What a lower layer needs done, it notes; [`Allocator::settle`] has the notes
-//! done at the end of a slow path.
+//! A layer uses only those below it; `cargo xtask layers` shows this. The four in the middle are structs, each of which
+//! owns the one below ([`Allocator`] > `Observed` > `Back` > `Blocks` > `Pages`) and gives access to it by `Deref`, so
+//! that no call can go upward. A lower layer leaves a note of what has to be done; at the end of a slow path
+//! [`Allocator::settle`] does it.
 #![no_std]
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -2,8 +2,8 @@
 //! fail on request. OS pages may be larger than the machine's, and features may be missing. The test controls clock,
 //! memory limit and swap.
 //!
-//! Each [`Fake`] is a system of its own: a process may have many at the same time, and each unmaps its memory when it
-//! is dropped.
+//! Each [`Fake`] is a separate system: a process may have many at the same time, and each unmaps its memory when it is
+//! dropped.
 
 mod config;
 mod controls;
@@ -505,7 +505,8 @@ unsafe impl Os for Fake {
         granted
     }
 
-    /// Writes to each page, as the machine's kernel may lack the call. A call that is made to fail populates a part.
+    /// Writes to each page, because the machine's kernel may lack the call. A call that is made to fail populates a
+    /// part.
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool {
         self.whole_pages(Call::Populate, p.addr(), len);
         let model = self.model();

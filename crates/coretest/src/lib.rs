@@ -1,6 +1,6 @@
 //! Tools for tests of neap's core: a fake system, histories of operations, and the model that checks them.
 //!
-//! May depend on `neap-core`, libc and std. It is a crate of its own, and not a feature of the port, because it needs
+//! May depend on `neap-core`, libc and std. It is a separate crate, and not a feature of the port, because it needs
 //! std: whenever both are built together, the feature would also be on in `libneap.so`.
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -49,7 +49,7 @@ pub unsafe fn free<O: Os>(a: &Allocator<O>, heap: Mine<'_>, p: *mut u8) -> Resul
 #[derive(Debug)]
 pub struct Owner {
     heap: Mine<'static>,
-    /// Null, or from a box. It is neither a box nor a reference, as other threads use the slot through the same
+    /// Null, or from a box. It is neither a box nor a reference, because other threads use the slot through the same
     /// pointer.
     slot: *mut ThreadSlot,
 }
@@ -85,7 +85,7 @@ impl Owner {
         self.try_with(a, f).expect("no fork is under way")
     }
 
-    /// [`Owner::with`]; `None` while another thread forks, as the call is a reentrant one then.
+    /// [`Owner::with`]; `None` while another thread forks, because the call is a reentrant one then.
     pub fn try_with<O: Os, R>(&self, a: &Allocator<O>, f: impl FnOnce(Mine<'static>) -> R) -> Option<R> {
         let Some(slot) = self.shared() else { return Some(f(self.heap)) };
         loop {

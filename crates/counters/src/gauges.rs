@@ -75,7 +75,7 @@ gauges! {
     updated: Milliseconds,
     /// Ticks of the purger so far.
     ticks: Count,
-    /// What gives memory back: 0 nothing, as nothing waits; 1 a helper thread; 2 the threads that free memory.
+    /// What gives memory back: 0 nothing, because nothing waits; 1 a helper thread; 2 the threads that free memory.
     purger: Code,
     /// Policy in force (option `purge`): 0 decay, 1 eager, 2 lazy, 3 never.
     policy: Code,
@@ -125,7 +125,7 @@ gauges! {
     purge_calls: Count,
     /// Bytes that calloc cleared so far.
     cleared_bytes: Bytes,
-    /// Bytes that calloc did not have to clear so far, as they were known to be zero.
+    /// Bytes that calloc did not have to clear so far, because they were known to be zero.
     skipped_bytes: Bytes,
     /// What calloc clears (option `zero`): 0 resident, 1 always.
     zero: Code,
@@ -140,7 +140,7 @@ gauges! {
     peak_bytes: Bytes,
     /// Whether memory is hardened (option `harden`): 0 off, 1 on.
     harden: Code,
-    /// Bytes of what waits that are held, as the program took as much again soon after it went back.
+    /// Bytes of what waits that are held, because the program took as much again soon after it went back.
     held_bytes: Bytes,
     /// Which memory gets huge pages (option `huge`): 0 off, 1 adaptive, 2 advised, 3 thp, 4 always, 5 hugetlb.
     huge: Code,

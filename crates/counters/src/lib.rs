@@ -11,8 +11,8 @@
 //!
 //! The numbers are live: files survive `_exit`, signals and SIGKILL. All values are in the byte order of the machine.
 //!
-//! A reader checks [`MAGIC`] and [`is_readable`] first. Minor versions add fields behind [`Counters::size`] bytes and
-//! change nothing; so a reader takes what it knows of what is there. docs/counters.md explains each field.
+//! A reader checks [`MAGIC`] and [`is_readable`] first. Minor versions only add fields after [`Counters::size`] bytes,
+//! so a reader uses the fields that it knows. docs/counters.md explains each field.
 #![no_std]
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Where a counters page may lie in a process: the lines of /proc/PID/maps.
+//! Where a counters page may be in a process: the lines of /proc/PID/maps.
 //!
 //! ```text
 //! 7f1c0a7ff000-7f1c0a800000 rw-s 00000000 00:01 1037      /memfd:neap-counters (deleted)

@@ -1,9 +1,9 @@
-//! The connections of clients, all in one thread that waits for none of them: what a client does not send or read holds up
-//! no other one.
+//! The connections of clients, all in one thread that waits for none of them, so that a client which does not send or
+//! read delays no other client.
 //!
-//! A connection: its request is read, the metrics are waited for, the answer is written, and the client's end is waited
-//! for. (To close what has unread bytes would take the answer away from the client.) Each step has a time, after which the
-//! connection is closed; where there are too many, the oldest one of those that need nothing from here is closed.
+//! For each connection, the thread reads the request, waits for the metrics, writes the answer, and waits until the
+//! client closes. (Closing a connection with unread bytes would discard the answer.) Each step has a time limit, after
+//! which the connection is closed. If there are too many, the oldest one of those that wait for the client is closed.
 
 use crate::request::{LONGEST, Request, What, head};
 use crate::text::Format;

@@ -1,4 +1,4 @@
-//! `neap exporter`: memory of all processes for Prometheus, from outside and without a change to any program.
+//! `neap exporter`: memory of all processes for Prometheus, read from outside, without a change to any program.
 //!
 //! | file | answers |
 //! |---|---|

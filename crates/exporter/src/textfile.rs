@@ -1,4 +1,4 @@
-//! The file for node_exporter, replaced as a whole: who reads the old one reads it to its end.
+//! The file for node_exporter, replaced as a whole: a reader of the old file reads it to its end.
 
 use neap_launch::error::{Error, system_message};
 use neap_launch::sys::{self, Identity};

@@ -1,6 +1,6 @@
-//! Google's tcmalloc: which mappings are its own. It reserves regions of 1 GiB, aligned to that, with a tag in bits 42
-//! to 44 of the address that says what for, and opens each from its end downward. Live and free blocks are
-//! not told apart.
+//! Google's tcmalloc: which mappings belong to it. It reserves regions of 1 GiB, aligned to that, and opens each from
+//! its end downward. A tag in bits 42 to 44 of the address says what the region is for. Live and free blocks are not
+//! distinguished.
 
 use crate::data::data;
 use crate::jemalloc::part;
@@ -17,7 +17,7 @@ const TAG: u32 = 42;
 /// The tag of its own records.
 const METADATA: u64 = 3;
 
-/// The heap of the copy in a process: one at most, as regions do not say whose they are.
+/// The heap of the copy in a process: one at most, because regions do not say whose they are.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let regions = regions(mappings);
     // Files are searched where there is something to own.

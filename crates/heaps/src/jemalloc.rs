@@ -1,11 +1,11 @@
 //! jemalloc 5.0 to 5.3: found by its radix tree in the data of a library or a program, then read extent by extent.
 //!
-//! The tree has a root of 2^18 pointers, for bits 30 to 47 of addresses; each leaf has 2^18 words for bits 12 to 29. A word
-//! is a pointer to an extent's record in the middle, its size class in the highest 16 bits, and flags in the lowest 7. The
-//! record has the extent's address, size and state, and for a slab a bit for each block, set while it is free. So a pointer
-//! whose leaf leads to a record with the very address that the leaf's index says is the tree's for sure. Versions
-//! differ in where the record has state, class and number of free blocks: the word has the class too, which tells
-//! them apart.
+//! The tree has a root of 2^18 pointers, for bits 30 to 47 of addresses; each leaf has 2^18 words for bits 12 to 29. A
+//! word is a pointer to an extent's record in the middle, its size class in the highest 16 bits, and flags in the
+//! lowest 7. The record has the extent's address, size and state, and for a slab a bit for each block, set while it is
+//! free. So a pointer certainly belongs to the tree if its leaf leads to a record with exactly the address that the
+//! leaf's index says. Versions differ in where the record has state, class and number of free blocks. They are
+//! distinguished by the class, which the word has too.
 
 use crate::data::{data, mentions};
 use crate::radix::{Seen, Tree, is_anonymous};

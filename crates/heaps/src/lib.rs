@@ -1,11 +1,12 @@
 //! Walks the heaps of allocators other than neap in the memory of another process: what is live, what is free and kept.
 //!
-//! Nothing here does I/O: memory comes through [`Memory`], files through [`Files`], so a recording of a process serves as
-//! well as a process. A process is not stopped while it is read. So what is read may be torn: a walk that meets what cannot
-//! be reads it again, then goes on behind it and counts the rest as [`Split::unsure`]. It ends on any memory, also hostile.
+//! Nothing here does I/O: memory comes through [`Memory`], files through [`Files`], so a recording works as well as a
+//! process. A process is not stopped while it is read, so what is read may be torn. If a walk finds something
+//! impossible, it reads that again, then skips it and counts it as [`Split::unsure`]. It ends on any memory, even
+//! hostile memory.
 //!
-//! [`find`] finds every allocator in a process, several copies of one too. Of [`Heap`]s whose structures are walked, parts
-//! have a [`Split`]; of others it is known which mappings are theirs.
+//! [`find`] finds every allocator in a process, including several copies of one. The parts of a [`Heap`] whose
+//! structures are walked have a [`Split`]; for others only the mappings are known.
 #![forbid(unsafe_code)]
 
 mod data;

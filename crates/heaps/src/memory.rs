@@ -13,7 +13,7 @@ pub trait Memory: Sync {
     /// nothing.
     fn resident(&self, range: Range<u64>, into: &mut Vec<Run>);
 
-    /// Whether no more is to be read, as the caller has set a limit: reads fail from then on, and walks end soon.
+    /// Whether no more is to be read, because the caller has set a limit: reads fail from then on, and walks end soon.
     fn is_over(&self) -> bool {
         false
     }
@@ -74,8 +74,8 @@ pub trait Files {
     /// Copies bytes of the file behind `mapping`, from `offset` in the file on; how many there were.
     fn read(&self, mapping: &Mapping, offset: u64, into: &mut [u8]) -> usize;
 
-    /// The first place of `text` in the file, if it has it. An implementation may remember answers, as processes share
-    /// files.
+    /// The first place of `text` in the file, if it has it. An implementation may remember answers, because processes
+    /// share files.
     fn find(&self, mapping: &Mapping, text: &[u8]) -> Result<Option<u64>, Unreadable> {
         find(self, mapping, text)
     }

@@ -1,8 +1,8 @@
-//! mimalloc 2 and 3: its memory lies at addresses that no other allocator asks for, between 2 and 32 TiB.
+//! mimalloc 2 and 3: its memory is at addresses that no other allocator requests, between 2 and 32 TiB.
 //!
-//! Blocks of one size lie in *pages* (64 KiB and more) with a record each: numbers of blocks, their size, and where they
-//! begin. Version 2 has the records at the front of its segments of 32 MiB; version 3 at the front of its
-//! arenas. They are recognised by numbers that fit together. Up to 2.1.6 a record does not say where its blocks begin, but
+//! Blocks of one size are in *pages* (64 KiB and more). Each has a record: numbers of blocks, their size, and where
+//! they begin. Version 2 has the records at the front of its segments of 32 MiB; version 3 at the front of its arenas.
+//! They are recognised by numbers that fit together. Up to 2.1.6 a record does not say where its blocks begin, but
 //! stands for one of 512 places of its segment; the end of the segment's own header shows where the records begin.
 
 use crate::data::{data, read};
@@ -69,7 +69,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     vec![heap]
 }
 
-/// The file with mimalloc's code: by its name, or by its texts, as programs and libraries have it inside.
+/// The file with mimalloc's code: by its name, or by its texts, because programs and libraries have it inside.
 fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
     let mut paths = mappings.iter().filter_map(|mapping| mapping.file());
     let named = paths.find(|path| path.rsplit('/').next().is_some_and(|name| name.contains("mimalloc")));

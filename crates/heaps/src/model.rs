@@ -1,11 +1,11 @@
 //! What is found: a process has heaps, one for each copy of an allocator; a heap has parts.
 //!
-//! - **Part**: an arena, or the blocks that have a mapping of their own. Parts of all heaps never overlap.
-//! - **Split**: each byte of a part is one thing. For the bytes, and for the resident ones apart:
-//!   `live + cached + free + top + metadata + unsure` = the part's.
-//! - **Kept**: resident OS pages in which no live block and no header lies, so that they could be given back. Cached blocks
-//!   are apart, so kept bytes are never more than those of `free` and `top`.
-//! - **Fragmentation**: other resident free bytes: a live block or a header lies in the same OS page.
+//! - **Part**: an arena, or the blocks with their own mappings. Parts of all heaps never overlap.
+//! - **Split**: each byte of a part counts once. For all bytes, and separately for the resident ones: `live + cached +
+//!   free + top + metadata + unsure` = the part's.
+//! - **Kept**: resident OS pages without a live block or a header, which could be given back. Cached blocks do not
+//!   count, so kept bytes are never more than those of `free` and `top`.
+//! - **Fragmentation**: the other resident free bytes, which share their OS page with a live block or a header.
 
 use std::ops::Range;
 

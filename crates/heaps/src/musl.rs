@@ -1,8 +1,9 @@
 //! musl's mallocng, since musl 1.2.1: found by its context, whose first word is the secret that each area of records has
 //! too.
 //!
-//! Blocks lie in *groups* of at most 32 slots of one size, each with a record: a bit for each slot that is available (never
-//! used) or freed. A group has mappings of its own, or is a slot of a larger group. Records lie in areas of one OS page.
+//! Blocks are in *groups* of at most 32 slots of one size. Each group has a record, with a bit for each slot that is
+//! available (never used) or freed. A group has its own mappings, or is a slot of a larger group. Records are in areas
+//! of one OS page.
 
 use crate::data::{data, read};
 use crate::jemalloc::{joined, part};

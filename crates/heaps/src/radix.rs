@@ -1,8 +1,8 @@
 //! Radix trees from OS pages to records, as jemalloc and tcmalloc have them: a root of pointers in the data of a library,
 //! and leaves of words behind it.
 //!
-//! Such a tree is found without symbols: a pointer is the root's if it leads to a leaf of which a word leads to a record
-//! that states the very page number that its place in leaf and root stands for.
+//! Such a tree is found without symbols: a pointer belongs to the root if it leads to a leaf, a word of the leaf leads
+//! to a record, and the record states exactly the page number that follows from the places in root and leaf.
 
 use crate::data::read;
 use crate::{Mapping, Memory};

@@ -1,7 +1,7 @@
 //! tcmalloc of gperftools: found by its radix tree in the data of a library or a program, then read span by span.
 //!
-//! A span is a run of pages of 8 KiB: in use, free, or free and given back. A span for small blocks says how many of them are
-//! in use, those in caches of threads too; of which size they are stands in a table in the data of the library.
+//! A span is a run of pages of 8 KiB: in use, free, or free and given back. A span for small blocks says how many of
+//! them are in use, including those in caches of threads. A table in the data of the library has their sizes.
 
 use crate::data::{data, mentions};
 use crate::jemalloc::{joined, part};

@@ -1,4 +1,4 @@
-//! Reads memory in pieces: what is resident or swapped, nothing else, so that the process does not grow by being read.
+//! Reads memory in pieces, and only what is resident or swapped, so that reading does not make the process grow.
 
 use crate::{Memory, Run};
 use std::ops::Range;
@@ -164,7 +164,7 @@ pub fn resident(memory: &dyn Memory, range: Range<u64>) -> u64 {
     held(memory, range).0
 }
 
-/// Resident and swapped bytes of a range. Long ranges are asked for in parts, so that the answers stay short.
+/// Resident and swapped bytes of a range. Long ranges are requested in parts, so that the answers stay short.
 pub fn held(memory: &dyn Memory, range: Range<u64>) -> (u64, u64) {
     const PART: u64 = 64 << 20;
     let (page, mut runs, mut sums) = (page_size(memory), Vec::new(), (0, 0));

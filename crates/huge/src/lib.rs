@@ -1,4 +1,4 @@
-//! `neap huge`: what the system has of huge pages, and reservations for one command.
+//! `neap huge`: which huge pages the system and programs have, and reservations for one command.
 //!
 //! May depend on `neap-launch`, `neap-hugetlb`, well-kept libraries, the C library and std.
 //!

@@ -1,5 +1,5 @@
-//! What neap has to put back, in files: `/run/neap-huge/PID-START`, one for each process that holds a reservation. After a
-//! neap that was killed, the next one reads them. The folder is also the lock under which pools are changed.
+//! What neap has to put back, in files: `/run/neap-huge/PID-START`, one for each process that holds a reservation. If a
+//! neap was killed, the next one reads them. The folder is also the lock under which pools are changed.
 //!
 //! ```text
 //! size /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages 10

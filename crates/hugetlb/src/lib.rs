@@ -3,8 +3,8 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | pool | the huge pages of one size that the kernel keeps for programs that ask for them by name |
-//! | place | where a pool's numbers stand: those of the whole machine, or of one NUMA node |
+//! | pool | the huge pages of one size that the kernel keeps for programs that ask for them explicitly |
+//! | place | where a pool's numbers are: for the whole machine, or for one NUMA node |
 //! | total | all pages of a place, with the surplus |
 //! | surplus | pages beyond the pool's size: taken for one use (overcommit), or in use when the pool was made smaller |
 //! | size of a pool | total less surplus: what is written to `nr_hugepages` |

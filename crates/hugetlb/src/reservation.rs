@@ -1,11 +1,11 @@
 //! Pages that are added to a pool, and taken away again.
 //!
-//! Several processes may reserve at the same time. Each changes a pool by what it needs, and later by as much back, never
-//! to a number that it saw before: so none takes pages of another away, in whatever order they end. A change is made
-//! under a lock (`Lock`), as the kernel takes only whole numbers. Changes that others make by hand meanwhile stay.
+//! Several processes may reserve at the same time. Each adds what it needs, and later removes as much, instead of
+//! restoring a number that it saw. So none removes pages of another, in whatever order they end. A change is made under
+//! a lock (`Lock`), because the kernel accepts only totals. Changes by hand meanwhile stay.
 //!
-//! The kernel spreads pages that are added over the nodes, and takes them away elsewhere. So what each node got is
-//! noted, and is taken away there.
+//! The kernel spreads added pages over the nodes, and may remove them from other nodes. So neap notes what each node
+//! got, and removes it there.
 
 use std::fs::OpenOptions;
 use std::io::{self, ErrorKind};
@@ -99,7 +99,7 @@ impl Reservation {
         })
     }
 
-    /// Takes the pages away; how many were gone already, as another process made the pool smaller.
+    /// Takes the pages away; how many were gone already, because another process made the pool smaller.
     pub fn give_back(mut self) -> Result<u64, Refused> {
         let lock = Lock::take(&self.root)?;
         self.undo(&lock).map_err(|error| {

@@ -1,10 +1,10 @@
 //! libneap_instrument.so: records the calls of a program that is compiled with `-finstrument-functions`.
 //!
-//! `neap order trace` preloads it. The compiler has each function call `__cyg_profile_func_enter`, which counts in a
-//! table that the program shares with neap (`record.rs`). The table is open-addressed, one slot for each function and place
-//! that calls it: a slot is taken by one compare-and-swap and never given up. So threads and signal handlers need no lock,
-//! and a program that is killed leaves what it did. No call allocates. Of the C library it uses `syscall`, errno, and the
-//! functions on memory that compilers call.
+//! `neap order trace` preloads it. The compiler makes each function call `__cyg_profile_func_enter`, which counts in a
+//! table that the program shares with neap (`record.rs`). The table is open-addressed, with one slot for each function
+//! and place that calls it. One compare-and-swap takes a slot, which is never given up. So threads and signal handlers
+//! need no lock, and a killed program leaves its counts. No call allocates. From the C library it uses `syscall`,
+//! errno, and the functions on memory that compilers call.
 //!
 //! | what happens | what the library does |
 //! |---|---|

@@ -1,10 +1,10 @@
 //! The file that a traced program and neap share: a header of two OS pages, then a table of calls. No I/O.
 //!
-//! The library that the program has writes it, `crates/order` makes and reads it: both compile this file, to which a link
-//! in `crates/order` points, as its package must have the file too.
+//! The library in the program writes it; `crates/order` makes and reads it. Both compile this source file:
+//! `crates/order` has a link to it, because its package must contain the file too.
 //!
 //! Addresses are offsets from the beginning of the target's first mapping of code, so that they are the same in each
-//! process and after each exec. All of it is native-endian.
+//! process and after each exec. Everything is native-endian.
 
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::AtomicU64;

@@ -1,5 +1,5 @@
-//! System calls. The C library's `syscall` is the only function that makes them: it is no point of cancellation, and
-//! unlike `open` or `clock_gettime` no function that programs replace.
+//! System calls. Only the C library's `syscall` makes them: it is not a cancellation point, and programs do not replace
+//! it, as they do `open` or `clock_gettime`.
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;

@@ -1,4 +1,4 @@
-//! Variables by which users set allocators. What a measured program gets of them comes from the lab alone: a forgotten
+//! Variables by which users set allocators. A measured program gets only those that the lab sets, because a forgotten
 //! `MALLOC_ARENA_MAX` would change figures for no visible reason.
 
 use std::ffi::{OsStr, OsString};

@@ -1,5 +1,5 @@
-//! Being interrupted at any time: a signal sets a flag, every wait looks at it, and what was begun is undone on the way
-//! out.
+//! Handles interruptions at any time: a signal sets a flag, every wait checks it, and what was begun is undone on the
+//! way out.
 //!
 //! Nothing is killed by the handler itself. Children are in process groups of their own, so that ^C at a terminal
 //! reaches this process alone, which ends them in order. A child also ends when this process does, however that comes.

@@ -7,11 +7,11 @@
 //! | module | holds |
 //! |---|---|
 //! | [`catalogue`] | what the experiments are: cases, claims, charts, verdicts |
-//! | [`sources`] | the C programs, carried inside and compiled on demand |
-//! | [`environment`] | what measured programs are not handed down |
+//! | [`sources`] | the C programs, embedded and compiled on demand |
+//! | [`environment`] | variables that are not passed to measured programs |
 //! | [`event`] | what happens in a run, for progress |
 //! | [`allocators`], [`peers`] | what is measured, and how the other allocators are built |
-//! | [`plan`], [`session`], `turns` | a run from its request to its files; its rounds; who runs when |
+//! | [`plan`], [`session`], `turns` | a run from its request to its files; its rounds; the order within a round |
 //! | [`runner`] | one case under one allocator |
 //! | [`noise`], [`machine`], [`memory`] | how quiet the machine is, what it is, how much memory it has left |
 //! | [`settings`], [`interrupt`], `scratch` | what is undone whatever happens |

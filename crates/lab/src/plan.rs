@@ -1,10 +1,10 @@
 //! A run: which experiments under which allocators, in which order, and what is kept of it.
 //!
 //! Each case is run once per allocator and round, allocators one after the other, so that a slow minute of the machine
-//! meets all of them. Who comes first rotates from case to case and from pair of rounds to pair of rounds; the second
-//! round of a pair has the order of the first one backwards, so that no allocator always runs behind the same one. Where cases
-//! are compared with each other, an allocator runs all of them before the next one has its turn.
-//! [`session`](crate::session) runs the rounds.
+//! affects all of them. The first allocator rotates from case to case and from pair of rounds to pair of rounds. The
+//! second round of a pair has the reverse order, so that no allocator always runs after the same one. If cases are
+//! compared with each other, an allocator runs all of them before the next one. [`session`](crate::session) runs the
+//! rounds.
 //!
 //! Nothing that was measured is lost: an interruption ends the run, an error of the lab ends one experiment, and in both
 //! cases there are verdicts on what was measured until then.

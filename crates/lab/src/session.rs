@@ -1,7 +1,8 @@
 //! The rounds of a run: each case under each allocator, row by row, and what becomes of rounds that noise was seen in.
 //!
-//! A round of a timed experiment during which the machine was busy with other work is run again, once, as long as that
-//! takes no more than a tenth of the run. A round in which an allocator failed is not: its failure would be gone.
+//! A round of a timed experiment during which the machine was busy with other work is repeated once, as long as repeats
+//! take no more than a tenth of the run. A round in which an allocator failed is not repeated, because its failure
+//! would be lost.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

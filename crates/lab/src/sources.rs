@@ -1,7 +1,7 @@
-//! The C and C++ programs of the lab, carried inside and compiled on demand with the user's compiler.
+//! The C and C++ programs of the lab, embedded and compiled on demand with the user's compiler.
 //!
-//! A compiled program lies in the cache under a name that has a hash of all that it was made from, so a stale one is
-//! never used, and two versions of the lab do not disturb each other.
+//! The name of a compiled program in the cache has a hash of everything that it was made from, so a stale one is never
+//! used, and two versions of the lab do not disturb each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Who runs when: the order of allocators and cases within a round.
+//! The order of allocators and cases within a round.
 
 use crate::allocators::Allocator;
 use crate::catalogue::{Case, Who};

@@ -1,8 +1,8 @@
-//! Finds programs that carry an allocator of their own: jemalloc in Redis as its makers build it, mimalloc or jemalloc as
-//! the global allocator of a Rust program. What such a program allocates there is not neap's, also under `libneap.so`.
+//! Finds programs that contain their own allocator: jemalloc in Redis as its authors build it, mimalloc or jemalloc as
+//! the global allocator of a Rust program. What such a program allocates there is not neap's, even under `libneap.so`.
 //!
-//! Their files are stripped, so symbols say nothing. The messages of each allocator are in its code, though, and begin
-//! alike in all versions. A heap that is in use is found by `crates/heaps`; this works for a program that has ended.
+//! Their files are stripped, so there are no symbols. But the messages of each allocator are in its code, and begin
+//! alike in all versions. `crates/heaps` finds a heap in use; this module also works for a program that has ended.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -100,7 +100,7 @@ fn inspect_native<'data, R: ReadRef<'data>>(data: R) -> Result<Loadable, Fault> 
             return Ok(Loadable::Interpreter(path));
         }
     }
-    // No dynamic linker is asked for. glibc's own is such a file, and preloads like any program's.
+    // No dynamic linker is requested. glibc's own is such a file, and preloads like any program's.
     for segment in segments {
         let Some(entries) = segment.dynamic(endian, data)? else { continue };
         let value_of =

@@ -1,5 +1,5 @@
-//! Errors of neap itself: a cause in one line, a remedy in another, and an exit status. (Only what another program said may
-//! stand between them.)
+//! Errors of neap itself: a cause in one line, a remedy in another, and an exit status. (Only the output of another
+//! program may be between them.)
 
 use std::fmt;
 use std::io::{self, Write};

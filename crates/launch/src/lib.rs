@@ -1,8 +1,8 @@
-//! Starts programs, on neap and otherwise, as they would start without it, and waits for them. What the commands share
-//! that run a program or look at one: finds it and looks at its file (`target`, `elf`, `sanitizer`), puts a library,
-//! which is inside, into a file (`library`), becomes the program or supervises it (`child`, `signals`), stops it
-//! (`ptrace`), asks which of its pages are resident (`pagemap`) and what is mounted (`mounts`); the file of the result
-//! (`output`); errors with a cause and a remedy (`error`), numbers for people (`units`).
+//! Starts programs, on neap or not, as they would start without the command, and waits for them. Everything that the
+//! commands which run or read a program share: finds it and examines its file (`target`, `elf`, `sanitizer`), writes an
+//! embedded library to a file (`library`), becomes the program or supervises it (`child`, `signals`), stops it
+//! (`ptrace`), asks which of its pages are resident (`pagemap`) and what is mounted (`mounts`); opens the file of the
+//! result (`output`); has errors with a cause and a remedy (`error`), and numbers for people (`units`).
 //!
 //! May depend on `neap-options`, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -35,6 +35,6 @@ pub struct Setting {
     pub name: &'static str,
     /// The environment variable.
     pub env: &'static str,
-    /// Its value; a directory is absolute, as the program may change its own.
+    /// Its value; a directory is absolute, because the program may change its own.
     pub value: String,
 }

@@ -1,10 +1,10 @@
 //! Puts an embedded library in a file that the dynamic linker can load.
 //!
-//! The place is `BASE/neap/lib/HASH/NAME` in the user's cache, shared by every start of this build. What
-//! lies there already is used only if the directories are the user's own, no other user can write them, and the
-//! file is the one that this build wrote, unchanged since. Each directory is checked before anything in it is looked at; as
-//! no other user can change its entries from then on, paths are as good as descriptors. Where there is no such
-//! place, the file goes to a directory of its own that is removed after the program.
+//! The place is `BASE/neap/lib/HASH/NAME` in the user's cache, shared by every run of this build. An existing file is
+//! used only if the directories belong to the user, no other user can write them, and the file is the one that this
+//! build wrote, unchanged since. Each directory is checked before anything in it is used. Because no other user can
+//! change its entries from then on, paths are as safe as descriptors. If there is no such place, the file goes to a
+//! separate directory that is removed after the program.
 
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};

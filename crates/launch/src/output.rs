@@ -1,4 +1,4 @@
-//! The file that a command writes: opened before there is anything to write, so that a run is not in vain.
+//! The file that a command writes: opened before there is anything to write, so that no result of a run is lost.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};

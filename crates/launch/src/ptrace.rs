@@ -1,4 +1,4 @@
-//! ptrace in safe form: stopping a program, and having it make system calls.
+//! ptrace in safe form: stops a program, and makes it execute system calls.
 
 use std::io;
 

@@ -1,9 +1,9 @@
-//! Tells programs that were built with a sanitizer whose runtime brings its own malloc.
+//! Recognises programs that were built with a sanitizer whose runtime has its own malloc.
 //!
-//! AddressSanitizer and its kin find errors through their own allocator. With `libneap.so` in front of it they abort
-//! (AddressSanitizer), refuse the address space (ThreadSanitizer) or find nothing (LeakSanitizer); where the runtime is
-//! linked into the program, the program's malloc comes first and neap has no effect. UndefinedBehaviorSanitizer has no
-//! allocator, so it is none of these.
+//! AddressSanitizer and related tools find errors through their own allocator. With `libneap.so` in front of it they
+//! abort (AddressSanitizer), refuse the address space (ThreadSanitizer) or find nothing (LeakSanitizer); where the
+//! runtime is linked into the program, the program's malloc comes first and neap has no effect.
+//! UndefinedBehaviorSanitizer has no allocator, so it is none of these.
 
 use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};

@@ -144,7 +144,7 @@ pub fn is_pending() -> bool {
 fn take(time: Duration) -> Option<c_int> {
     let set = supervised();
     let time = libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
-    // SAFETY: the set is initialised, the time is valid, and no information is asked for.
+    // SAFETY: the set is initialised, the time is valid, and no information is requested.
     let number = unsafe { libc::sigtimedwait(&set, ptr::null_mut(), &time) };
     (number > 0).then_some(number)
 }

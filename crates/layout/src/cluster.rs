@@ -1,9 +1,9 @@
 //! Orders of the functions of a trace, and what they cost.
 //!
-//! Functions that the same runs entered lie together by default: then no run reads an OS page for functions of another
-//! one. C3 (call-chain clustering, Ottoni and Maher, CGO 2017) needs counts of calls: it appends each function, the most
-//! called first, to the cluster of its most frequent caller, up to the size of an OS page. Balanced partitioning, which
-//! LLVM has for start-up, gains nothing beside the default (`docs/decisions/functions-by-runs.md`).
+//! By default, functions that the same runs entered are next to each other: then no run reads an OS page for functions
+//! of another run. C3 (call-chain clustering, Ottoni and Maher, CGO 2017) needs counts of calls: it appends each
+//! function, the most called first, to the cluster of its most frequent caller, up to the size of an OS page. Balanced
+//! partitioning, which LLVM has for start-up, gains nothing beside the default (`docs/decisions/functions-by-runs.md`).
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};

@@ -1,4 +1,4 @@
-//! How many OS pages a program touches of a binary, and how many it would touch if they were packed.
+//! How many OS pages of a binary a program touches, and how many it would touch if functions and data were packed.
 //!
 //! A function that was entered counts with all its bytes. A function or an object takes its size, rounded up to its
 //! alignment: the largest power of two that divides its address, at most 64 bytes and at most that of its section.

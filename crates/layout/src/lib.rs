@@ -1,9 +1,10 @@
-//! How the functions and data of a binary lie, and where they should: no I/O, the caller reads and writes files.
+//! Where the functions and data of a binary are, and where they should be. No I/O: the caller reads and writes files.
 //!
-//! [`Trace`] is which of them a program touches, in which order. [`Binary`] is how they lie; [`Estimate`] is how many OS
-//! pages that costs, and how many are needed. [`Order`] are those of a trace that a binary has, perhaps a later build, and
-//! [`emit`] writes them for a linker. [`names`] has the rules for names that change between builds.
-//! [`picture`] draws a binary with what is touched of it. [`cluster`] has other orders than that of first entry; [`closure`] an order of object files without a run.
+//! [`Trace`] says which of them a program touches, in which order. [`Binary`] has their places; [`Estimate`] says how
+//! many OS pages that costs, and how many are needed. [`Order`] has the functions and data of a trace that a binary
+//! (perhaps a later build) has, and [`emit`] writes them for a linker. [`names`] has the rules for names that change
+//! between builds. [`picture`] draws a binary and what is touched. [`cluster`] has other orders than that of first
+//! entry; [`closure`] an order of object files without a run.
 //!
 //! May depend on well-kept libraries, none with libc.
 #![forbid(unsafe_code)]

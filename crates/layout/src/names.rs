@@ -47,7 +47,7 @@ fn hash(name: &str) -> Option<usize> {
     found.map(|(at, _)| at).next_back().filter(|_| name.starts_with("_ZN"))
 }
 
-/// Identifiers are copied by their length, as they may hold anything.
+/// Identifiers are copied by their length, because they may hold anything.
 fn without_crate_hashes(name: &str) -> String {
     let bytes = name.as_bytes();
     let number = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();

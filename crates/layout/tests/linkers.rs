@@ -114,7 +114,7 @@ fn check(linker: &str, before: &Trace, after: &Binary) {
     assert_eq!(estimate.outside, 0, "{linker}");
     assert_eq!(estimate.kinds.len(), Kind::ALL.len(), "{linker}");
     for (kind, line) in &estimate.kinds {
-        // One more, as they need not begin at an OS page.
+        // One more, because they need not begin at an OS page.
         let (now, packed) = (line.now.pages, line.packed.pages);
         assert!(now <= packed + 1, "{linker}: {} lies on {now} OS pages, {packed} at best", kind.name());
     }

@@ -18,7 +18,7 @@ impl fmt::Display for Value {
     }
 }
 
-/// Who chose the value of an option. It is shown in words: `default`, `the program`.
+/// Where the value of an option comes from. It is shown in words: `default`, `the program`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin(neap_options::Origin);
 
@@ -28,13 +28,13 @@ impl fmt::Display for Origin {
     }
 }
 
-/// The value of an option in force, and who chose it. `docs/options.md` lists the options.
+/// The value of an option in force, and where it comes from. `docs/options.md` lists the options.
 pub fn option(name: &str) -> Result<(Value, Origin), OptionError> {
     let option = neap_control::options::find(name)?;
     Ok((Value(neap_control::options::value(option)), Origin(neap_control::options::origin(option))))
 }
 
-/// Sets an option. What waits to go back to the system goes by the new value from now on.
+/// Sets an option. The new value also applies to memory that already waits to go back.
 ///
 /// ```
 /// neap::set_option("purge_delay", "2s")?;
@@ -46,15 +46,15 @@ pub fn set_option(name: &str, value: &str) -> Result<(), OptionError> {
     neap_control::options::set(name, value.as_bytes())
 }
 
-/// How much memory is where, now: exact where no other thread allocates or frees at the time. Allocates nothing.
+/// How much memory is where, now: exact if no other thread allocates or frees at the time. Allocates nothing.
 pub fn stats() -> Stats {
     neap_control::stats::read()
 }
 
-/// How much memory the system holds for the allocator: OS pages of blocks, of free memory that waits, and of tables, that
-/// are resident or swapped out. The kernel is asked, which takes it about a millisecond for some hundred MiB. Where it
-/// cannot tell (without /proc, under the program's own filter of system calls), the allocator's own books say: OS pages
-/// of small blocks that were handed out and did not go back, large blocks, and free memory that waits.
+/// How much memory the system holds for the allocator, resident or swapped out: OS pages of blocks, of free memory that
+/// waits, and of tables. neap asks the kernel, which takes about a millisecond for some hundred MiB. If the kernel
+/// cannot tell (without /proc, or under a seccomp filter that the program has set), neap adds up its own records: OS
+/// pages of small blocks that were handed out and did not go back, large blocks, and free memory that waits.
 pub fn held_bytes() -> usize {
     neap_sys::global::held()
 }
@@ -67,19 +67,20 @@ pub struct Trimmed {
     pub addresses: usize,
     /// How many of them held memory, as far as the system can tell.
     pub memory: usize,
-    /// It was done before its time was up.
+    /// Whether everything was done before the time was over.
     pub complete: bool,
 }
 
-/// Gives free memory back to the system now, but for `keep` bytes of free ranges: the caches of all threads, free ranges,
-/// and the free OS pages among small blocks. With a `budget` it ends after about that time; it looks at it after each
-/// heap and each batch of at most 4 MiB. Other threads wait for no longer than one of those.
+/// Gives free memory back to the system now: the caches of all threads, free ranges except `keep` bytes, and the free
+/// OS pages among small blocks. With a `budget` it ends after about that time, which it checks after each heap and each
+/// batch of at most 4 MiB. Other threads wait no longer than one of those takes.
 pub fn trim(keep: usize, budget: Option<Duration>) -> Trimmed {
     let done = neap_control::trim::trim(keep, budget);
     Trimmed { addresses: done.bytes, memory: done.held, complete: done.complete }
 }
 
-/// The calling thread will be idle: its caches serve others from now on, or go back to the system as the options say.
+/// Says that the calling thread will be idle: its caches now serve other threads, or go back to the system as the
+/// options say.
 pub fn thread_idle() {
     neap_control::trim::rest();
 }
@@ -102,29 +103,29 @@ pub struct Sample {
     pub event: SampleEvent,
     /// The block: live from the first event until the second one returns.
     pub block: *mut u8,
-    /// Bytes that were asked for; 0 when it is freed.
+    /// Requested bytes; 0 when it is freed.
     pub requested: usize,
     /// Its usable bytes.
     pub usable: usize,
-    /// Bytes that it stands for; 0 when it is freed.
+    /// Bytes for which it stands; 0 when it is freed.
     pub weight: u64,
 }
 
-/// From now on `hook` is called for samples, on average one every `interval` bytes (0 counts as 1: every block). It replaces
-/// the one before. False if there is no memory for that.
+/// From now on neap calls `hook` for samples, on average one every `interval` bytes (0 counts as 1: every block). It
+/// replaces the hook before. Returns false if there is no memory for that.
 ///
-/// Each byte that a thread asks for starts a sample with the same chance. A block of `s` bytes is one with the probability
-/// `p = 1 - exp(-s / interval)`, and its weight is `s / p`: so the sum of weights is the bytes that were asked for, in the
-/// mean. The hook runs in the thread that allocates or frees, outside of all locks of the allocator. It may allocate; what
-/// it allocates is not sampled, and for samples that are freed in a hook no hook is called. It must not unwind, and not take
-/// a lock that the program holds while it allocates. Without a hook sampling costs nothing; with one each allocation takes
-/// its slow path.
+/// Each byte that a thread requests starts a sample with the same chance. A block of `s` bytes is a sample with the
+/// probability `p = 1 - exp(-s / interval)`, and its weight is `s / p`, so on average the sum of weights is the number
+/// of requested bytes. The hook runs in the thread that allocates or frees, outside of all locks of the allocator. It
+/// may allocate; what it allocates is not sampled, and no hook is called for samples that are freed in a hook. It must
+/// not unwind, and must not take a lock that the program holds while it allocates. Without a hook sampling costs
+/// nothing; with one each allocation takes its slow path.
 pub fn on_sample(hook: fn(&Sample), interval: usize) -> bool {
     // SAFETY: `call` takes any such function, at any time.
     unsafe { hooks::set(call, hook as *mut c_void, interval) }
 }
 
-/// Ends sampling. Another thread may be in a hook still, or about to call it.
+/// Ends sampling. Another thread may still be in the hook, or about to call it.
 pub fn stop_sampling() {
     hooks::clear();
 }

@@ -5,13 +5,13 @@
 //! static ALLOCATOR: neap::Neap = neap::Neap;
 //!
 //! let table: Vec<u64> = (0..1 << 20).collect();
-//! // The allocator may give more than was asked for.
+//! // The allocator may give more than was requested.
 //! // SAFETY: the vector's buffer is a live block of neap's.
 //! let bytes = unsafe { neap::usable_size(table.as_ptr().cast()) };
 //! assert!(bytes >= 8 << 20);
 //!
 //! drop(table);
-//! // What was freed waits to be used again; a program that will idle gives it back.
+//! // Freed memory waits to be used again; a program that will be idle gives it back.
 //! let returned = neap::purge();
 //! assert!(returned >= 8 << 20);
 //! assert_eq!(neap::free_bytes().dirty, 0);
@@ -19,21 +19,22 @@
 //!
 //! # What it changes
 //!
-//! All Rust code of the program allocates from neap; C code in the same process keeps the malloc it had. For the
-//! latter there are `libneap.so` and `libneap.a`, which take malloc over and need no change to Rust code, as
-//! Rust's default allocator is malloc. Linking this crate and `libneap.a` into the same program is not supported.
+//! All Rust code of the program allocates from neap; C code in the same process keeps its malloc. To replace that too,
+//! use `libneap.so` or `libneap.a`. They need no change to Rust code, because Rust's default allocator is malloc.
+//! Linking this crate and `libneap.a` into the same program is not supported.
 //!
-//! No option is read from the environment; `NEAP_*` variables are for the library. [`set_option`] sets them.
+//! The crate reads no option from the environment: only the library reads `NEAP_*` variables. [`set_option`] sets
+//! options.
 //!
-//! # Errors on the heap
+//! # Heap errors
 //!
-//! A double free, a pointer into the middle of a block, a block of another allocator: the process ends with one line
-//! on standard error and SIGABRT. Safe code cannot make these errors.
+//! At a double free, or a free of a pointer into the middle of a block or of another allocator's block, the process
+//! ends with one line on standard error and SIGABRT. Safe code cannot make these errors.
 //!
 //! # Where it runs
 //!
-//! x86-64 and 64-bit Arm, Linux with glibc or musl, threads and fork included. The crate is `no_std` and may depend on `neap-core`, `neap-sys`,
-//! `neap-control`, `neap-ranges` and `neap-options` only.
+//! On x86-64 and 64-bit Arm, on Linux with glibc or musl, in programs with threads and fork. The crate is `no_std` and
+//! may depend only on `neap-core`, `neap-sys`, `neap-control`, `neap-ranges` and `neap-options`.
 #![no_std]
 
 mod control;
@@ -50,7 +51,7 @@ pub use control::{
     stop_sampling, thread_idle, trim,
 };
 
-/// The allocator. It has no state of its own: every `Neap` is the one allocator of the process.
+/// The allocator. It has no state: every `Neap` is the one allocator of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neap;
 
@@ -105,7 +106,7 @@ fn keeps_alignment(align: usize, old: usize, size: usize) -> bool {
     old > MAX_SMALL && size > MAX_SMALL && align <= NEAP.page_size()
 }
 
-/// realloc for what is aligned to more than all blocks are: in place, or by copying.
+/// realloc for an alignment larger than that of all blocks: in place, or by copying.
 ///
 /// # Safety
 /// `p` must be a live block with this layout and `old` usable bytes.
@@ -126,7 +127,7 @@ unsafe fn realloc_aligned(p: *mut u8, old: usize, layout: Layout, size: usize) -
     new
 }
 
-/// Ends the process: what was freed is not a block of neap's.
+/// Ends the process: the freed pointer is not a block of neap.
 ///
 /// # Safety
 /// None; the type is that of [`global::ForeignFree`].
@@ -134,18 +135,18 @@ unsafe fn foreign(p: *mut u8) {
     misuse::foreign(&NEAP, Call::Free, p)
 }
 
-/// Gives free memory back to the system, and returns how many bytes of address space had memory that may have been
-/// given back (OS pages among them that were never touched count as well).
+/// Gives free memory back to the system. Returns the number of bytes of address space that were given back, including
+/// OS pages that were never touched.
 ///
-/// What is given back is the free memory behind the heaps of the threads: whole chunks of 64 KiB. What a thread keeps
-/// at hand for its next blocks stays. The next block that needs the memory again pays for a fault in each OS page.
+/// This gives back the free memory outside of the threads' heaps: whole chunks of 64 KiB. What a thread keeps for its
+/// next blocks stays. A later block that needs the memory again pays for a fault in each OS page.
 pub fn purge() -> usize {
     global::purge()
 }
 
-/// Bytes of the block at `p` that may be used: at least what was asked for, and the same for the block's whole life.
+/// Bytes of the block at `p` that may be used: at least the requested size, and the same for the block's whole life.
 ///
-/// A block that neap does not know ends the process.
+/// If neap does not know the block, the process ends.
 ///
 /// # Safety
 /// `p` must be the start of a live block that this allocator made.
@@ -158,7 +159,7 @@ pub unsafe fn usable_size(p: *const u8) -> usize {
     }
 }
 
-/// Free memory behind the heaps of the threads; see [`free_bytes`].
+/// Free memory outside of the threads' heaps; see [`free_bytes`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FreeBytes {
@@ -168,7 +169,7 @@ pub struct FreeBytes {
     pub clean: usize,
 }
 
-/// How much free memory waits to be used again, without what threads keep at hand.
+/// How much free memory waits to be used again, without what threads keep for their next blocks.
 pub fn free_bytes() -> FreeBytes {
     let (dirty, clean) = global::free_bytes();
     FreeBytes { dirty, clean }

@@ -1,8 +1,9 @@
 //! Profiles of the heap: which code holds memory, and which code allocates.
 //!
-//! Samples of blocks are kept with the stacks that allocated them: each byte starts a sample with the same probability,
-//! and a sample stands for the bytes around it, so sums are right on average. A profile has, for each stack, what was
-//! allocated since samples are kept, and what is live. `examples/pprof.rs` serves profiles by HTTP, as Go programs do.
+//! neap keeps samples of blocks with the stacks that allocated them. Each byte starts a sample with the same
+//! probability, and a sample stands for the bytes around it, so sums are right on average. For each stack a profile has
+//! what was allocated since samples are kept, and what is live. `examples/pprof.rs` serves profiles by HTTP, as Go
+//! programs do.
 //!
 //! ```
 //! # #[global_allocator]
@@ -21,24 +22,25 @@
 
 pub use neap_control::profile::{Error, Kind};
 
-/// Begins to keep samples that are `interval` bytes apart on average; 0: the usual 512 KiB; 1: each block is kept (slower).
-/// Blocks that were allocated before are in no profile. The child of a fork keeps samples of its own, from none on.
+/// Begins to keep samples that are `interval` bytes apart on average; 0: the default of 512 KiB; 1: each block is kept
+/// (slower). Blocks that were allocated before are in no profile. The child of a fork starts without samples and keeps
+/// its own.
 ///
-/// # Errors
-/// [`Error::NoMemory`]: there is no memory for the samples (5 MiB; 36 MiB where each block is kept).
+/// # Errors [`Error::NoMemory`]: there is no memory for the samples (5 MiB; 36 MiB with an interval of 1).
 pub fn start(interval: usize) -> Result<(), Error> {
     neap_control::profile::start(interval)
 }
 
-/// Ends that. What was sampled stays in profiles, and the end of its life is noted. [`start`] goes on. (The end of blocks
-/// that were kept with an interval of 1 is not noted: they count as freed when samples are kept again.)
+/// Stops keeping samples. Samples so far stay in profiles, and neap still records when they are freed; [`start`]
+/// continues. (It does not record frees of blocks that were kept with an interval of 1: they count as freed when
+/// samples are kept again.)
 pub fn stop() {
     neap_control::profile::stop();
 }
 
-/// Passes a profile to `take`, in pieces of some KiB at most, until it returns false: as `go tool pprof` and other readers
-/// of `profile.proto` take it, without compression, with mappings and build ids instead of names of functions. The writer
-/// itself allocates nothing; `take` may.
+/// Passes a profile to `take`, in pieces of at most some KiB, until `take` returns false. The format is that of `go
+/// tool pprof` and other readers of `profile.proto`, without compression, with mappings and build ids instead of names
+/// of functions. The writer itself allocates nothing; `take` may.
 ///
 /// # Errors
 /// [`Error::NoSamples`]: none were taken in this process. [`Error::NotWritten`]: `take` returned false.

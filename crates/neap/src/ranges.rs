@@ -1,9 +1,9 @@
 //! Ranges of memory in pages of a chosen size. The C functions of `include/neap.h` do the same; `docs/ranges.md` has
 //! the rules.
 //!
-//! A range is a mapping of its own, not a block of the allocator. Its pages are OS pages, transparent huge pages (2 MiB,
-//! or smaller ones), or pages from a pool of the machine (hugetlb). Where the kernel has none of those to give, the range
-//! gets the next smaller ones and says why, or ([`Request::strict`]) there is none.
+//! A range is a separate mapping, not a block of the allocator. Its pages are OS pages, transparent huge pages (2 MiB,
+//! or smaller ones), or pages from a pool of the machine (hugetlb). If the kernel cannot give the requested pages, the
+//! range gets the next smaller ones and says why; with [`Request::strict`] the request fails.
 //!
 //! ```
 //! use neap::ranges::{Pages, Prefault, Request};
@@ -23,7 +23,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Any other memory can be prefaulted, advised and asked about too:
+//! Any other memory can be prefaulted, advised and queried too:
 //!
 //! ```
 //! use core::ops::ControlFlow;
@@ -42,7 +42,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Processes share pages of a pool by a name. The file goes with the last of them; what a crash left is made anew:
+//! Processes share pages of a pool by a name. The file disappears with the last of them; a file that a crash left is
+//! made anew:
 //!
 //! ```
 //! use neap::ranges::{Pages, Request};

@@ -1,9 +1,9 @@
 //! Reads the counters page of a running process under neap, from outside and without stopping it; [`mapped`] opens files
 //! that processes have mapped.
 //!
-//! The page is found in `/proc/PID/maps` and read through `/proc/PID/map_files` (which wants privilege) or else through
-//! `/proc/PID/mem` (which wants the rights of a debugger: the same user, and a kernel that lets them). May depend on
-//! `neap-counters` and std; layout and parser are there. A crate of its own because it needs std, and a feature of
+//! The page is found in `/proc/PID/maps` and read through `/proc/PID/map_files` (which needs privilege) or through
+//! `/proc/PID/mem` (which needs the rights of a debugger: the same user, if the kernel permits). May depend on
+//! `neap-counters`, which has layout and parser, and std. It is a separate crate because it needs std, and a feature of
 //! `neap-counters` would reach the library without std whenever both are built together.
 #![forbid(unsafe_code)]
 

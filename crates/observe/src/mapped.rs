@@ -1,5 +1,5 @@
-//! Opens files that a process has mapped, without harm. A path may lead to anything by now, as a FIFO that waits for a
-//! writer or a device that acts when it is opened.
+//! Opens files that a process has mapped, without harm. A path may now lead to anything, for example a FIFO that waits
+//! for a writer, or a device that acts when it is opened.
 
 use std::fs::{self, File};
 use std::io;

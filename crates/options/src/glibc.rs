@@ -31,8 +31,8 @@ const OTHERS: &[Control] = &[
     },
     Control {
         default: "3",
-        glibc: "What happens when an error is detected, until 2.26: bit 0 reports it, bit 1 ends the process. Since then it always does both.",
-        neap: "2 (and 6): an error ends the process without a message. All others: with one line; a process with a damaged heap never goes on.",
+        glibc: "Until 2.26, what happens at an error: bit 0 reports it, bit 1 ends the process. Since then glibc always does both.",
+        neap: "2 (and 6): an error ends the process without a message. All other numbers: with one line. A process with a damaged heap never goes on.",
         // Only the combination that ends the process without a message differs.
         effect: |number| Effect::Report(number & 3 != 2),
         ..Control::new(Some(("M_CHECK_ACTION", -5)), Some("MALLOC_CHECK_"), "check", ANY)
@@ -46,13 +46,13 @@ const OTHERS: &[Control] = &[
     Control {
         default: "8 for each processor",
         glibc: "Limit on arenas; set to save memory.",
-        neap: "Nothing: all threads share one set of arenas, as with 1 in glibc, and do not wait for each other. A thread has 3 KiB of its own and its caches, which go back when it rests.",
+        neap: "Nothing: all threads share one set of arenas, as with 1 in glibc, but do not wait for each other. Each thread has 3 KiB and its caches, which go back when it is idle.",
         ..Control::new(Some(("M_ARENA_MAX", -8)), Some("MALLOC_ARENA_MAX"), "arena_max", ANY)
     },
     Control {
         default: "128",
         glibc: "Longest blocks that fast bins keep, at most 160; 0: none.",
-        neap: "Nothing: there are no such bins. The tunable `tcache_count=0` turns the caches of threads off.",
+        neap: "Nothing: neap has no such bins. The tunable `tcache_count=0` turns the caches of threads off.",
         ..Control::new(Some(("M_MXFAST", 1)), None, "mxfast", 160)
     },
     Control {
@@ -77,7 +77,7 @@ const OTHERS: &[Control] = &[
     Control {
         default: "0",
         glibc: "1: madvise for huge pages, 2: huge pages from hugetlb.",
-        neap: "Nothing: only ranges that were found densely touched get huge pages.",
+        neap: "Nothing: the option `huge` decides about huge pages.",
         ..Control::new(None, None, "hugetlb", ANY)
     },
 ];

@@ -1,5 +1,5 @@
 //! jemalloc's variable MALLOC_CONF (`key:value,key:value`), which deployments set for programs that used to run on
-//! jemalloc. Its most common keys set what is the same in neap. One line names what is ignored.
+//! jemalloc. Its most common keys set the corresponding options of neap. One line names what is ignored.
 
 use crate::{Id, Value};
 use core::fmt::{Display, Formatter, Result};

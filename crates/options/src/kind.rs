@@ -73,7 +73,7 @@ impl Kind {
                 let size = || read(text, BYTES).filter(|bytes| (1..=max).contains(bytes)).map(Value::Bytes);
                 word(PREFAULT, text).or(pattern).or_else(size)
             }
-            // Constants, as a list of words would be written at each start of a program (relocations).
+            // Constants, because a list of words would be written at each start of a program (relocations).
             Kind::Report => match text {
                 b"off" => Some(Value::Word("off")),
                 b"exit" => Some(Value::Word("exit")),

@@ -3,14 +3,14 @@
 //!
 //! | file | answers |
 //! |---|---|
-//! | `table.rs` | which options there are, and all that defines each |
+//! | `table.rs` | which options there are, with the complete definition of each |
 //! | `kind.rs` | what an option accepts, and how a value is read and written |
 //! | `glibc.rs` | glibc's controls: which there are, and what setting one does |
 //! | `environment.rs` | which variables of the environment count, in which order |
-//! | `origin.rs` | who chose a value |
-//! | `pattern.rs` | which paths a pattern means |
+//! | `origin.rs` | where a value comes from |
+//! | `pattern.rs` | which paths a pattern matches |
 //! | `jemalloc.rs` | jemalloc's MALLOC_CONF, and what it sets |
-//! | `unknown.rs` | variables that begin like an option's, and are none |
+//! | `unknown.rs` | variables that look like an option's, but belong to none |
 //! | `nearest.rs` | which name a mistyped one means |
 //! | `amount.rs` | how reports write bytes and counts |
 //! | `text.rs` | the messages about a value that is refused |

@@ -1,4 +1,4 @@
-//! Who chose the value of an option.
+//! Where the value of an option comes from.
 
 use core::fmt;
 use neap_core::policy::Policy;

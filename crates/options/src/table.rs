@@ -1,5 +1,5 @@
-//! The options. A new one needs an entry here, which defines all of it, and a section in docs/options.md. Tests report
-//! what is missing: the section, the gauge, or the function that starts it if it is not a setting of the core.
+//! The options. A new option needs an entry here, which defines it completely, and a section in docs/options.md. Tests
+//! report what is missing: the section, the gauge, or the function that starts it if it is not a setting of the core.
 
 use crate::text::{Complaint, Refusal};
 use crate::{Kind, Value};
@@ -119,7 +119,7 @@ macro_rules! options {
         /// Every option of neap.
         pub static TABLE: &[Opt] = &[$(Opt { id: Id::$id, name: $name, env: $env, $($field: $value,)* ..$like }),*];
 
-        /// What each does. Apart from [`TABLE`], as the library needs no texts.
+        /// What each does. Apart from [`TABLE`], because the library needs no texts.
         static DOCS: &[&str] = &[$($doc),*];
     };
 }
@@ -153,7 +153,7 @@ options! {
         guides_purger: true,
         glibc: &[Control {
             default: "128 KiB, then twice the dynamic mmap threshold",
-            glibc: "Free memory at the top of the heap beyond this many bytes goes back when a block is freed; -1: never.",
+            glibc: "When a block is freed, free memory at the top of the heap beyond this many bytes goes back; -1: never.",
             neap: "The option `purge_bytes`: free memory beyond this many bytes goes back at once, the rest after `purge_delay`. -1: `purge=never`.",
             effect: |bytes| match bytes {
                 0..=ALL => Effect::Option(Id::PurgeBytes, Value::Bytes(bytes)),
@@ -161,12 +161,12 @@ options! {
             },
             ..Control::new(Some(("M_TRIM_THRESHOLD", -1)), Some("MALLOC_TRIM_THRESHOLD_"), "trim_threshold", u64::MAX)
         }],
-    } "Limit on free memory that waits; memory beyond it goes back before its time. auto is a quarter of the memory limit."
+    } "Limit on free memory that waits; memory beyond it goes back earlier. auto is a quarter of the memory limit."
     Zero("zero", "NEAP_ZERO") = ANY_TIME {
         kind: Kind::Choice(&["resident", "always"]),
         default: "resident",
         kept: Some((Setting::ZeroAlways, "zero")),
-    } "What calloc clears of memory that is used again: only the OS pages that may hold something (resident), or all of it (always)."
+    } "What calloc clears of reused memory: only the OS pages that may hold something (resident), or all of it (always)."
     MmapThreshold("mmap_threshold", "NEAP_MMAP_THRESHOLD") = ANY_TIME {
         kind: Kind::Size { words: &["none"], min: 0, max: ALL },
         default: "none",
@@ -184,8 +184,8 @@ options! {
             },
             Control {
                 default: "65536",
-                glibc: "Limit on blocks that are mappings of their own; 0: none is.",
-                neap: "0: `mmap_threshold=none`, until it is raised again. Other numbers do nothing, as these blocks are not mappings of their own.",
+                glibc: "Limit on blocks that are mappings of their own; 0: no blocks are.",
+                neap: "0: `mmap_threshold=none`, until it is raised again. Other numbers do nothing, because in neap these blocks are not mappings of their own.",
                 effect: |count| Effect::Mmap(count > 0),
                 ..Control::new(Some(("M_MMAP_MAX", -4)), Some("MALLOC_MMAP_MAX_"), "mmap_max", i32::MAX as u64)
             },
@@ -201,13 +201,13 @@ options! {
         kind: Kind::Choice(&["off", "on"]),
         default: "off",
         kept: Some((Setting::Harden, "harden")),
-    } "Makes errors on the heap harmless, or detects them, at a cost in time: zeroed frees, random places, guard pages, no free lists."
+    } "Makes heap errors harmless, or detects them, but costs time: freed blocks are zeroed, places are random, guard pages, no free lists."
     Huge("huge", "NEAP_HUGE") = ANY_TIME {
         // In the order of the core's `HugePages`.
         kind: Kind::Choice(&["off", "adaptive", "advised", "thp", "always", "hugetlb"]),
         default: "adaptive",
         kept: Some((Setting::Huge, "huge")),
-    } "Huge pages: none (off); where a program of 96 MiB or more grows and uses nearly all memory that it takes (adaptive); as adaptive, but none that the kernel gives by itself (advised); for large blocks, from 2 MiB on (thp); for all blocks (always); for all blocks, from the kernel's pool while it lasts (hugetlb)."
+    } "Huge pages: none (off); if a program of 96 MiB or more grows and uses nearly all memory that it takes (adaptive); as adaptive, but none that the kernel gives by itself (advised); for large blocks, from 2 MiB on (thp); for all blocks (always); for all blocks, from the kernel's pool while it lasts (hugetlb)."
     Sites("sites", "NEAP_SITES") = START {
         kind: Kind::Directory,
     } "Record where blocks are allocated, in a file for each process in this directory (slower; used by neap pagein --sites)."
@@ -232,7 +232,7 @@ options! {
     Guards("guards", "NEAP_GUARDS") = START {
         kind: Kind::Choice(&["off", "on", "report"]),
         default: "off",
-    } "Guarded blocks: some blocks lie beside an inaccessible OS page, and become inaccessible when they are freed. An overrun, a use after free or a double free of one is reported with stacks; then the process ends (on), or goes on (report)."
+    } "Guarded blocks: some blocks are next to an inaccessible OS page, and become inaccessible when they are freed. An overrun, a use after free or a double free of one is reported with stacks; then the process ends (on), or goes on (report)."
     GuardsInterval("guards_interval", "NEAP_GUARDS_INTERVAL") = START {
         kind: Kind::Size { words: &[], min: 1, max: ALL },
         default: "100M",

@@ -1,4 +1,4 @@
-//! Variables that begin like those of options, and are none.
+//! Variables that look like those of options, but belong to none.
 
 use crate::TABLE;
 use crate::nearest::nearest;
@@ -9,7 +9,7 @@ use core::fmt::{Display, Formatter, Result};
 pub const BEGINNING: &str = "NEAP_";
 
 /// Variables that are not options: of the command, of builds and of tests. A `*` stands for the rest of a name. One
-/// text, as the dynamic linker would have to relocate a list of texts at each start.
+/// text, because the dynamic linker would have to relocate a list of texts at each start.
 const OTHERS: &str = "NEAP_SET_BY_RUN NEAP_ADVISE_PID NEAP_INSTRUMENT NEAP_LINK_DYNAMIC NEAP_ORDER_RECORD NEAP_TEST_* \
                       NEAP_SOAK* NEAP_TRUST_CASE* NEAP_MUTANT* NEAP_LIBRARY* NEAP_WRITE_DOCS NEAP_TARGET* \
                       NEAP_SIM_BACKTRACE NEAP_RECORD NEAP_PICTURES NEAP_BLESS";

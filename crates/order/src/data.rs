@@ -1,7 +1,7 @@
-//! Which data a program touched: by its faults, and by what the code says that it entered. No I/O.
+//! Which data a program touched: from its faults, and from the code that it entered. No I/O.
 //!
-//! A fault names the first object that is touched of an OS page. Others on the page are found by the instructions of the
-//! functions that were entered: an object on a touched page counts if one of these refers to it.
+//! A fault names the first object that is touched on an OS page. Others on the page are found by the instructions of
+//! the functions that were entered: an object on a touched page counts if one of these refers to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -4,7 +4,7 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | binary | the program or library whose layout is wanted |
+//! | binary | the program or library whose layout is to be improved |
 //! | site | the first byte of a function, where a breakpoint is planted |
 //! | trace | the functions that were entered, in order |
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -1,4 +1,4 @@
-//! Which pages of a binary a program touches: `neap pagein --exact` in a process of its own.
+//! Which pages of a binary a program touches: `neap pagein --exact` in a separate process.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;

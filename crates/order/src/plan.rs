@@ -1,7 +1,8 @@
 //! Which bytes become breakpoints, and what their hits mean. No I/O.
 //!
-//! A *site* is the first byte of a function. Sites that lie within an OS page of each other are one *stretch*, which is
-//! read and written at once: no OS page without a site is written, as each that is becomes a copy of the process's own.
+//! A *site* is the first byte of a function. Sites within an OS page of each other are one *stretch*, which is read and
+//! written at once. No OS page without a site is written, because each written OS page becomes a private copy of the
+//! process.
 
 use std::ops::Range;
 

@@ -1,4 +1,4 @@
-//! `neap pagein --pid`: the faults of a process that runs already, and of those that it has made.
+//! `neap pagein --pid`: the faults of a process that runs already, and of its descendants.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;

@@ -1,8 +1,8 @@
-//! The blocks of neap's heap in a program that runs: reads the records of its arenas through `/proc/PID/mem`.
+//! The blocks of neap's heap in a running program: reads the records of its arenas through `/proc/PID/mem`.
 //!
 //! A record is found by arithmetic from any address of its chunk (crates/core, `arena.rs`), so one read of 64 bytes
-//! tells the block at an address of a slab. For a large block the records in front are read until one tells where it
-//! begins. What is read is what is there now, some milliseconds after the fault.
+//! finds the block at an address of a slab. For a large block the records before it are read until one says where it
+//! begins. The records are those at the time of the read, some milliseconds after the fault.
 
 use std::collections::HashMap;
 use std::fs::File;

@@ -10,8 +10,8 @@
 //! ```
 //!
 //! `head` counts the bytes that the program wrote, `tail` those that neap read. The program runs with preemption off,
-//! and no fault begins inside it, so each ring has one writer. Written by hand, as 33 instructions want no compiler: a
-//! crate that loads BPF programs would bring one along with its ELF file.
+//! and no fault begins inside it, so each ring has one writer. It is written by hand, because 33 instructions need no
+//! compiler: a crate that loads BPF programs would need one, and its ELF file.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};

@@ -1,6 +1,6 @@
-//! What a program does, by the clock: each time that one of its threads has run for so long, the instruction and its
-//! callers, with symbols. `neap profile --time` makes a profile of it; everything but the event is that of a trace of
-//! faults.
+//! Samples by the clock: each time that a thread of the program has run for one period, the instruction and its
+//! callers, with symbols. `neap profile --time` makes a profile of them. Except for the event, everything works as in a
+//! trace of faults.
 
 use std::ffi::OsString;
 use std::process::ExitStatus;

@@ -1,4 +1,4 @@
-//! Whose code is at an address: the mappings of each image of a process that can hold code.
+//! Finds the object of the code at an address: the mappings of each image of a process that can hold code.
 
 use neap_trace::{Id, MappingId, ProcessId, Tables};
 

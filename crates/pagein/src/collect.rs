@@ -1,4 +1,4 @@
-//! Collects the records of a program while it runs, in a thread of its own.
+//! Collects the records of a program while it runs, in a separate thread.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

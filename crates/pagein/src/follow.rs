@@ -1,5 +1,5 @@
-//! Where page tables are scanned: stops the program at the begin, at each exec and at the end of each of its processes, so
-//! that each has a first and a last look.
+//! For scans of page tables: stops the program at the begin, at each exec and at the end of each of its processes, so
+//! that each has a first and a last scan.
 
 use std::collections::HashMap;
 use std::io;

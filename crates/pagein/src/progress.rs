@@ -1,4 +1,4 @@
-//! A line on the terminal that says how far it is, from the third second on.
+//! A line on the terminal that shows the progress, from the third second on.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};

@@ -1,5 +1,5 @@
-//! Where events are denied: looks at the page tables of the program again and again, and takes each page that is newly
-//! there for a fault. Pages around a fault that the kernel mapped with it are one fault together.
+//! If events are denied: scans the page tables of the program again and again, and counts each new page as a fault.
+//! Pages around a fault that the kernel mapped with it are one fault together.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};

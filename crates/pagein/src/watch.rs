@@ -1,4 +1,4 @@
-//! What watches a process, and what becomes of what it saw: symbols, the footer, the file.
+//! Watches a process, and finishes the trace: symbols, the footer, the file.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};

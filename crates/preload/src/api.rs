@@ -1,5 +1,5 @@
-//! neap's own functions, which include/neap.h declares, but for ranges. `neap_control` does the work. None of them sets
-//! errno.
+//! neap's own functions, which include/neap.h declares, except those for ranges. `neap_control` does the work. None of
+//! them sets errno.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::fmt::{Display, Write};

@@ -1,14 +1,13 @@
 //! The C functions. Each does what the standard or glibc says, by the calls of `neap_sys::global`.
 //!
-//! On failure: NULL with errno ENOMEM, unless stated. free and its kin keep errno.
+//! On failure they return NULL with errno ENOMEM, unless stated. free and related functions keep errno.
 //!
-//! A program, or a library in front of this one, may define some of the exported names itself, by calls of others: its
-//! memalign may call posix_memalign, its realloc `__libc_realloc`. A call from here through such a name would come back
-//! here, without end. So an exported function (`exports!`) only calls the Rust function of the same name, and no
-//! function in this file calls an exported one.
+//! A program, or a library in front of this one, may define some of the exported names itself, and call others in them:
+//! its memalign may call posix_memalign, its realloc `__libc_realloc`. If a function here called through such a name,
+//! the call would come back here, without end. So an exported function (`exports!`) only calls the Rust function of the
+//! same name, and no function in this file calls an exported one.
 //!
-//! There is one exception, as in glibc: reallocarray calls the realloc of the program's own allocator, where it has
-//! one.
+//! There is one exception, as in glibc: reallocarray calls the realloc of the program's own allocator, if there is one.
 
 use crate::foreign;
 use crate::lookup::{self, Scope};

@@ -3,11 +3,10 @@
 //!
 //! - `unshare` and `setns` refuse processes of several threads, so they run while the helper is stopped.
 //! - A child that is made by `clone` or `syscall`, so without fork handlers, is made while the helper is stopped.
-//! - A filter of system calls may end the process for a call that only neap makes. So neap stops making such calls
-//!   before the filter comes into force. Programs ask for filters by `prctl`, or by `syscall`, as the C library has no
-//!   `seccomp`.
-//! - The strict mode of seccomp, and prctl(PR_SET_TSC), take away the processor's counter, by which most clocks are read.
-//! - The kernel does not take the contents of a part of a huge page of its pool, though it may say so.
+//! - A seccomp filter may end the process for a call that only neap makes. So neap stops making such calls before the
+//!   filter takes effect. Programs set filters by `prctl`, or by `syscall`, because the C library has no `seccomp`.
+//! - The strict mode of seccomp, and prctl(PR_SET_TSC), forbid the processor's counter, which most clocks need.
+//! - The kernel does not discard the contents of a part of a huge page of its pool, although it may report success.
 //! - A limit on address space counts what neap has reserved, so neap gives that back (`program.rs` of the port).
 //! - A change of how a large block is mapped must not reach the block's next owner (`apart.rs` of the core).
 

@@ -1,10 +1,10 @@
-//! dlopen with RTLD_DEEPBIND: malloc of such a library is that of the program, as for all other libraries.
+//! dlopen with RTLD_DEEPBIND: makes such a library use the program's malloc, like all other libraries.
 //!
 //! The library's symbols are looked up in the libraries that it needs before they are looked up in the program. So its
-//! free would be the C library's, but its blocks come from the program, or from the C library (strdup), whose malloc is
-//! neap's. PHP opens its extensions so. Before the first such dlopen, [`redirect`] changes the C library's symbol table:
-//! malloc and its kin get the addresses that they have in the program. A library that defines or needs another malloc
-//! keeps that.
+//! free would be the C library's, while its blocks come from the program, or from the C library (strdup), whose malloc
+//! is neap's. PHP opens its extensions in this way. Before the first such dlopen, [`redirect`] changes the C library's
+//! symbol table: malloc and related functions get the addresses that they have in the program. A library that defines
+//! or needs another malloc keeps that.
 
 use crate::lookup::{self, Scope};
 use crate::{c, foreign};

@@ -1,8 +1,8 @@
 //! Blocks of another allocator that the program frees by neap's free: they are passed on or refused.
 //!
 //! This happens, say, when a library looks malloc up in the C library itself, and its caller frees the block by neap's
-//! free. The C library's blocks have a header. If it is plausible, the C library gets
-//! the block. All else is an error of the program, which ends with one line.
+//! free. The C library's blocks have a header. If it is plausible, the C library gets the block. Everything else is an
+//! error of the program, which ends with one line.
 
 use crate::lookup::{self, Scope};
 use core::ffi::{CStr, c_void};

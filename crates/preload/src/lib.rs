@@ -2,14 +2,14 @@
 //!
 //! | file | answers |
 //! |---|---|
-//! | `c.rs` | which C functions are exported: malloc and its kin, glibc's aliases |
+//! | `c.rs` | which C functions are exported: malloc and related functions, glibc's aliases |
 //! | `cxx.rs` | which C++ operators are exported, and what they do when memory runs out |
 //! | `glibc.rs` | which of glibc's controls are exported |
 //! | `api.rs` | what neap's own functions return |
 //! | `ranges.rs` | the same for ranges in pages of a chosen size |
 //! | `calls.rs` | which system calls of the program neap must handle |
 //! | `dlsym.rs` | for which names dlsym finds neap's functions |
-//! | `deepbind.rs` | which malloc a library has that is opened with RTLD_DEEPBIND |
+//! | `deepbind.rs` | which malloc a library uses that is opened with RTLD_DEEPBIND |
 //! | `start.rs` | what happens when the library is loaded |
 //! | `counting.rs` | which file a process counts in (option `counters`) |
 //! | `exit_stats.rs` | what a process reports when it ends (option `stats`) |

@@ -1,11 +1,11 @@
-//! The functions of the C library that lie in libpthread.so.0 and libdl.so.2 up to glibc 2.33, and in libc.so.6 since;
+//! The functions of the C library that are in libpthread.so.0 and libdl.so.2 up to glibc 2.33, and in libc.so.6 since;
 //! and two that only one of glibc and musl has.
 //!
 //! A reference to one of them would bind to the version of the C library that neap is linked with, GLIBC_2.34 or newer,
 //! and an older one would refuse to load the library. So in `libneap.so` the linker puts the functions below in their
 //! place (`build.rs`). They find the C library's in the tables of the objects that are loaded, at the first call. Up to
-//! glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all but dlvsym. `libneap.a`
-//! is linked with the C library that it will run on, and uses that one's functions directly.
+//! glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all except dlvsym.
+//! `libneap.a` is linked with the C library that it will run on, and uses that one's functions directly.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;

@@ -1,7 +1,7 @@
 //! Option `profile_signal`: the handler of the signal at which a profile is written.
 //!
-//! A program that sets a handler of its own later gets the signal instead. One that is set already, or a signal that is
-//! ignored, stays as it is: nothing of the program's is replaced, and nothing is chained.
+//! A program that sets its own handler later gets the signal instead. If a handler is set already, or the signal is
+//! ignored, that stays: neap replaces nothing of the program's, and chains no handlers.
 
 use core::ffi::c_int;
 use core::fmt::Write;

@@ -1,5 +1,5 @@
-//! Which functions belong to an allocator, and which of them programs call: of the C library and of others, by the names
-//! of functions and of libraries.
+//! Which functions belong to an allocator, and which of them programs call: in the C library and in others, by the
+//! names of functions and of libraries.
 
 use neap_trace::text::file_name;
 

@@ -4,7 +4,7 @@
 //! Depends on `neap-trace` (tables, and what formats of both have in common), well-kept libraries that know formats, and
 //! the standard library. Opens no file and makes no system call.
 //!
-//! `docs/glossary.md` has the words.
+//! `docs/glossary.md` defines the words.
 //!
 //! Start with [`Profile`]; a [`Builder`] makes one. One profile may have the value types of several views.
 #![forbid(unsafe_code)]

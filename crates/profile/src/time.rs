@@ -1,9 +1,9 @@
-//! Where the time of allocation goes: samples of the clock, classed by what the allocator, or the kernel for it, was
-//! doing, and by who had asked for it.
+//! Where the time of allocation goes: samples of the clock, classified by what the allocator, or the kernel for it, was
+//! doing, and by the caller.
 //!
-//! A sample belongs to the profile if a function of an allocator is on its stack, or if the kernel was at a page fault on
-//! memory that is touched for the first time. What is on the stack decides, from the innermost frame outwards: what the
-//! kernel does; clearing below calloc, copying below realloc; else the call of the program.
+//! A sample belongs to the profile if a function of an allocator is on its stack, or if the kernel was handling a page
+//! fault on memory that is touched for the first time. The stack decides about the operation, from the innermost frame
+//! outwards: what the kernel does; clearing below calloc, copying below realloc; otherwise the program's call.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

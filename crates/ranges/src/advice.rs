@@ -13,10 +13,10 @@ pub enum Advice {
     Huge = 1,
     /// OS pages from the next fault on.
     NoHuge = 2,
-    /// Makes huge pages of what is resident, now, whatever `enabled` says (Linux 6.1). [`Error::NotHuge`] where there
-    /// is no contiguous memory for all of it.
+    /// Puts resident memory into huge pages now, whatever `enabled` says (Linux 6.1). [`Error::NotHuge`] if there is no
+    /// contiguous memory for all of it.
     Collapse = 3,
-    /// Not needed soon: the first to go where memory is short (Linux 5.4).
+    /// Not needed soon: the kernel takes it first when memory is short (Linux 5.4).
     Cold = 4,
     /// Not needed for long: goes to swap or its file now (Linux 5.4).
     PageOut = 5,
@@ -48,17 +48,16 @@ impl Advice {
     }
 }
 
-/// Gives advice on the OS pages that lie in a range as a whole; nothing is done where there is none.
+/// Gives advice on the OS pages that are completely in a range; does nothing if there are none.
 ///
 /// # Errors
 /// - [`Error::Inaccessible`]: a part is not mapped.
 /// - [`Error::NotHuge`]: see [`Advice::Collapse`].
-/// - [`Error::Unsupported`]: the kernel has no such advice, or not for mappings of this kind: what is to be freed may
-///   not begin inside a hugetlb page, for instance.
+/// - [`Error::Unsupported`]: the kernel does not have this advice, or not for mappings of this kind. For example, a
+///   range to be freed may not begin inside a hugetlb page.
 ///
-/// # Safety
-/// For [`Advice::Free`], no contents of the range may be relied on, and no reference to it may be in use. Other advice
-/// is safe for any addresses.
+/// # Safety For [`Advice::Free`], nothing may rely on the contents of the range, and no reference to it may be in use.
+/// Other advice is safe for any addresses.
 pub unsafe fn advise(start: *mut u8, bytes: usize, advice: Advice) -> Result<(), Error> {
     let page = page_size();
     let before = start.addr().wrapping_neg() & (page - 1);

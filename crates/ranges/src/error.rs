@@ -1,12 +1,12 @@
-//! Why a range could not be had, or not as it was asked for.
+//! Why a range could not be made, or not as requested.
 
 use core::fmt;
 use rustix::io::Errno;
 
 macro_rules! errors {
     ($($(#[doc = $doc:literal])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// Why a call failed, or why a range has smaller pages than were asked for. The numbers are those of
-        /// `enum neap_result` of the C header.
+        /// Why a call failed, or why a range has smaller pages than requested. The numbers are those of `enum
+        /// neap_result` of the C header.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         #[non_exhaustive]
         #[repr(i32)]
@@ -46,19 +46,19 @@ errors! {
     NoSuchPages = 7, c"this kernel has no pages of this size";
     /// The machine's or the process's settings forbid transparent huge pages of this size.
     HugeOff = 8, c"transparent huge pages of this size are switched off";
-    /// The kernel found no free memory that hangs together.
+    /// The kernel found no contiguous free memory.
     NotHuge = 9, c"the kernel has no contiguous memory for pages of this size now";
     /// The user has no right to do this.
     NotAllowed = 10, c"the user has no right to do this";
     /// No hugetlbfs with pages of this size is mounted.
     NoMount = 11, c"no hugetlbfs with pages of this size is mounted";
-    /// A part of the range is not mapped, may not be read or written, or lies behind the end of its file.
+    /// A part of the range is not mapped, may not be read or written, or is beyond the end of its file.
     Inaccessible = 12, c"a part of the range is not mapped, or may not be accessed so";
     /// The memory of a part of the range is damaged.
     Poisoned = 13, c"the memory of a part of the range is damaged";
     /// The progress callback ended it.
     Cancelled = 14, c"the progress callback ended it";
-    /// This kernel has no such function, or refuses it to this process.
+    /// This kernel does not have this function, or refuses it to this process.
     Unsupported = 15, c"this kernel has no such function";
     /// The kernel does not say (without /sys, say).
     NotKnown = 16, c"the kernel does not say whether it uses pages of this size";

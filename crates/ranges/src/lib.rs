@@ -9,17 +9,17 @@
 //! | Which mappings has the process? | [`maps`] |
 //! | How do OS pages become resident? | [`populate`] |
 //! | How, in steps and by several threads? | [`prefault`] |
-//! | What is the kernel advised? | [`advice`] |
-//! | What did a range get? | [`resident`] |
+//! | How is the kernel advised? | [`advice`] |
+//! | Which pages does a range have? | [`resident`] |
 //! | Where is hugetlbfs mounted? | [`mounts`] |
 //! | Which of its files do processes share? | [`named`] |
 //! | What are segments in huge pages? | [`segment`] |
 //! | How is a range allocated and freed? | [`range`] |
 //!
-//! The allocator has no part in this: a range is a mapping of its own, and no block of malloc's. So nothing here holds
-//! a lock of neap's or allocates, and the threads of a prefault are ordinary ones. `neap` has the Rust interface,
-//! `neap-preload` that of C. May depend on `neap-sys` (system calls that leave errno alone, and reading of the kernel's
-//! files), `rustix` and the C library (threads).
+//! The allocator has no part in this: a range is a separate mapping, not a block of malloc. So nothing here holds a
+//! lock of neap or allocates, and the threads of a prefault are ordinary threads. `neap` has the Rust interface,
+//! `neap-preload` the C interface. May depend on `neap-sys` (system calls that leave errno alone, and reading of the
+//! kernel's files), `rustix` and the C library (threads).
 #![cfg_attr(not(test), no_std)]
 
 pub mod advice;

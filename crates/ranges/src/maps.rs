@@ -1,4 +1,4 @@
-//! The mappings of this process: where they lie and how large their pages are (PROCMAP_QUERY, Linux 6.11, else
+//! The mappings of this process: where they are and how large their pages are (PROCMAP_QUERY, Linux 6.11, else
 //! /proc/self/smaps).
 
 use crate::kernel;

@@ -1,9 +1,10 @@
-//! Files of hugetlbfs that processes share by name, and that go with the last of them.
+//! Files of hugetlbfs that processes share by name, and that disappear with the last of them.
 //!
-//! Each process that has such a file open has a lock on it, of the kind that belongs to an open file (OFD) and ends with
-//! it, however the process ends. It is shared; while the file is made it is exclusive, and the kernel changes one into
-//! the other in one step. So a process that gets the exclusive lock at once knows that no other one has the file: it is
-//! new, or a crash left it (then it is removed, and made again). The last one that closes the file removes it.
+//! Each process that has such a file open has a lock on it, of the kind that belongs to an open file (OFD) and ends
+//! with it, however the process ends. The lock is shared; while the file is made it is exclusive, and the kernel
+//! changes one into the other in one step. So a process that gets the exclusive lock at once knows that no other
+//! process has the file: it is new, or a crash left it (then it is removed, and made again). The last process that
+//! closes the file removes it.
 //!
 //! A file may be removed between the moments when another process opens and locks it. That process then sees that the
 //! name has another file or none, and begins again.

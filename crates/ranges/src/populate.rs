@@ -1,9 +1,9 @@
 //! Makes OS pages resident: MADV_POPULATE_READ and MADV_POPULATE_WRITE (Linux 5.14), else each is touched.
 //!
-//! The kernel touches them, not this process: a load or store of the process that the kernel cannot serve is a signal,
-//! but a system call that reads or writes there returns EFAULT. Reading is done by a call that compares a word
-//! (`neap_sys::call::is_readable`). Writing is done by FUTEX_WAKE_OP, which adds 0 to a word in one atomic step. So the
-//! contents stay as they are, also where other threads write to them at the same time.
+//! The kernel touches them, not this process: if the kernel cannot serve a load or store of the process, that is a
+//! signal, while a system call that reads or writes there returns EFAULT. Reading is done by a call that compares a
+//! word (`neap_sys::call::is_readable`). Writing is done by FUTEX_WAKE_OP, which adds 0 to a word in one atomic step.
+//! So the contents do not change, even if other threads write to them at the same time.
 
 use crate::error::Error;
 use crate::kernel::{self, page_size};
@@ -49,7 +49,7 @@ const TRIES: u32 = 1000;
 /// may be given.
 ///
 /// # Errors
-/// - [`Error::Inaccessible`]: a part is not mapped, may not be accessed so, or lies behind the end of its file.
+/// - [`Error::Inaccessible`]: a part is not mapped, does not permit this access, or is beyond the end of its file.
 /// - [`Error::NoMemory`], [`Error::Poisoned`]: as they say.
 /// - [`Error::Unsupported`]: a filter of system calls refuses all ways.
 ///

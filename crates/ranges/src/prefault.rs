@@ -1,10 +1,10 @@
-//! Prefault: a range is made resident before it is used, by several threads if the caller wants that.
+//! Prefault: makes a range resident before it is used, with several threads if the caller requests that.
 //!
 //! The range is cut into pieces, and each thread takes the next one that is left. The calling thread is one of them; it
 //! calls the callback between its pieces. The others are ordinary threads of the C library, with all signals blocked.
-//! They call nothing of the program's, and have ended when the call returns, or the callback has panicked. Where they
-//! cannot be started, fewer do the work. The calling thread cannot be cancelled meanwhile: the C library would end it
-//! where it waits for the others.
+//! They call none of the program's functions, and have ended when the call returns or the callback has panicked. If
+//! they cannot be started, fewer threads do the work. The calling thread cannot be cancelled meanwhile, because the C
+//! library would end it while it waits for the others.
 
 use crate::error::Error;
 use crate::kernel::page_size;
@@ -17,14 +17,15 @@ use core::ptr::null_mut;
 use core::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use neap_sys::{call, errno};
 
-/// Bytes that a thread populates at a time: so often can it be cancelled, and so long is the lock of the address space
-/// held. A multiple of the huge page, as two threads in one would wait for each other.
+/// Bytes that a thread populates at a time. This limits how long the kernel holds the lock of the address space, and
+/// how late a cancellation takes effect. A multiple of the huge page, because two threads in one would wait for each
+/// other.
 const PIECE: usize = 4 << 20;
-/// Most threads.
+/// Maximum number of threads.
 const THREADS: usize = 64;
-/// Stands for a thread for each processor.
+/// Stands for one thread for each processor.
 const ALL: usize = usize::MAX;
-/// Least bytes for a thread where the number is left to this crate: starting one costs as much as clearing some
+/// Minimum bytes for each thread if this crate chooses their number: starting a thread costs as much as clearing some
 /// hundred KiB.
 const BYTES_FOR_A_THREAD: usize = 16 << 20;
 
@@ -44,12 +45,12 @@ pub struct Progress {
     pub total: usize,
 }
 
-/// A prefault that did not end well.
+/// A prefault that failed or was cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Incomplete {
     /// Why.
     pub error: Error,
-    /// Bytes that were made resident, not all of them at the beginning of the range where several threads worked.
+    /// Bytes that were made resident; with several threads, not all of them are at the beginning of the range.
     pub done: usize,
 }
 
@@ -92,18 +93,17 @@ impl Prefault {
         Prefault { threads, ..self }
     }
 
-    /// In a thread for each processor that the process may use, as far as the range is long enough for a gain.
+    /// In one thread for each processor that the process may use, or fewer if the range is too short for a gain.
     #[must_use]
     pub const fn all_processors(self) -> Prefault {
         self.threads(ALL)
     }
 
-    /// Makes the OS pages resident that have a part of the range. No contents change, whatever other threads do there
+    /// Makes all OS pages resident that overlap the range. No contents change, whatever other threads do there
     /// meanwhile; the range need not be the caller's.
     ///
-    /// # Errors
-    /// Why a part of it is not resident. A range that is not all mapped, or may not be accessed so, is
-    /// [`Error::Inaccessible`].
+    /// # Errors Why a part of it is not resident. [`Error::Inaccessible`] if a part is not mapped, or does not permit
+    /// this access.
     pub fn run(self, start: *const u8, bytes: usize) -> Result<(), Incomplete> {
         self.run_with(start, bytes, |_| ControlFlow::Continue(()))
     }

@@ -75,28 +75,29 @@ pub struct Request {
 }
 
 impl Request {
-    /// A range in such pages. Where the kernel has none it gets the next smaller ones, down to OS pages, see
+    /// A range in these pages. If the kernel cannot give them, it gets the next smaller ones, down to OS pages, see
     /// [`Range::why_smaller`].
     pub const fn new(pages: Pages) -> Request {
         Request { pages, strict: false, lazy: false }
     }
 
-    /// No other pages: an error instead. Transparent huge pages are populated at once, as the kernel decides only then.
+    /// An error instead of other pages. Transparent huge pages are populated at once, because the kernel decides only
+    /// then.
     #[must_use]
     pub const fn strict(self) -> Request {
         Request { strict: true, ..self }
     }
 
-    /// Pages of a pool are reserved only, and come when they are touched or prefaulted. Without this they are populated
-    /// at once: a limit of a cgroup or a memory policy that forbids them is an error then, and SIGBUS when they are
-    /// touched later.
+    /// Pages of a pool are only reserved, and populated when they are touched or prefaulted. Without this they are
+    /// populated at once: if a limit of a cgroup or a memory policy forbids them, that is an error, where a later touch
+    /// would be SIGBUS.
     #[must_use]
     pub const fn lazy(self) -> Request {
         Request { lazy: true, ..self }
     }
 
     /// A range of at least `bytes`, in whole pages; all bytes are 0. The child of a fork does not have it, and must not
-    /// drop it: another mapping of the child may lie at its addresses.
+    /// drop it: another mapping of the child may be at its addresses.
     ///
     /// # Errors
     /// Why it failed.
@@ -112,13 +113,13 @@ impl Request {
         Ok(Range { memory: self.memory(bytes, libc::MAP_SHARED)?, kind: PhantomData })
     }
 
-    /// A range of at least `bytes` in a file of hugetlbfs that processes of this user share by its name: the process that
-    /// comes first makes the file, the others get the same one, and the last one that drops its range removes it. What a
-    /// crash left is removed too, by the next process that opens the name, or by [`named::sweep`]. `bytes` of 0: the file
-    /// must be in use, and the range is as long as it is.
+    /// A range of at least `bytes` in a file of hugetlbfs that processes of this user share by its name. The first
+    /// process makes the file, the others get the same file, and the last one that drops its range removes it. If a
+    /// crash left a file, the next process that opens the name removes it, or [`named::sweep`]. If `bytes` is 0, the
+    /// file must be in use, and the range is as long as the file.
     ///
-    /// The pages must be those of a pool; there are no others in their place. A new file is 0 everywhere. The child of a
-    /// fork that goes on using the range has to open it itself, or the name goes when its parent drops the range.
+    /// The pages must be those of a pool; the range never gets others. A new file is 0 everywhere. A child of a fork
+    /// that goes on using the range must open it itself; otherwise the name disappears when its parent drops the range.
     ///
     /// # Errors
     /// - [`Error::NoMount`], [`Error::NotAllowed`]: no hugetlbfs, or none where this process may write; the file is
@@ -138,9 +139,9 @@ impl Request {
         Ok(Range { memory, kind: PhantomData })
     }
 
-    /// A range of at least `bytes` in a SysV segment (SHM_HUGETLB), which other processes attach by its number
-    /// ([`Range::attach`]) as long as one has it. It goes with the last of them, however that ends. The pages must be those
-    /// of a pool; there are no others in their place.
+    /// A range of at least `bytes` in a SysV segment (SHM_HUGETLB), which other processes can attach by its number
+    /// ([`Range::attach`]) as long as some process has it. It disappears with the last of them, however that ends. The
+    /// pages must be those of a pool; the range never gets others.
     ///
     /// # Errors
     /// - [`Error::NotAllowed`]: this takes CAP_IPC_LOCK, or the group of /proc/sys/vm/hugetlb_shm_group.
@@ -322,7 +323,7 @@ impl Memory {
 #[derive(Clone, Copy, Debug)]
 pub enum Private {}
 
-/// Memory that other processes may have too, so there is no reference to it.
+/// Memory that other processes may have too, so there are no references to it.
 #[derive(Clone, Copy, Debug)]
 pub enum Shared {}
 
@@ -348,13 +349,13 @@ impl<K> Range<K> {
         self.memory.bytes
     }
 
-    /// What it is made of.
+    /// Its pages.
     pub fn pages(&self) -> Pages {
         self.memory.pages
     }
 
-    /// Why it has smaller pages than were requested; [`Error::NotKnown`]: it may have. `None`: it has the pages that
-    /// were requested.
+    /// Why it has smaller pages than requested; [`Error::NotKnown`]: it may have smaller ones. `None`: it has the
+    /// requested pages.
     pub fn why_smaller(&self) -> Option<Error> {
         self.memory.why_smaller
     }

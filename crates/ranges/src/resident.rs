@@ -1,4 +1,4 @@
-//! What a range really got: bytes that are resident, by the size of pages.
+//! Which pages a range really has: resident bytes, by the size of pages.
 //!
 //! | source | says | since |
 //! |---|---|---|
@@ -26,8 +26,8 @@ pub const ORDERS: usize = 24;
 pub enum Source {
     /// PAGEMAP_SCAN.
     Scan = 1,
-    /// /proc/self/pagemap, and /proc/self/smaps for huge entries: those of mappings that lie in the range only in part
-    /// are not counted.
+    /// /proc/self/pagemap, and /proc/self/smaps for huge entries: mappings that are only partly in the range are not
+    /// counted.
     Entries = 2,
     /// mincore: resident or not.
     Mincore = 3,
@@ -94,7 +94,7 @@ fn order(size: usize) -> usize {
     (size / page_size()).max(1).ilog2() as usize
 }
 
-/// What the OS pages hold that have a part of a range.
+/// What the OS pages hold that overlap a range.
 ///
 /// # Errors
 /// - [`Error::BadValue`]: the range has no bytes.

@@ -1,6 +1,6 @@
 //! Two runs, figure by figure: what became better or worse beyond noise.
 //!
-//! The rounds of two runs are no pairs, and the machine may have been in another state. So a change counts if three
+//! The rounds of two runs are not pairs, and the machine may have been in another state. So a change counts if three
 //! things agree: the ratio of the later to the earlier values is clear (see [`Ratio::apart`]), it is more than
 //! [`FLOOR`], and, where glibc ran in both, the same holds of the ratios to glibc, each within its round.
 

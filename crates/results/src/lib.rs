@@ -3,7 +3,7 @@
 //! Depends on the standard library and on crates that know formats (serde, csv), opens no file and makes no system
 //! call. `neap lab` measures and keeps the files; `neap-report` draws.
 //!
-//! `docs/glossary.md` has the words.
+//! `docs/glossary.md` defines the words.
 //!
 //! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts, [`mod@compare`] tells two
 //! runs apart, [`suite`] adds ratios and means to the allocation workloads.

@@ -1,8 +1,8 @@
 //! The schema of a run.
 //!
-//! As JSON it is one object whose member `schema` is [`SCHEMA`]. The rows may lie in it or, as CSV, beside it. Members
-//! may be added without a new number; a reader passes over what it does not know. A member that changes its meaning or
-//! goes away takes a new number.
+//! As JSON it is one object whose member `schema` is [`SCHEMA`]. The rows may be in it or, as CSV, beside it. Members
+//! may be added without a new number; a reader skips unknown members. A member that changes its meaning or is removed
+//! needs a new number.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! Medians, spreads, and ratios with an interval that says how sure they are.
+//! Medians, spreads, and ratios with a confidence interval.
 //!
 //! The intervals assume nothing about the shape of the values: times have long tails, and a run has few rounds. They
 //! are those of the sign test (pairs) and of the Mann-Whitney test (two runs), exact for any count. Few rounds cannot

@@ -1,11 +1,12 @@
 //! How another process asks a process under neap to sample its blocks, and how that one answers.
 //!
-//! The control block lies in the memory of each process under neap. An ELF note of the object that neap is part of says
-//! where ([`NOTE_NAME`]). A process that has the rights to write there (the same user, or root: those of a debugger, which
-//! the kernel checks) writes a request through `/proc/PID/mem`: first [`Control::interval`] and [`Control::lease`], then
-//! [`Control::request`], then one byte other than 0 at [`Control::knock`]. The process is neither stopped nor
-//! interrupted: at the end of its next slow path, or of a tick of its helper thread, it sees the byte, does what is
-//! asked, and stores the number of the request in [`Control::answer`]. A later request takes the place of an earlier one.
+//! The control block is in the memory of each process under neap. An ELF note of the object that contains neap says
+//! where ([`NOTE_NAME`]). A process that has the rights to write there (the same user, or root: those of a debugger,
+//! which the kernel checks) writes a request through `/proc/PID/mem`: first [`Control::interval`] and
+//! [`Control::lease`], then [`Control::request`], then one byte other than 0 at [`Control::knock`]. The process is
+//! neither stopped nor interrupted: at the end of its next slow path, or of a tick of its helper thread, it sees the
+//! byte, does what is requested, and stores the number of the request in [`Control::answer`]. A later request replaces
+//! an earlier one.
 
 use core::sync::atomic::AtomicU64;
 

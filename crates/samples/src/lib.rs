@@ -19,8 +19,9 @@
 //! counted in the header, so totals stay right and nothing is dropped silently.
 //!
 //! **Concurrency.** Writers take places by one compare-exchange and then own them. None waits for another, so a signal
-//! handler may interrupt a writer anywhere and write itself. The owner of a live block alone enters and removes it, but
-//! for [`Table::forget_exact`]. A reader sees a place as it was at some time; of a place that is written meanwhile it sees nothing.
+//! handler may interrupt a writer anywhere and write itself. Only the owner of a live block enters and removes it,
+//! except [`Table::forget_exact`]. A reader sees a place as it was at some time, or, if the place is written meanwhile,
+//! not at all.
 //!
 //! A frame is an address in the lower 48 bits; above is the number of its module plus 1, or 0 where no object is known.
 //! So code that was unloaded differs from code that was loaded in its place.
@@ -81,7 +82,7 @@ pub const EXACT_SHIFT: u32 = 20;
 pub const WINDOW: usize = 32;
 /// The stack of samples whose own stack found no room.
 pub const NO_STACK: u32 = 0;
-/// Objects are counted in parts of this size, as a sample stands for 1.6 objects, or 32768.5.
+/// Objects are counted in parts of this size, because a sample stands for 1.6 objects, or 32768.5.
 pub const PARTS: u64 = 1024;
 
 /// Where the module number of a frame lies.
@@ -108,13 +109,13 @@ pub enum Word {
     Date,
     /// Binary logarithm of the number of live entries.
     LiveShift,
-    /// Words of frames that are used, or were asked for.
+    /// Words of frames that are used, or were requested.
     Frames,
     /// Samples whose stack found no room; they count as [`NO_STACK`].
     LostStacks,
     /// Samples that found no room among the live blocks; they count as freed.
     LostLive,
-    /// Samples that were not recorded, as there was no file yet, or no memory for one.
+    /// Samples that were not recorded, because there was no file yet, or no memory for one.
     Lost,
     /// Frees of samples that are not in the file: those of a parent, or of an earlier profile.
     Strangers,

@@ -25,8 +25,8 @@ pub struct Time {
     pub date: u64,
 }
 
-/// The texts of each profile, in the order of the table, each with a line end behind it: one text, as the start of each
-/// process relocates what points to texts. Those of modules follow: of each its path and its build id.
+/// The texts of each profile, in the order of the table, each with a line end behind it: one text, because the start of
+/// each process relocates what points to texts. Those of modules follow: of each its path and its build id.
 const TEXTS: &str = concat!(
     "\n",
     "alloc_objects\n",

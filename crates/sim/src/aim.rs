@@ -1,5 +1,5 @@
-//! Scenarios aimed at what the core does seldom: short, with few threads, on a system that mostly grants all. Each shape
-//! brings threads together at one protocol of the core.
+//! Scenarios that aim at what the core rarely does: short, with few threads, on a system that mostly refuses nothing.
+//! Each shape brings threads together at one protocol of the core.
 
 use crate::config::{Config, habits};
 use crate::random::Random;

@@ -1,5 +1,5 @@
-//! The driver: workers are children of its own, each with its seeds, so that a finding that ends a worker, or hangs it,
-//! does not end the search.
+//! The driver: workers are child processes, each with its seeds, so that a finding that ends a worker, or makes it
+//! hang, does not end the search.
 
 use crate::choices::Choices;
 use crate::draw;

@@ -1,6 +1,6 @@
 //! The simulated system: real memory at addresses that depend on the seed alone. Each call checks the preconditions of
-//! [`Os`], may be late (other threads run before it, between its parts, and behind it), be done in part where the trait
-//! allows that, and be refused in each way that the trait documents.
+//! [`Os`]. It may be late (other threads run before it, between its parts, and after it), be done in part where the
+//! trait allows that, and be refused in each way that the trait documents.
 
 use crate::config::{habits, lacks};
 use crate::memory::{READ_WRITE, is_zero, map};

@@ -1,5 +1,5 @@
-//! What blocks hold: words that tell which block and which offset they belong to. Short blocks are written whole; of
-//! long ones both ends, and some in every 4 KiB. Block 0 stands for those that are zeroed and never written.
+//! The contents of blocks: words that identify the block and the offset. Short blocks are written whole; of long ones
+//! both ends, and some in every 4 KiB. Block 0 stands for those that are zeroed and never written.
 
 use neap_core::heap::Block;
 

@@ -1,5 +1,5 @@
-//! Places in the core's source, and how often a run has been at each: windows in which a fault lies open are a few steps
-//! at places that a run seldom comes to, so a scheduler that switches at any step with the same chance misses them.
+//! Places in the core's source, and how often a run has been at each. A fault mostly shows only within a few steps, at
+//! places that a run seldom reaches, so a scheduler that switches at each step with the same chance misses it.
 
 use core::panic::Location;
 

@@ -44,7 +44,7 @@ struct State {
     threads: u32,
     /// There is a helper: it was started and has not done its last step.
     helper: bool,
-    /// This is the child of a fork: it has no helper, and can start none, as it does not run for long.
+    /// This is the child of a fork: it has no helper, and can start none, because it does not run for long.
     child: bool,
     /// A bit for each thread that is a child of vfork at present.
     guests: u32,

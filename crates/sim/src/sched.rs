@@ -1,6 +1,6 @@
-//! The scheduler: virtual threads are coroutines of one real thread, and run one at a time. A thread gives the processor
-//! up at *points*: each atomic operation of the core, and before, in and behind each system call. Which thread is next
-//! depends on the seed alone, so a run can be repeated.
+//! The scheduler: virtual threads are coroutines of one real thread, and run one at a time. A thread gives the
+//! processor up at *points*: each atomic operation of the core, and before, in and after each system call. Only the
+//! seed decides which thread is next, so a run can be repeated.
 
 use crate::choices::Choices;
 use crate::places::Places;

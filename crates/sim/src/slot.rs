@@ -70,7 +70,8 @@ fn wait_parked() {
     unsafe { allocator().wait_parked(life().slot()) };
 }
 
-/// Calls of a thread that borrow a heap before it gets one of its own: fewer than in `crates/sys`, as lives are short.
+/// Calls of a thread that borrow a heap before it gets one of its own: fewer than in `crates/sys`, because lives are
+/// short.
 const EARLY_MALLOCS: u32 = 2;
 const EARLY_FREES: u32 = 8;
 
@@ -186,7 +187,7 @@ fn acquire(flight: Flight<'_>) -> bool {
 /// The thread's heap is given up, in a call that is not reentrant.
 pub fn give_up() {
     let a = allocator();
-    // A thread without a heap: what still runs borrows one for each call, as nothing would give up one that it
+    // A thread without a heap: what still runs borrows one for each call, because nothing would give up one that it
     // acquired. A handler may acquire one before this. Relaxed: only the thread itself changes a thread slot without a
     // heap.
     let none = slot().heap.compare_exchange(Heap::none(), GONE.heap(), Ordering::Relaxed, Ordering::Relaxed);

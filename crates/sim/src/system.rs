@@ -155,7 +155,7 @@ impl System {
         }
     }
 
-    /// Address space for a mapping: the first gap that is long enough, as kernels reuse addresses at once.
+    /// Address space for a mapping: the first gap that is long enough, because kernels reuse addresses at once.
     pub(crate) fn gap(&self, len: usize, align: usize) -> usize {
         let mut at = MAPPINGS;
         for (from, to) in self.state().model.all().filter(|&(from, _)| from >= MAPPINGS) {
@@ -209,8 +209,7 @@ impl System {
         if new == old || next < from + new {
             return new == old;
         }
-        // One mapping, as it may be moved later.
-        // SAFETY: a mapping of this system, behind which nothing lies.
+        // One mapping, because it may be moved later. SAFETY: a mapping of this system, behind which nothing lies.
         let grown = unsafe { libc::mremap(p.cast(), old, new, 0) };
         assert_eq!(grown.addr(), from, "mremap");
         model.remove(from, old);

@@ -1,4 +1,4 @@
-//! What threads do all their life, and what is checked when they meet.
+//! What threads do, and what is checked when they meet.
 
 use crate::blocks::Block;
 use crate::memory::{check_zero, protect};

@@ -1,4 +1,4 @@
-//! The process that is simulated: its allocator, its blocks, and how far its threads are.
+//! The simulated process: its allocator, its blocks, and the progress of its threads.
 
 use crate::blocks::{Block, Blocks};
 use crate::config::{Config, habits};

@@ -64,7 +64,7 @@ pub struct Header {
     pub interval: AtomicU64,
     /// Entries that were claimed.
     pub head: AtomicU64,
-    /// Allocations that should have been recorded and were not, as there was no memory for the file.
+    /// Allocations that should have been recorded and were not, because there was no memory for the file.
     pub lost: AtomicU64,
 }
 

@@ -1,12 +1,12 @@
 //! From an instruction to its caller, by the tables that each object has for exceptions (`.eh_frame_hdr`, `.eh_frame`),
-//! on the processor that this is built for. Code that has no frame pointers is followed exactly so.
+//! on the processor that this is built for. In this way, code without frame pointers is followed exactly.
 //!
 //! A process follows its own stack with it, in the middle of malloc and of signal handlers: nothing here allocates,
 //! takes a lock or panics, and all that is read comes through slices and a function.
 //!
-//! Of the rules of DWARF only those are known by which nearly all code is described: a frame address that is the stack
-//! pointer or the frame pointer plus a number, the return address below it (on Arm also in the link register), and the
-//! caller's frame pointer unchanged or stored. Where a table says something else ([`Tables::row`] is `None`) the way ends.
+//! It knows only the rules of DWARF that describe nearly all code: a frame address that is the stack pointer or the
+//! frame pointer plus a number, the return address below it (on Arm also in the link register), and the caller's frame
+//! pointer unchanged or stored. If a table says something else ([`Tables::row`] is `None`), the stack ends there.
 
 /// The registers by which a frame is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,8 +1,8 @@
-//! Asks a process for samples (`neap_samples::control`).
+//! Requests samples from a process (`neap_samples::control`).
 //!
-//! **Several askers at a time.** The control block has room for one request: a later one takes the place of an earlier one,
-//! and each asker renews its own. Numbers grow, so an asker whose request was replaced sees by a later answer that samples
-//! are taken. It asks for samples as near to each other as they are now, and leaves the end to the lease of the others.
+//! **Several readers at a time.** The control block has room for one request: a later request replaces an earlier one,
+//! and each reader renews its own. Numbers grow, so a reader whose request was replaced sees by a later answer that
+//! samples are taken. It requests the interval that is in force, and leaves the end to the lease of the others.
 
 use crate::pinned::Tally;
 use crate::process::Memory;
@@ -24,7 +24,7 @@ const AGAIN: Duration = Duration::from_millis(100);
 /// How long sampling goes on without the asker.
 const LEASE: Duration = Duration::from_secs(5);
 
-/// What is asked for.
+/// What is requested.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// Mean bytes between two samples; 1: each block.
@@ -134,7 +134,7 @@ impl Asked {
         Ok(self.word(offset_of!(Control, state))? != 0)
     }
 
-    /// Waits for the time that was asked for to pass, counted from the answer, or until `ends` is true.
+    /// Waits for the time that was requested to pass, counted from the answer, or until `ends` is true.
     pub fn wait(&mut self, ends: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         let began = Instant::now();
         let (mut answered, mut knocked) = (None, began);
@@ -149,7 +149,7 @@ impl Asked {
                 break;
             }
             if self.number != 0 && knocked.elapsed() >= AGAIN {
-                // Another asker, or the program, may have ended what was asked for.
+                // Another asker, or the program, may have ended what was requested.
                 let is_due = self.renewed.elapsed() >= LEASE / 2 || (answered.is_some() && !self.is_on()?);
                 if is_due {
                     self.renew(self.request.interval)?;

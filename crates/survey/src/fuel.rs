@@ -1,5 +1,5 @@
-//! What a look at a process may cost. Its memory may be arranged so that a reader follows it for ever; so each look has a
-//! time and an amount of bytes, by the size of the process, and what reads asks here first.
+//! What reading a process may cost. Its memory may be arranged so that a reader would follow it for ever. So each
+//! reading has a limit of time and of bytes, by the size of the process, and every reader checks here first.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -6,16 +6,16 @@
 //! | `process.rs` | what a process has mapped, and how its memory is read and written |
 //! | `fuel.rs` | what a look at it may cost |
 //! | `find.rs` | where its control block is |
-//! | `ask.rs` | how it is asked for samples |
+//! | `ask.rs` | how samples are requested |
 //! | `snapshot.rs` | a copy of its file of samples, from its memory or from a directory |
 //! | `walk.rs`, `slab.rs`, `resident.rs` | what keeps each resident OS page: the heap's own records, the kernel's page table |
 //! | `pinned.rs` | who keeps them: the rule by which what blocks pin is divided among stacks |
 //! | `heap.rs` | from snapshots to a profile |
 //! | `names.rs` | names and lines for addresses |
 //!
-//! A process is asked and read through `/proc/PID/mem`, without stopping it. That wants the rights of a debugger, which
-//! the kernel checks: the same user (where `kernel.yama.ptrace_scope` is 1: a process that this one started), or root.
-//! May depend on `neap-core` (structures of the heap), `neap-samples` (layouts), `neap-profile` (the model),
+//! Requests and reads go through `/proc/PID/mem`, without stopping the process. That needs the rights of a debugger,
+//! which the kernel checks: the same user (where `kernel.yama.ptrace_scope` is 1: a process that this one started), or
+//! root. May depend on `neap-core` (structures of the heap), `neap-samples` (layouts), `neap-profile` (the model),
 //! `neap-symbols`, `neap-observe` and std.
 #![forbid(unsafe_code)]
 

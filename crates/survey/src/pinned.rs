@@ -1,7 +1,7 @@
-//! Fragmentation: which stacks keep OS pages from going back to the system that their blocks do not fill.
+//! Fragmentation: which stacks keep OS pages from going back to the system although their blocks do not fill them.
 //!
-//! **What is known.** The process's own records say for each OS page which blocks of it are live: exactly, but not
-//! whose they are. The samples say whose some blocks are, each with the bytes that it stands for.
+//! **What is known.** The process's own records say exactly which blocks of each OS page are live, but not which code
+//! allocated them. The samples say that for some blocks, each with the bytes for which it stands.
 //!
 //! **The rule.** An OS page with live blocks is *pinned*: they keep it from going back. Its other bytes are divided
 //! among its live blocks in proportion to the bytes that each has on it. So a block on an OS page of which `live` bytes
@@ -17,8 +17,9 @@
 //! too: then a stratum gives its samples only the part that they stand for, `bytes of all samples / stratum.live`, at
 //! most all of it.
 //!
-//! **Where a sample lies.** A sampled small block has OS pages of its own, so it pins none of others. It counts where
-//! it would lie otherwise, which its record says; as live there, also where that place is free or has gone back.
+//! **Where a sample is.** A sampled small block has its own OS pages, so it pins no memory of others. It counts at the
+//! place that it would have without the sample, which is in its record; it counts as live there, even if that place is
+//! free or has gone back.
 //!
 //! **The equation.** `resident - live == sum of pinned + unknown + waiting + cached + samples + records`, all of it by
 //! the records and the kernel's page table, so that it does not depend on what was sampled.
@@ -69,7 +70,8 @@ pub struct Tally {
     pub waiting: u64,
     /// OS pages without a live block, of which a thread's cache has some.
     pub cached: u64,
-    /// What samples of small blocks keep beside them, as each has a chunk of its own: memory of earlier blocks there.
+    /// What samples of small blocks keep beside them, because each has a chunk of its own: memory of earlier blocks
+    /// there.
     pub samples: u64,
     /// Records: side tables, heaps.
     pub records: u64,

@@ -45,7 +45,7 @@ impl Pages {
         self.are(PRESENT, range)
     }
 
-    /// Copies memory. What the process has never touched is not read, as that would give it an OS page of zeros.
+    /// Copies memory. What the process has never touched is not read, because that would give it an OS page of zeros.
     pub fn copy(&self, memory: &Memory, at: u64, length: usize) -> Result<Vec<u8>, Error> {
         let whole = at.checked_add(length as u64).and_then(|end| end.checked_next_multiple_of(self.size));
         // No process has memory at the end of all numbers.

@@ -1,4 +1,4 @@
-//! The blocks of a slab, and the OS pages that they lie on.
+//! The blocks of a slab, and their OS pages.
 
 use neap_core::{CHUNK, class};
 

@@ -1,8 +1,8 @@
 //! Reads the heap of a process by its own records, without its help and without stopping it: what keeps each of its
 //! resident OS pages.
 //!
-//! Records and bits are copied in pieces while the process goes on, so what changes meanwhile may be counted where it was
-//! or where it is. Each resident OS page is counted once, as one thing. Nothing is read that the process never touched.
+//! Records and bits are copied in pieces while the process goes on, so what changes meanwhile may be counted at its old
+//! or its new place. Each resident OS page is counted once. Memory that the process never touched is not read.
 
 use crate::Error;
 use crate::pinned::Tally;

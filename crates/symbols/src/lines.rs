@@ -16,7 +16,7 @@ pub struct Line {
 
 type Slice = EndianSlice<'static, RunTimeEndian>;
 
-/// The debug information of a file. Nothing is parsed before it is asked for.
+/// The debug information of a file. Nothing is parsed before it is requested.
 ///
 /// Sections that are compressed are uncompressed for ever: `leak` gives their bytes a place that stays.
 pub struct Lines(addr2line::Context<Slice>);

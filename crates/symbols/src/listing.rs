@@ -10,7 +10,8 @@ pub struct Listing {
 
 impl Listing {
     /// A perf map, as JIT compilers write to `/tmp/perf-PID.map`: `START SIZE NAME` in each line, numbers in
-    /// hexadecimal. Lines that cannot be read are left out. A later line for the same address wins, as code is replaced.
+    /// hexadecimal. Lines that cannot be read are left out. A later line for the same address wins, because code is
+    /// replaced.
     pub fn perf_map(text: &[u8]) -> Self {
         let mut listing = Self::default();
         for line in String::from_utf8_lossy(text).lines() {

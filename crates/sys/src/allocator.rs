@@ -1,4 +1,4 @@
-//! The one allocator of the process, on Linux. The functions that the port calls back are passed in here.
+//! The one allocator of the process, on Linux. Upper modules pass in here the functions that the port calls back.
 
 use crate::guards;
 use crate::helper::thread;

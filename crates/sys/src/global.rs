@@ -1,7 +1,7 @@
-//! malloc, free and their kin, as the C surface and the Rust crate share them.
+//! malloc, free and related functions, which the C surface and the Rust crate share.
 //!
-//! Each call tries the fast path of [`Heap`] on the thread's heap. A function of its own does the rest of each call.
-//! Calls that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
+//! Each call tries the fast path of [`Heap`] on the thread's heap. A separate function does the rest of the call. Calls
+//! that fail return null and set errno to ENOMEM; those that succeed leave errno alone.
 
 use crate::observe::{samples, sites};
 use crate::sampled::{

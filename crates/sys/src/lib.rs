@@ -2,8 +2,8 @@
 //!
 //! | layer, from below | what is there |
 //! |---|---|
-//! | [`arch`], `slot` | all that depends on the processor; each thread's slot in thread storage |
-//! | [`musl`] | what musl does otherwise than glibc |
+//! | [`arch`], `slot` | everything that depends on the processor; each thread's slot in thread storage |
+//! | [`musl`] | how musl differs from glibc |
 //! | `system`, `observe` | plain functions over system calls; what a process shows to observers |
 //! | `helper` | how the helper thread runs |
 //! | [`guards`] | samples beside inaccessible OS pages, and the handler of SIGSEGV that reports errors on them |
@@ -11,8 +11,8 @@
 //! | `allocator` | the one allocator of the process |
 //! | [`thread`] | which heap a call uses, the end of a thread, and fork |
 //! | [`watch`], [`profile`], [`program`] | calls that are counted, filled, sampled; samples for a profile; system calls of the program that concern neap |
-//! | `sampled` | sampled and guarded blocks, as malloc and free make and free them |
-//! | [`global`], [`hooks`] | malloc, free and their kin; the hook for samples |
+//! | `sampled` | sampled and guarded blocks: how malloc and free make and free them |
+//! | [`global`], [`hooks`] | malloc, free and related functions; the hook for samples |
 //!
 //! May depend on `neap-core`, `neap-counters`, `neap-sites`, `neap-samples`, `rustix` (system calls that leave errno alone) and the C
 //! library (thread exit, fork handlers, process start values).

@@ -1,5 +1,5 @@
-//! What musl does otherwise than glibc, and what neap does about it. `libneap.so` and `libneap.a` are the same for both:
-//! which C library a process has is found out when it runs, by functions that one of them alone has ([`is_here`]).
+//! How musl differs from glibc, and how neap handles that. `libneap.so` and `libneap.a` are the same for both: at run
+//! time neap recognises the C library by functions that only one of them has ([`is_here`]).
 //!
 //! | glibc | musl | here |
 //! |---|---|---|
@@ -17,11 +17,11 @@
 //! | `_dl_find_object` | has none, so callers are found by frame pointers | `observe/stack.rs` |
 //! | honours `-z initfirst`; loads initial-exec storage late, where there is room | does neither: neap is preloaded or linked | |
 //!
-//! musl keeps an allocator of its own for what it allocates under its locks (`__libc_malloc`, which programs cannot see).
-//! All blocks that programs get and give come from malloc, which is neap's.
+//! musl has its own allocator for what it allocates under its locks (`__libc_malloc`, which programs cannot see). All
+//! blocks that programs get and free come from malloc, which is neap's.
 //!
 //! Before it removes a mapping, musl's munmap waits for threads that are about to wake others (`__vm_wait`), for robust
-//! locks in memory of several processes. The functions in front of it do not.
+//! locks in memory of several processes. neap's replacements of munmap do not.
 
 use crate::arch;
 use crate::system::{call, errno};

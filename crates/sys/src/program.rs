@@ -2,11 +2,11 @@
 //! them. The preload library has the functions by which programs make them.
 //!
 //! - `unshare` and `setns` refuse processes of several threads. They run while there is no helper ([`without_helper`]).
-//! - Before the process gives itself a seccomp filter, the helper is stopped for good ([`around_filter`]).
+//! - Before the process sets a seccomp filter, the helper is stopped for good ([`around_filter`]).
 //! - A child that is made without the C library's fork handlers has no helper, but may find locks taken that the helper
 //!   held. So the helper is ended before such a child is made ([`around_fork`]).
-//! - The program may take the processor's counter away from its threads, by which most clocks are read. Then neap reads
-//!   others ([`without_counter`]).
+//! - The program may forbid its threads to read the processor's counter, which most clocks need. Then neap reads other
+//!   clocks ([`without_counter`]).
 //! - A limit on address space (RLIMIT_AS) that is set while the program runs counts what neap has reserved: the kernel
 //!   would refuse every mapping from then on. So the reservation is given back at once ([`address_limit_set`]).
 

@@ -1,4 +1,5 @@
-//! Sampled blocks, as malloc and free make and free them: samples for the hook and for a profile, and guarded blocks.
+//! Sampled blocks: how malloc and free make and free them. They are samples for the hook and for a profile, and guarded
+//! blocks.
 
 use crate::allocator::NEAP;
 use crate::observe::{probes, samples};

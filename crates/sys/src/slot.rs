@@ -1,13 +1,13 @@
-//! Each thread's slot in thread storage ([`ThreadSlot`]), and what stands there in place of a heap.
+//! Each thread's slot in thread storage ([`ThreadSlot`]), and the marks that may be there in place of a heap.
 //!
 //! The heap in the thread's slot is one of
 //! - [`Heap::none`]: the thread has made no call yet, or a few ("Early calls" in `thread/heap.rs`);
 //! - [`GONE`]: the thread is ending and has given its heap up. Code that still runs (destructors of other libraries,
 //!   the C library's own clean-up) borrows a heap for each call. In a stranded process (`Allocator::is_stranded`) all
-//!   threads have this name, and all calls that the fast paths cannot serve are reentrant;
+//!   threads have this mark, and all calls that the fast paths cannot serve are reentrant;
 //! - [`PARKED`]: another thread uses the heap in a handshake, for microseconds;
-//! - [`FORKED`]: another thread forks, or this one does. All calls that the fast paths cannot serve are reentrant, as
-//!   they must not wait (`neap_core::fork`);
+//! - [`FORKED`]: another thread forks, or this one does. All calls that the fast paths cannot serve are reentrant,
+//!   because they must not wait (`neap_core::fork`);
 //! - the thread's own heap.
 
 use crate::arch::{self, Entered};

@@ -1,4 +1,4 @@
-//! The screen: what stands where, and what keys do to it.
+//! The screen: its layout, and what keys do to it.
 
 use crate::keys::Key;
 use crate::rows::{self, Column, Row, short};

@@ -1,5 +1,5 @@
-//! Faults in few bytes: most are close to the one before. Some 15 bytes each instead of 100, so that ten millions of them
-//! fit in memory, and more in a file.
+//! Faults in few bytes, because most are close to the one before: some 15 bytes each instead of 100, so that ten
+//! million faults fit in memory, and more in a file.
 //!
 //! A chunk is unpacked by itself. Every number is a difference to the fault before, in the usual 7 bits a byte, lowest
 //! first. What is filled in when symbols are known (code, data) is not kept.

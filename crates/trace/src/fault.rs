@@ -17,7 +17,7 @@ pub struct Fault {
     pub service: Option<u32>,
     /// The thread that it happened to.
     pub thread: ThreadId,
-    /// The address that was accessed, as exactly as the kernel tells it.
+    /// The address that was accessed, as exactly as the kernel reports it.
     #[serde(with = "text::hex")]
     pub address: u64,
     /// The size of the page that was mapped, as a power of two: 12 is 4 KiB, 21 is 2 MiB. None where unknown, or
@@ -50,7 +50,7 @@ pub struct Fault {
     /// The block of the heap at the address, under neap's allocator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub block: Option<BlockId>,
-    /// The callers, where they were asked for.
+    /// The callers, where they were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackId>,
 }

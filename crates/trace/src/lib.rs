@@ -4,7 +4,7 @@
 //! file and makes no system call: what comes in is bytes or records, what goes out is bytes. The command `neap pagein`
 //! does the rest.
 //!
-//! `docs/glossary.md` has the words.
+//! `docs/glossary.md` defines the words.
 //!
 //! Start with [`Tables`] and [`Fault`]; a [`Source`] has both; [`format::FORMATS`] are the ways of writing
 //! them, and [`diff`] compares two that were written.

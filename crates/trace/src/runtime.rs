@@ -1,4 +1,4 @@
-//! What languages bring along, where memory is allocated for others.
+//! Functions of language runtimes that allocate memory for their callers.
 
 use crate::text;
 

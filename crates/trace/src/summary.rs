@@ -30,7 +30,7 @@ pub struct Summary {
     pub remedy: Option<String>,
     /// Whether fault-around was off for the program's files (`--exact`).
     pub exact: bool,
-    /// Faults in neap's heap and what is known of their allocations, where sites were asked for.
+    /// Faults in neap's heap and what is known of their allocations, where sites were requested.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sites: Option<SiteSummary>,
     /// How the program ended.
@@ -209,7 +209,7 @@ pub enum End {
     /// It did not: neap detached from it, or never started it.
     #[default]
     Running,
-    /// Not known to neap, as it is not neap's child.
+    /// Not known to neap, because it is not neap's child.
     Ended,
     /// With that exit status.
     Exited(i32),

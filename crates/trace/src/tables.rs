@@ -246,7 +246,7 @@ impl Object {
     }
 }
 
-/// A file, as the kernel tells it of a mapping.
+/// A file, as the kernel reports it for a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     /// The major number of its device.
@@ -295,7 +295,7 @@ pub struct Place {
     pub symbol: Option<SymbolId>,
     /// How far behind the symbol's address it lies; 0 without a symbol.
     pub offset: u64,
-    /// The line of source, where there is debug information and it was asked for.
+    /// The line of source, where there is debug information and it was requested.
     pub line: Option<LineId>,
 }
 
@@ -332,8 +332,8 @@ pub struct Clock {
     /// Whether that conversion was measured, by reading both clocks at either end of the trace, because the kernel does
     /// not publish its own (as in virtual machines).
     pub measured: bool,
-    /// The first fault's time on the kernel's clock for perf events (CLOCK_MONOTONIC where a BPF program tells the times),
-    /// in nanoseconds.
+    /// The first fault's time on the kernel's clock for perf events (CLOCK_MONOTONIC where a BPF program reports the
+    /// times), in nanoseconds.
     pub origin: u64,
     /// The wall clock (nanoseconds since 1970) at the first fault, or a few milliseconds before; 0 where it is not known.
     pub wall: u64,

@@ -1,4 +1,4 @@
-//! Whether a number is still that of the same process, in the same program.
+//! Whether a pid still belongs to the same process, with the same program.
 
 use crate::sys::text;
 use std::fs;

@@ -1,4 +1,4 @@
-//! What files say is remembered: processes share their libraries, and a process that is looked at again has the same ones.
+//! Remembers what files contain, because processes share libraries, and a process that is read again has the same ones.
 
 use crate::files::Files;
 use neap_heaps::{Mapping, Unreadable};

@@ -1,8 +1,8 @@
 //! `neap why`: why a process is as large as it is. Reads it from outside, without stopping it: `/proc`, PAGEMAP_SCAN,
 //! `process_vm_readv`. What that means is in `neap-account`; the structures of heaps are in `neap-heaps`.
 //!
-//! [`look`] is the way in for other commands: with [`Effort::Light`] a process costs what the kernel's own list costs, and
-//! its heaps are not split; with [`Effort::Full`] everything is known that can be.
+//! Other commands call [`look`]. With [`Effort::Light`] reading a process costs as much as the kernel's own list, and
+//! its heaps are not split; with [`Effort::Full`] everything is read.
 //!
 //! | file | answers |
 //! |---|---|
@@ -11,7 +11,7 @@
 //! | `identity.rs` | is it still the same process and program |
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
 //! | `files.rs`, `known.rs` | its files; what is remembered of them |
-//! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `repeated.rs`, `python.rs` | what its memory says |
+//! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `repeated.rs`, `python.rs` | what its memory contains |
 //! | `cgroup.rs` | a container |
 //! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; where reports go |
 //! | `stats.rs` | `neap stats` |

@@ -1,4 +1,4 @@
-//! `neap why --watch`: a process again and again, until it ends, the time is over, or neap is asked to end.
+//! `neap why --watch`: reads a process again and again, until it ends, the time is over, or neap is interrupted.
 
 use crate::args::WhyArgs;
 use crate::output::Output;

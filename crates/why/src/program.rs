@@ -1,8 +1,8 @@
 //! `neap why -- CMD`: runs a command, and accounts for it at the peak of its Rss.
 //!
-//! A thread looks at Rss all the time, and takes an account when it is a tenth above that of the last account. At the end
-//! the kernel stops the process when it is about to exit, with all its memory still there, and it is accounted for once
-//! more. The report is the account with the largest Rss, and says which moment that is.
+//! A thread reads Rss continuously, and makes an account when it is a tenth above that of the last account. At the end
+//! the kernel stops the process when it is about to exit, with all its memory still there, and a last account is made.
+//! The report is the account with the largest Rss, and says from which moment it is.
 
 use crate::args::WhyArgs;
 use crate::output::Output;

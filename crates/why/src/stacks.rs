@@ -1,7 +1,7 @@
-//! Stacks: what of them is in use, what was touched once, where the thread's own record is.
+//! Stacks: which part is in use, which part was only touched once, and where the thread's own record is.
 //!
-//! A stack of glibc's is a mapping with the thread's record on top; its thread-local storage is below it, then the stack.
-//! The record is known by its words: the first and the third are its own address (`tcbhead_t`: `tcb`, `self`).
+//! A stack of glibc is a mapping with the thread's record on top; below it are thread-local storage and the stack. The
+//! record is known by its words: the first and the third are its own address (`tcbhead_t`: `tcb`, `self`).
 
 use crate::memory::Process;
 use neap_account::seen::{Seen, StackUse, is_in};

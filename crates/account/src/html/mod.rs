@@ -1,5 +1,5 @@
-//! One page of HTML with everything in it, for any browser and without a network or a script. `page.html` and `page.css` are
-//! the page (with the style that all pages of neap have in common); between them goes what this module makes of a report.
+//! One complete page of HTML, for any browser, without a network or scripts. `page.html` and `page.css` are the frame
+//! (with the style that all pages of neap share); this module makes the contents from a report.
 
 use crate::container::Container;
 use crate::model::{Account, HeapFigures, Kind, Remedy, Report};

@@ -1,7 +1,7 @@
 //! `neap profile`: which code takes memory, and where the time of allocation goes.
 //!
-//! A view is measured by a module (`time`, `heap`; `moment` looks for it while a program runs), which makes a `Profile`; what becomes of it is the same for all:
-//! `written`. `files` shows and compares profiles that were written.
+//! A module measures each view (`time`, `heap`; `moment` chooses the moment while a program runs) and makes a
+//! `Profile`. `written` writes it, the same for all views. `files` shows and compares profiles that were written.
 
 pub mod args;
 mod files;

@@ -1,5 +1,5 @@
-//! Looks at a program while it runs, and keeps the moment at which its live blocks pinned the most memory: when a program
-//! ends, it has often freed what was in the way.
+//! Reads a program while it runs, and keeps the moment at which its live blocks pinned the most memory, because at its
+//! end a program has often freed the blocks that pinned memory.
 
 use std::io;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};

@@ -1,12 +1,12 @@
 //! Handshake: how the purger, or any thread that holds the batch lock, uses another thread's heap while that thread is
 //! in no call.
 //!
-//! No lock guards a heap, as its thread would pay for the lock in each call. Instead the thread that makes the
-//! handshake pays. It swaps the heap in the other thread's slot for [`PARKED`], waits until every thread has seen that
-//! ([`Os::barrier`]), and checks whether the other thread is in a call. If so, it puts the heap back without using it.
-//! If not, it uses the heap: the other thread's next call finds [`PARKED`] and waits in [`Back::wait_parked`]. A
-//! handshake takes microseconds: while the heap is parked, the system is called for the barrier, for locks, to check
-//! that the thread exists, and where a policy has a released slab changed at once (`harden.rs`,
+//! No lock guards a heap, because its thread would pay for the lock in each call. Instead the thread that makes the
+//! handshake pays. It replaces the heap in the other thread's slot by [`PARKED`], waits until every thread has seen
+//! that ([`Os::barrier`]), and checks whether the other thread is in a call. If so, it puts the heap back without using
+//! it. If not, it uses the heap: the other thread's next call finds [`PARKED`] and waits in [`Back::wait_parked`]. A
+//! handshake takes microseconds: while the heap is parked, system calls are made only for the barrier, for locks, to
+//! check that the thread exists, and if a policy requires that a released slab changes at once (`harden.rs`,
 //! [`Purge::Eager`](crate::system::policy::Purge::Eager)).
 //!
 //! One thread at a time makes handshakes: it holds the batch lock. A heap is parked under the lock of the registry,

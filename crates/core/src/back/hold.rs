@@ -1,5 +1,4 @@
-//! Decides how much of the memory that is due is kept for the program (`pages/demand.rs`), and when it is kept no
-//! longer.
+//! Decides how much of the due memory is held for the program (`pages/demand.rs`), and when it is no longer held.
 
 use crate::Os;
 use crate::back::Back;

@@ -1,18 +1,18 @@
 //! Promotion: memory that is in use and densely touched moves into huge pages (option `huge=adaptive`, `advised`).
 //!
-//! Huge areas (`pages/huge_area.rs`) have huge pages from the start. Other memory shows only later whether the program
-//! uses all of it: long blocks above all. After the program took 16 MiB of clean memory (`FRESH_CHUNKS`) the helper makes
-//! passes over the arenas, a second later and then less and less often. It asks the system to promote each 2 MiB of
-//! which no memory waits ([`Os::promote`]).
+//! Huge areas (`pages/huge_area.rs`) have huge pages from the start. For other memory, above all long blocks, it is
+//! known only later whether the program uses all of it. After the program took 16 MiB of clean memory (`FRESH_CHUNKS`)
+//! the helper makes passes over the arenas, a second later and then less and less often. It asks the system to promote
+//! each 2 MiB of which no memory waits ([`Os::promote`]).
 //!
 //! No contents change, so it does not matter which thread uses the memory meanwhile. If it is freed meanwhile, it is
-//! dirty as before: it cannot be on its way to the system, as the batch lock is held. Only a thread that gives memory
-//! back at once (`mmap_threshold`), or moves it, can leave a huge page where memory counts as clean; it stays until the
-//! memory is used again.
+//! dirty as before: it cannot be on its way to the system, because the batch lock is held. Only a thread that gives
+//! memory back at once (`mmap_threshold`), or moves it, can leave a huge page where memory counts as clean; it stays
+//! until the memory is used again.
 //!
-//! A tick takes 4 ms (`SLICE_US`) of the helper's time, and what the last huge page takes beyond: forks and trims wait for
-//! it. All ticks together take a part of the processor time that the program used ([`Os::promotion_time`]): a program
-//! that does little gains little. A pass waits for that, but not longer than it waited to begin.
+//! In a tick the helper promotes for 4 ms (`SLICE_US`), plus what the last huge page takes; forks and trims wait for
+//! it. All ticks together take a part of the processor time that the program used ([`Os::promotion_time`]), so a
+//! program that does little gains little. A pass waits for that budget, but not longer than it waited to begin.
 
 use crate::back::Back;
 use crate::pages::age;

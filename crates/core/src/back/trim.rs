@@ -1,5 +1,5 @@
-//! Trimming: gives all free memory back now, on request. It empties caches of all threads and gives back holes and free
-//! ranges as the purger would, in the purger's batches, so that no other thread waits longer than for one of those.
+//! Trimming: gives all free memory back now, on request. It empties the caches of all threads and gives back holes and
+//! free ranges as the purger does, in the purger's batches, so that no other thread waits longer than one batch takes.
 //! Unlike the purger it asks the system how much memory was held.
 
 use crate::back::Back;

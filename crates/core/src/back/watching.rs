@@ -1,4 +1,4 @@
-//! Watch modes: has all heaps adopt the current one (`blocks/watching.rs`), those of other threads by handshakes.
+//! Watch modes: makes all heaps adopt the current mode (`blocks/watching.rs`), those of other threads by handshakes.
 
 use crate::Os;
 use crate::back::Back;

@@ -1,15 +1,15 @@
 //! Growth: gives a new slab all its memory at once if its heap keeps growing in its class.
 //!
 //! Slabs are carved OS page by OS page, so that a program pays for no OS page that it does not need. A program that
-//! fills slab after slab needs all of each, and would pay a page fault for each OS page. As it uses many classes in
-//! turn, the OS pages of a slab would also be scattered over the machine's memory, which makes every walk of the page
-//! tables slower, fork's included. So once a heap holds [`PROVEN`] slabs of a class, all full, the next one is
+//! fills slab after slab needs all of each, and would pay a page fault for each OS page. Because it uses many classes
+//! in turn, the OS pages of a slab would also be scattered over the machine's memory, which makes every walk of the
+//! page tables slower, including fork's. So once a heap holds [`PROVEN`] slabs of a class, all full, the next one is
 //! populated whole ([`Os::populate`]) when it is made.
 //!
 //! Bound: in each class, a heap populates at most one slab ahead of its need, while it holds [`PROVEN`] or more full
 //! ones. So it wastes at most one part in `PROVEN` of what it holds. OS pages that turn out not to be needed are holes
-//! like others (`holes.rs`), as a populated slab does not call its uncarved part clean. If blocks come back to other
-//! slabs of the class, the program goes on in those, and the slab is noted for the purger (`is_left_behind`).
+//! like others (`holes.rs`), because the uncarved part of a populated slab does not count as clean. If blocks come back
+//! to other slabs of the class, the program goes on in those, and the slab is noted for the purger (`is_left_behind`).
 //!
 //! No slab is populated if memory is short, if the memory limit was not read yet (`pressure.rs`), or if its blocks are
 //! so long that a program may leave whole OS pages of them untouched.

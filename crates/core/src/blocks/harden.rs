@@ -1,7 +1,7 @@
 //! Hardening (`harden=on`): makes a program's memory errors do less harm, and detects them earlier.
 //!
-//! Heaps have no caches then (`watch.rs`), so no data that the allocator relies on lies in blocks: bits out of line say
-//! which blocks are free. In addition
+//! Heaps then have no caches (`watch.rs`), so the allocator relies on no data in blocks: bits out of line say which
+//! blocks are free. In addition
 //! - a block is zeroed when it is freed, and the process ends if the block is no longer zero when it is handed out
 //!   again;
 //! - a slab hands its free blocks out in random order, all of them from the beginning;

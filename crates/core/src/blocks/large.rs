@@ -1,6 +1,5 @@
-//! Large blocks: ranges of chunks from an arena, in whole OS pages. What lies behind a block's last OS page, up to the
-//! end of its chunks, is address space without memory. malloc and free take constant time apart from clearing, and one
-//! lock.
+//! Large blocks: ranges of chunks from an arena, in whole OS pages. Between a block's last OS page and the end of its
+//! chunks there is only address space. malloc and free take constant time apart from clearing, and one lock.
 
 use crate::blocks::Blocks;
 use crate::blocks::apart::Renewed;

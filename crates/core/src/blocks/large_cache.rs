@@ -2,7 +2,7 @@
 //!
 //! A program that allocates a buffer, uses it and frees it, over and over, gets the same warm memory each time, without
 //! a lock. The cache is short and holds little. What does not fit goes to the free ranges, where all heaps find it.
-//! What is in the cache waits as all free memory does: the purger takes it in handshakes.
+//! Blocks in the cache wait like all free memory: the purger takes them in handshakes.
 //!
 //! Invariant: its blocks have the kind [`Kind::CACHED`]; `chunks` is the sum of their lengths, and at most `counted`.
 

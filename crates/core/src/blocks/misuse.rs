@@ -1,8 +1,8 @@
 //! Misuse of malloc and free: confirms what a check suspects, prints one line and ends the process. Never on a fast
 //! path.
 //!
-//! A double free is confirmed by free bits and caches (invariants 8, 9). What lay at an address in free memory is found
-//! from the records of freed chunks (invariants 12, 17).
+//! Free bits and caches confirm a double free (invariants 8, 9). The records of freed chunks say what was at an address
+//! in free memory (invariants 12, 17).
 
 use crate::blocks::free_block::{Block, Free};
 use crate::blocks::given::{Given, Small};

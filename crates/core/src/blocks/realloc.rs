@@ -1,9 +1,9 @@
 //! realloc: resizes a block in place where possible, moves its OS pages where that is cheaper than copying, or copies.
 //!
-//! A move costs no copy and no second block, but the old place is clean then, as the whole block is when it is freed
-//! (`apart.rs`): the next block that grows pays for all of it in page faults, some four times what copying costs. So a
-//! block is copied where a dirty range waits that is long enough, and where moved blocks went back to the system not long
-//! ago: had they been copied, their memory would wait now.
+//! A move costs no copy and no second block. But the old place is clean then, and so is the whole block when it is
+//! freed (`apart.rs`): the next block that grows pays for all of it in page faults, some four times what copying costs.
+//! So a block is copied if a long enough dirty range waits, and if moved blocks went back to the system not long ago:
+//! if they had been copied, their memory would wait now.
 
 use crate::blocks::large_record::Large;
 use crate::blocks::{Blocks, class};

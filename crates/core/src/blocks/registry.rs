@@ -1,4 +1,4 @@
-//! The registry: lists every heap, and says by its state who may use it.
+//! The registry: lists all heaps. The state of each says which thread may use it.
 
 use crate::Heap;
 use crate::blocks::heap::Mine;

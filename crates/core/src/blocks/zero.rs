@@ -2,9 +2,10 @@
 //!
 //! Memory that was never used, or that was purged, is clean and needs no clearing (invariant 6). For a dirty range of
 //! chunks, neap asks the system which OS pages hold memory at all ([`Os::touched`]); it clears only those, and the
-//! others stay untouched. The question costs about a microsecond, instead of the clearing of the block. For a block of
-//! a slab the question costs more than clearing: there each OS page is read, and cleared unless it is zero. Reading
-//! costs up to twice what clearing does. So a class whose blocks come back written (`Look`) is cleared at once.
+//! others stay untouched. The question costs about a microsecond, which replaces the clearing of the block. For a block
+//! of a slab the question costs more than clearing: there each OS page is read, and cleared unless it is zero. Reading
+//! costs up to twice as much as clearing. So blocks of a class whose blocks come back written (`Look`) are cleared at
+//! once.
 //!
 //! For two kinds of programs the question costs too much, so neap keeps a `Habit` for each size of ranges:
 //! - A program that writes each block whole: nearly every OS page holds memory, so neap skips the question (a quarter
@@ -12,8 +13,8 @@
 //! - A program that wrote its block once, and leaves it alone from then on: the OS pages stay resident, are zero, and
 //!   would be cleared again each time. So a block whose samples are zero is dropped without a question: it goes back to
 //!   the system, and the next calloc of it costs nothing. If a block of that size is then found written whole, dropping
-//!   was wrong, as page faults cost four times what clearing costs: dropping pauses for a number of blocks that doubles
-//!   each time.
+//!   was wrong, because page faults cost four times as much as clearing: dropping pauses for a number of blocks that
+//!   doubles each time.
 
 use crate::blocks::class;
 use crate::pages::Pages;

@@ -1,5 +1,5 @@
 //! A census: counts free memory by size. Unlike `publish.rs` it reads the record of each chunk, some thousands under
-//! one hold of the lock, so it is for reports on request. Approximate, as other threads may allocate and free
+//! one hold of the lock, so it is for reports on request. Approximate, because other threads may allocate and free
 //! meanwhile.
 
 use crate::blocks::class::{self, CLASSES};

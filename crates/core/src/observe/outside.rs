@@ -1,7 +1,8 @@
-//! What an observer in another process reads of a heap: where the structures lie, and what their copies say.
+//! What an observer in another process reads of a heap: where the structures are, and what their copies say.
 //!
 //! The observer copies memory and does not stop the process, so a copy may be torn; any bytes are valid. It has to know
-//! the same structures: it compares [`LAYOUT`], a number that stands for all that is read here.
+//! the same structures: it compares [`LAYOUT`], a number that identifies the version of all structures that are read
+//! here.
 
 use crate::blocks::class::{self, CLASSES};
 use crate::blocks::free_block::Block;

@@ -2,7 +2,7 @@
 //! untouched, and which OS pages after the last block of a slab were never written.
 //!
 //! It scans all that may hold memory, 4.5 ms for 1.1 GiB of small blocks, so it is for reports on request. The lock is
-//! held only to read the bounds of the arenas. Approximate, as other threads may allocate and free meanwhile.
+//! held only to read the bounds of the arenas. Approximate, because other threads may allocate and free meanwhile.
 
 use crate::observe::Observed;
 use crate::pages::arena::{Arenas, UnderLock};

@@ -1,8 +1,8 @@
 //! Makes reserved chunks usable, in steps, with their entries in the side tables and in the page map.
 //!
-//! A step is four system calls that change mappings; the first is three, as its bits, the ages and its chunks lie side
-//! by side (`layout.rs`). These calls wait for page faults of other threads, and page faults wait for them: for
-//! milliseconds, if a thread loses the processor in the middle. So there are few steps: up to 12 for the first half
+//! A step takes four system calls that change mappings; the first takes three, because its bits, the ages and its
+//! chunks are adjacent (`layout.rs`). These calls wait for page faults of other threads, and page faults wait for them:
+//! for milliseconds, if a thread loses the processor in the middle. So there are few steps: up to 12 for the first half
 //! GiB. Steps are made under the lock of the ranges, each only once (invariant 16): a second call would restore access
 //! to memory in use, also to OS pages whose access the program has changed (guards, code).
 

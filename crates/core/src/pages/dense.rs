@@ -6,9 +6,9 @@
 //! (`purge=eager`, or a block from `mmap_threshold` on), page faults are most of the cost of such a block. Other memory
 //! is reused before it faults again, and is not marked.
 //!
-//! With `huge=thp` the program is known to touch its large blocks, so they are marked when they are made. Elsewhere in the
-//! arena huge pages are forbidden from then on, as the system would fill what went back. Where a part of a marked huge page
-//! goes back, its mark is removed and huge pages are forbidden there, for the same reason.
+//! With `huge=thp` the program is known to touch its large blocks, so they are marked when they are made. In the rest
+//! of the arena huge pages are forbidden from then on, because the system would fill memory that went back. When a part
+//! of a marked huge page goes back, its mark is removed and huge pages are forbidden there, for the same reason.
 //!
 //! Each marked range may be a mapping of its own, so there are at most `MOST_MARKS`; neighbouring ones share a mapping.
 

@@ -1,4 +1,5 @@
-//! Growth in small pages: what the memory that the program took last says about the next, for `huge_area.rs`.
+//! Growth in small pages: predicts from the memory that the program took last how it will use the next, for
+//! `huge_area.rs`.
 
 use crate::CHUNK;
 use crate::pages::chunk::Record;

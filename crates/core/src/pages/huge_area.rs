@@ -1,21 +1,20 @@
-//! Huge areas: where growth is proven, chunks get their memory 2 MiB at a time, as one huge page.
+//! Huge areas: if growth is proven, chunks get their memory 2 MiB at a time, as one huge page.
 //!
-//! The faults of a huge page's OS pages cost some ten times as much as the huge page itself, and walks of its memory
-//! miss the TLB less. But its first byte makes all of it resident. So an area is filled only if the program will
-//! probably use all of it soon:
+//! A huge page costs a tenth of the faults of its OS pages, and walks of its memory miss the TLB less. But its first
+//! byte makes all of it resident. So an area is filled only if the program will probably use all of it soon:
 //! - the program holds, or held before, as much as [`LEAST`] areas, and the heap that needs a slab [`LEAST_IN_SLABS`];
 //! - it took as much as an area in small pages lately, within the time that free memory waits, and the system says that
 //!   nearly all of that memory is in use ([`Os::is_dense`]).
 //!
-//! Such a proof is good for a few areas, one for each [`SHARE`] that the program holds or held. Then as much as an area is
+//! One proof allows a few areas, one for each [`SHARE`] that the program holds or held. Then as much as an area is
 //! taken in small pages again, as a sample for the next proof.
 //!
-//! An area becomes a dirty free range, from which slabs and large blocks up to half an area are made. What turns out not
-//! to be needed goes back like all free memory. Bound: at most one area is free at a time, and areas are at most one part
-//! in `SHARE` of what the program holds or held since the last proof.
+//! An area becomes a dirty free range, from which slabs and large blocks up to half an area are made. Unused parts go
+//! back like all free memory. Bound: at most one area is free at a time, and areas are at most one part in `SHARE` of
+//! what the program holds or held since the last proof.
 //!
-//! Elsewhere in the arena huge pages are forbidden from then on ([`Os::set_huge`]): the system would put them where
-//! holes were given back.
+//! In the rest of the arena huge pages are forbidden from then on ([`Os::set_huge`]), because the system would put them
+//! into holes that were given back.
 
 use crate::pages::Pages;
 use crate::pages::chunk::Record;

@@ -1,4 +1,4 @@
-//! Notes: work that the lower layers leave for the upper ones, as they may hold locks and never call upward.
+//! Notes: work that the lower layers leave for the upper ones, because they may hold locks and never call upward.
 //!
 //! Code that frees, takes or commits memory leaves a note. At the end of the slow path, where it holds no lock,
 //! `Allocator::settle` does the work. If a slow path does not see a note yet, the next one does.

@@ -1,4 +1,4 @@
-//! A token for memory that its holder alone uses.
+//! A token for memory that only its holder uses.
 
 use crate::system::os::Run;
 

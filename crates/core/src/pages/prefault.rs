@@ -1,8 +1,8 @@
 //! Prefault: memory that was never used becomes resident before it is needed.
 //!
-//! The chunks stay free and clean: they read as zero, and the next allocations take them, as clean ranges are used before
-//! memory at the frontier. Nothing waits there, so the purger has nothing to give back: what the program does not use
-//! stays resident. What it uses and frees is memory like any other.
+//! The chunks stay free and clean: they read as zero, and the next allocations take them, because clean ranges are used
+//! before chunks that were never used. Nothing waits there, so the purger has nothing to give back: what the program
+//! does not use stays resident. What it uses and frees is like other memory.
 
 use crate::pages::Pages;
 use crate::pages::age;

@@ -1,4 +1,4 @@
-//! Gives reserved address space back where it becomes limited.
+//! Gives reserved address space back when it becomes limited.
 //!
 //! If a program limits its address space while it runs (RLIMIT_AS), the reservations that neap has never used count,
 //! and the system would refuse every mapping of the program itself.

@@ -1,4 +1,4 @@
-//! Takes chunks, and makes the steps of growth that are due before (`huge_area.rs`), outside of the lock.
+//! Takes chunks, after the steps of growth that are due (`huge_area.rs`), which are made outside of the lock.
 
 use crate::pages::Pages;
 use crate::pages::held::Use;

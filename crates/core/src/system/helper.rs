@@ -33,7 +33,7 @@
 //! - *exec* by any thread replaces the address space, and the words with it.
 //! - *A thread made by hand* (`CLONE_VM | CLONE_THREAD`) has the owner's `getpid`: it is one of its threads.
 //! - *The owner ends while a process made with `CLONE_VM` lives on.* The helper ends with the owner, and may hold a
-//!   lock, as each thread of the owner may. Such a process must not rely on the allocator; nor may it with glibc.
+//!   lock, like each thread of the owner. Such a process must not rely on the allocator, nor on glibc's.
 //! - *A child without handlers makes a `vfork` child, which asks first* and becomes `owner`. Neither gets a helper
 //!   after that: memory goes back inline.
 //! - *PID namespaces.* A `vfork` child in a new namespace whose number there equals the owner's in its own (1 and 1,

@@ -1,5 +1,5 @@
-//! Reads fields out of copies of structures that lie in another process: what an observer without a stop sees. A copy may
-//! be torn, so any bytes are valid, and what lies behind the end of a copy reads as 0.
+//! Reads fields out of copies of another process's structures, which were taken without stopping it. A copy may be
+//! torn, so any bytes are valid; fields beyond the end of a copy read as 0.
 
 /// Returns the `N` bytes at offset `at` of a copy.
 pub(crate) fn bytes<const N: usize>(copy: &[u8], at: usize) -> [u8; N] {

@@ -31,8 +31,8 @@ impl Log {
         }
     }
 
-    /// The number of the range in which `address` lies, and the offset. Of several ranges the newest, as the kernel
-    /// reuses addresses.
+    /// The number of the range in which `address` lies, and the offset. Of several ranges the newest, because the
+    /// kernel reuses addresses.
     pub fn place(&self, address: usize) -> (u64, u64) {
         let found = self.handed_out.iter().rposition(|&(from, len)| address.wrapping_sub(from) < len);
         found.map_or((u64::MAX, 0), |i| (i as u64, (address - self.handed_out[i].0) as u64))

@@ -41,8 +41,8 @@ pub struct Arena {
     pub top_at: u64,
 }
 
-/// All arenas behind the main one; none if they do not lead back to it, as then it is no main arena.
-/// `left` arenas may be read for all that may be main ones.
+/// All arenas behind the main one; none if they do not lead back to it, because then it is no main arena. `left` arenas
+/// may be read for all that may be main ones.
 pub fn others(memory: &dyn Memory, layout: &Layout, main: &State, left: &mut usize) -> Option<Vec<State>> {
     let (mut arenas, mut seen): (Vec<State>, _) = (Vec::new(), HashSet::new());
     let (mut at, mut bytes) = (main.next, vec![0; layout.size as usize]);

@@ -1,7 +1,7 @@
 //! Free blocks that the allocator counts as used: in fastbins, and in the caches of threads.
 //!
-//! Links of these lists are stored plain up to 2.31; since 2.32 they are combined with the address where they stand. Which
-//! it is shows in each link, as the address of a chunk in this heap is met by one reading only.
+//! Links of these lists are stored plain up to 2.31; since 2.32 they are combined with the address at which they are
+//! stored. Each link shows which it is, because only one reading gives the address of a chunk in this heap.
 
 use super::walk::Area;
 use crate::Memory;
@@ -65,8 +65,8 @@ pub fn fastbins(memory: &dyn Memory, heads: &[u64], ranges: &Ranges) -> (Vec<u64
     (chunks, are_all)
 }
 
-/// What was read last: lists often stay near, as blocks are freed in the order of their addresses. A list that jumps costs
-/// an OS page each time, one that goes on next to what was read costs larger and larger pieces.
+/// What was read last: lists often stay near, because blocks are freed in the order of their addresses. A list that
+/// jumps costs an OS page each time, one that goes on next to what was read costs larger and larger pieces.
 struct Near<'m> {
     memory: &'m dyn Memory,
     start: u64,

@@ -1,9 +1,9 @@
 //! Where things are in glibc's structures, and how they are found without symbols.
 //!
-//! `struct malloc_state` (an arena) has its `bins` two words behind `top`, and an empty bin points to the word two before
-//! it. The last bin is for no size and always empty; the others may all have chunks. So an arena is recognised by 127 pairs
-//! of addresses, of which the last points to itself. What differs between versions stands in [`LAYOUTS`]; which row fits is
-//! seen in memory.
+//! `struct malloc_state` (an arena) has its `bins` two words behind `top`, and an empty bin points to the word two
+//! before it. The last bin is for no size and always empty; the others may all have chunks. So an arena is recognised
+//! by 127 pairs of addresses, of which the last points to itself. [`LAYOUTS`] has the differences between versions;
+//! memory shows which row fits.
 
 use crate::window::word;
 

@@ -1,7 +1,8 @@
-//! Blocks with a mapping of their own. No list has them: they are found by their headers, at the front of mappings.
+//! Blocks with their own mappings. They are in no list: they are found by their headers, at the front of mappings.
 //!
-//! The header's first word is its distance from the start of the mapping (not 0 for aligned blocks), its second the bytes
-//! from the header to the end of the mapping (less 16 since 2.43) with a flag. A mapping may lie directly behind another.
+//! The header's first word is its distance from the start of the mapping (not 0 for aligned blocks); its second word is
+//! the number of bytes from the header to the end of the mapping (less 16 since 2.43) with a flag. A mapping may
+//! directly follow another.
 
 use crate::window::{held, page_size, word};
 use crate::{Amount, Memory};

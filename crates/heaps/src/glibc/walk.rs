@@ -1,9 +1,9 @@
 //! Walks the chunks of an area of memory from one header to the next.
 //!
-//! A chunk has its size in its second word, with flags in the lowest bits; whether it is free stands in the header of the
-//! *next* one. So a walk reads every header. To use several processors, an area is cut into stretches, and the start of
-//! each is guessed: from a place where many headers in a row fit together. A stretch whose guess the walk from below does
-//! not meet is walked again.
+//! A chunk has its size in its second word, with flags in the lowest bits. The header of the *next* chunk says whether
+//! it is free, so a walk reads every header. To use several processors, an area is cut into stretches, and the start of
+//! each is guessed: a place from which many headers in a row fit together. If the walk of the stretch before does not
+//! arrive at the guessed start, the stretch is walked again.
 
 use crate::window::{PIECE, Window, page_size, peek, resident};
 use crate::{Amount, Memory, Split};
@@ -275,7 +275,7 @@ impl<'a> Walk<'a> {
                     // What a walk from a guess found behind it is no chunk now.
                     at = self.area.chunks_end();
                 } else if tries < 3 {
-                    // Torn, as a chunk was cut or joined between two reads.
+                    // Torn, because a chunk was cut or joined between two reads.
                     tries += 1;
                     self.window.refill(at);
                 } else {

@@ -1,7 +1,7 @@
-//! `neap huge status`: what the system has of huge pages, what each part means, and what would change it.
+//! `neap huge status`: which huge pages the system has, what each value means, and how to change it.
 //!
-//! All of it is read from files below a root folder, so tests read copies. What cannot be read is said in one line, and
-//! the rest is shown.
+//! Everything is read from files below a root folder, so tests read copies. For each value that cannot be read there is
+//! one line.
 
 mod limits;
 mod mounts;

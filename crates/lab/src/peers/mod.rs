@@ -1,9 +1,9 @@
 //! The other allocators as preload libraries.
 //!
-//! The sources come from crates that carry them (`lab/peers/Cargo.toml`, pinned by its Cargo.lock; both are inside of
-//! the command). They are compiled here as their authors build them for preloading: release flags, their own malloc
-//! override, no layer of ours between a call and the allocator. Where a source cannot be compiled, Debian's package
-//! stands in, and `peers.json` says so. With `--upstream` the sources are the newest releases of the repositories of
+//! The sources come from crates that contain them (`lab/peers/Cargo.toml`, pinned by its Cargo.lock; both are embedded
+//! in the command). They are compiled here as their authors build them for preloading: release flags, their own malloc
+//! override, no code of neap between a call and the allocator. If a source cannot be compiled, Debian's package is used
+//! instead, and `peers.json` says so. With `--upstream` the sources are the newest releases of the repositories of
 //! their authors.
 
 use std::collections::BTreeMap;

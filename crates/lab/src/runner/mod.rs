@@ -1,5 +1,5 @@
-//! Runs one case under one allocator. Whatever the allocator does ends in the outcome; errors are those of the lab, or
-//! an interruption.
+//! Runs one case under one allocator. Everything that the allocator does is in the outcome; errors are those of the
+//! lab, or an interruption.
 
 mod cgroup;
 mod counts;

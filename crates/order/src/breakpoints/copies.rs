@@ -1,7 +1,7 @@
-//! Copies that a program makes of its own code, breakpoints included: compilers at run time do so, to have all code close
-//! together. Where a thread stops at a breakpoint in memory that is not the binary's, the bytes around it say which
-//! function it is a copy of; all breakpoints of that copy are taken away at once. What is executed in a copy does not count as
-//! entered: it touches no OS page of the binary.
+//! Copies that a program makes of its own code, breakpoints included: JIT compilers do so, to have all code close
+//! together. If a thread stops at a breakpoint outside the binary's memory, the bytes around it say of which function
+//! it is a copy; then all breakpoints of that copy are removed at once. Code that is executed in a copy does not count
+//! as entered, because it touches no OS page of the binary.
 
 use std::fs;
 use std::ops::Range;

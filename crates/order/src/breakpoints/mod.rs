@@ -1,11 +1,13 @@
 //! Runs a program with a breakpoint on every function of a binary, each of which is hit once.
 //!
-//! The binary is the program itself, another one that it executes, or a library that it loads. Its memory is written when
-//! it is mapped: at an exec, or where the dynamic linker calls `_dl_debug_state`. At a hit the byte is put back, and the
-//! thread goes back by one; one that stands behind a breakpoint that another thread has removed, goes back anyway.
+//! The binary is the program itself, another one that it executes, or a library that it loads. Its memory is written
+//! when it is mapped: at an exec, or where the dynamic linker calls `_dl_debug_state`. At a hit neap restores the byte,
+//! and sets the thread back by one; this also applies to a thread that has just passed a breakpoint which another
+//! thread has removed.
 //!
-//! A process that begins as a copy has all its bytes put back before it goes on. One that shares memory (vfork) stays
-//! traced until it executes a program. neap detaches from what it does not trace: that runs as without neap.
+//! In a process that begins as a copy, all bytes are restored before it goes on. A process that shares memory (vfork)
+//! stays traced until it executes a program. neap detaches from processes that it does not trace: they run as without
+//! neap.
 
 mod copies;
 mod space;

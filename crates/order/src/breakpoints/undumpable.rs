@@ -1,6 +1,7 @@
 //! Processes that have made themselves undumpable (`PR_SET_DUMPABLE`, as agents with keys do): the kernel refuses their
-//! memory to all but root, ptrace or not. A child of one is a copy with breakpoints, which have to go away. So neap has it
-//! make itself dumpable, opens its memory, and has it become undumpable again, before it does anything else.
+//! memory to all but root, ptrace or not. A child of such a process is a copy with breakpoints, which have to be
+//! removed. So before the child does anything else, neap makes it dumpable, opens its memory, and makes it undumpable
+//! again.
 
 use std::io;
 

@@ -2,8 +2,8 @@
 //!
 //! A userfaultfd turns it off for the ranges that are registered with it ([`uffd`]). It belongs to an address space, so
 //! the program itself has to make it: neap stops each program at its exec and each process at its beginning
-//! ([`neap_launch::ptrace`]), has it make one by a system call instruction of the vdso, and takes the descriptor over. Then neap
-//! registers what is mapped, and what is mapped later, for which a filter stops the program at each `mmap` of a file
+//! ([`neap_launch::ptrace`]), makes it create one by a system call instruction of the vdso, and copies the descriptor.
+//! Then neap registers what is mapped. For later mappings a filter stops the program at each `mmap` of a file
 //! ([`filter`]), and nowhere else.
 
 mod filter;

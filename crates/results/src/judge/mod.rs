@@ -1,7 +1,7 @@
-//! Pieces of verdicts: each looks at a run's rows and says one thing, as a sentence with its figures.
+//! Pieces of verdicts: each reads a run's rows and says one thing, as a sentence with its figures.
 //!
-//! A piece gives a [`Judged`]: the sentence, and whether what was asked is so; `None` where the data does not say, and
-//! then the sentence says why. [`Judged::finding`] and its siblings make a verdict of it.
+//! A piece gives a [`Judged`]: the sentence, and whether the condition holds; `None` if the data does not say, and then
+//! the sentence says why. [`Judged::finding`] and its siblings make a verdict of it.
 
 mod lead;
 mod rank;

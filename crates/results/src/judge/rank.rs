@@ -14,7 +14,7 @@ pub fn rivals<'a>(view: &'a View, figure: Figure, better: Better) -> Vec<(&'a st
     ranked
 }
 
-/// A cost below zero (memory that grew by less than nothing, as the process gave back what it had before) is none.
+/// A cost below zero (memory that grew by less than nothing, because the process gave back what it had before) is none.
 fn cost(value: f64, better: Better) -> f64 {
     if better == Better::Less { value.max(0.0) } else { value }
 }

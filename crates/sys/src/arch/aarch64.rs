@@ -1,7 +1,7 @@
-//! All that depends on the processor, for 64-bit Arm (aarch64). The file for x86-64 says more about each part.
+//! Everything that depends on the processor, for 64-bit Arm (aarch64). The file for x86-64 says more about each part.
 //!
-//! Thread storage is initial-exec, as there: two instructions and the thread pointer. A descriptor (TLSDESC) would call a
-//! function for each malloc (`docs/platforms.md`).
+//! Thread storage is initial-exec, as on x86-64: two instructions and the thread pointer. A descriptor (TLSDESC) would
+//! call a function for each malloc (`docs/platforms.md`).
 
 use super::{Access, Fault};
 use core::arch::{asm, global_asm, naked_asm};

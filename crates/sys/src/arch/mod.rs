@@ -1,4 +1,4 @@
-//! What depends on the processor: a file for each, with the same names. What they share is here.
+//! What depends on the processor: one file for each processor, with the same names. This file has what they share.
 
 use core::arch::global_asm;
 use neap_core::heap::ThreadSlot;

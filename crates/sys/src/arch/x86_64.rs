@@ -1,4 +1,4 @@
-//! All that depends on the processor, for x86-64. A port to another one is one more file like this.
+//! Everything that depends on the processor, for x86-64. A port to another processor is one more file like this.
 
 use super::{Access, Fault};
 use core::arch::{asm, global_asm, naked_asm};

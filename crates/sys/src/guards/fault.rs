@@ -1,13 +1,13 @@
 //! The handler of SIGSEGV. It is installed when guards start, and only then.
 //!
-//! **A fault that is not the pool's** goes where it would have gone without neap. The action before ours is kept; ours has
-//! its mask and its flags, so the kernel has blocked the same signals and chosen the same stack. Its handler is entered by
-//! a jump, with the kernel's arguments and stack pointer ([`entry`]): it returns to the kernel, may leave by
-//! siglongjmp or an exception, and finds no frame of neap's. The default action is put back, and the instruction
-//! repeated, so that the kernel does what it would have done.
+//! **A fault outside of the pool** goes where it would have gone without neap. neap keeps the previous action, and its
+//! own has the same mask and flags, so the kernel has blocked the same signals and chosen the same stack. neap enters
+//! the previous handler by a jump, with the kernel's arguments and stack pointer ([`entry`]). So that handler returns
+//! to the kernel, may leave by siglongjmp or an exception, and finds no frame of neap's. If there was no handler, neap
+//! restores the default action and repeats the instruction, so that the kernel does what it would have done.
 //!
-//! **A program that sets its own action later** replaces ours, as it would any other. Then a fault in the pool is that
-//! program's, without a report. One that calls the handler before it, as sanitizers and runtimes do, calls ours.
+//! **A program that sets its own action later** replaces neap's. Then a fault in the pool is that program's, without a
+//! report. A handler that calls the previous one, as those of sanitizers and runtimes do, calls neap's.
 
 use crate::arch::{self, Fault};
 use crate::guards::pool::{self, Mode, Page, Pool};

@@ -1,5 +1,5 @@
-//! Guarded blocks: some samples lie alone on an OS page, at one of its ends, with an inaccessible OS page on each side.
-//! When such a block is freed its own page becomes inaccessible too, for a long while. So an overrun, and a use after
+//! Guarded blocks: some samples are alone on an OS page, at one of its ends, with an inaccessible OS page on each side.
+//! When such a block is freed, its own page becomes inaccessible too, for a long time. So an overrun, and a use after
 //! free, is a fault at the instruction that does it, and a second free finds the slot of the first.
 //!
 //! | word | meaning |
@@ -9,14 +9,15 @@
 //! | open, close | to make an OS page of the pool accessible; to take its memory and its access away (`pool`) |
 //! | fault | a SIGSEGV at an address of the pool (`fault`) |
 //!
-//! **Where.** The pool is a mapping outside of all arenas. The page map knows nothing there, so each call takes its slow
-//! path with such a block as with a foreign one, and asks [`owns`]. Nothing is asked while guards are off.
+//! **Where.** The pool is a mapping outside of all arenas. The page map has 0 there, so each call takes its slow path
+//! for such a block, as for a foreign one, and asks [`owns`]. Nothing is asked while guards are off.
 //!
-//! **Concurrency.** The state of a slot changes by compare-exchange, and who changes it to `OPENING` or `FREEING` owns
-//! the slot until the next change. No thread waits for another, so a signal handler may interrupt all of this, and a
-//! child of a fork has its parent's slots; a slot that another thread of the parent owned is lost there. Only where the
-//! program goes on after a fault in a slot that a thread owns, that thread is waited for. After a while the slot is
-//! taken from it; it finds out at its next change of the state.
+//! **Concurrency.** The state of a slot changes by compare-exchange. The thread that changes it to `OPENING` or
+//! `FREEING` owns the slot until the next change. No thread waits for another, so a signal handler may interrupt all of
+//! this. A child of a fork has its parent's slots, except slots that another thread of the parent owned: these are lost
+//! there. There is one exception: if the program goes on after a fault in a slot that another thread owns, the faulting
+//! thread waits for that thread. After a while it takes the slot away; the other thread notices at its next change of
+//! the state.
 //!
 //! **Memory.** Of `pool::SLOTS` slots at most `pool::OPEN_BYTES` are open at a time; without room the sample is an
 //! ordinary block. Nothing here fails the program: a page that cannot be opened is not used, and one that cannot be
@@ -27,8 +28,8 @@
 //! | `mod.rs` | allocation and free, options |
 //! | `slot.rs` | what is known of a block |
 //! | `pool.rs` | the OS pages |
-//! | `report.rs` | what is said of an error |
-//! | `fault.rs` | the handler of SIGSEGV, and whom it passes a fault on to |
+//! | `report.rs` | the report of an error |
+//! | `fault.rs` | the handler of SIGSEGV, and where it passes a fault on |
 
 mod fault;
 mod pool;

@@ -1,8 +1,8 @@
 //! The OS pages of guarded blocks: guard, slot, guard, slot, ..., guard.
 //!
-//! Where the kernel has MADV_GUARD_INSTALL (6.13) the pool is one accessible mapping, and what is closed has a marker in
-//! the page table. Else it is one without access, and mprotect opens and closes, which costs mappings. A page that gets
-//! no marker (the program locked its memory, or has a filter) is closed by mprotect as well.
+//! If the kernel has MADV_GUARD_INSTALL (6.13), the pool is one accessible mapping, and a closed page has a marker in
+//! the page table. Otherwise it is a mapping without access, and mprotect opens and closes pages, which costs mappings.
+//! A page that gets no marker (the program locked its memory, or has a filter) is closed by mprotect as well.
 
 use crate::guards::slot::{self, Slot, State};
 use crate::system::call::READ_WRITE;

@@ -1,5 +1,5 @@
-//! What is said of an error: one line, as of every misuse, then stacks: of the call or the access, of the block's
-//! allocation, of its free.
+//! The report of an error: one line, as for every misuse, then stacks: of the call or the access, of the block's
+//! allocation, and of its free.
 
 use crate::arch::Access;
 use crate::guards::pool::{Mode, Page, Pool};

@@ -1,5 +1,5 @@
-//! What is known of the block of a slot. Everything is atomic: a handler may read a slot that another thread changes, and
-//! then shows a part of what was and of what is.
+//! What is known about the block of a slot. Everything is atomic: a handler may read a slot that another thread
+//! changes, and then shows a mixture of old and new.
 //!
 //! ```text
 //! NEW --> OPENING --> LIVE --> FREEING --> FREED --> OPENING ...
@@ -7,9 +7,8 @@
 //!                                               +--> RETIRED
 //! ```
 //!
-//! The page is accessible in `LIVE` and `RETIRED`, and may be in `OPENING` and `FREEING`. `RETIRED` is for a program that
-//! goes on after a report. A slot keeps what is known of
-//! its block until the next one begins.
+//! The page is accessible in `LIVE` and `RETIRED`, and may be in `OPENING` and `FREEING`. `RETIRED` is for a program
+//! that goes on after a report. A slot keeps what is known about its block until it gets the next block.
 
 use crate::observe::stack;
 use crate::system::{call, filter};

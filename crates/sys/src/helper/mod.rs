@@ -1,4 +1,4 @@
-//! The helper thread: how Linux runs it, and what it may do. When it is started and ended is decided in the core
+//! The helper thread: how Linux runs it, and what it may do. The core decides when it starts and ends
 //! (`neap_core::helper`).
 
 pub mod pressure;

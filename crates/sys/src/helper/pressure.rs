@@ -5,14 +5,15 @@
 //!   written there allows;
 //! - a FIFO or a socket of the file system: what comes is read and discarded, and says the same.
 //!
-//! The helper alone watches it, in a table of files of its own. So the program sees no file, none that it closes is
-//! neap's, and children and executed programs get none. Where the helper has no such table (a filter that the program was
-//! started with), nothing is watched.
+//! Only the helper watches it, in its own table of files. So the program does not see the file and cannot close it, and
+//! children and executed programs do not inherit it. If the helper has no such table (under a filter that the program
+//! was started with), nothing is watched.
 //!
-//! Meanwhile the helper waits for files, and not for a futex. Other threads wake it by a signal, which is blocked in it
-//! and which it takes from a file (signalfd). No handler of the program's can run for that. The file also reports a signal
-//! that was sent to the process and that all threads block. That one is the program's, and stays: the helper takes the
-//! signal only where one waits for the helper itself (SigPnd of /proc/PID/status), as the kernel hands out that one first.
+//! While it watches, the helper waits for files instead of a futex. Other threads wake it by a signal, which is blocked
+//! in it and which it reads from a file (signalfd). No handler of the program can run for that. The file also reports a
+//! signal that was sent to the process and that all threads block. That signal is the program's, and stays: the helper
+//! takes the signal only if one is pending for the helper itself (SigPnd of /proc/PID/status), because the kernel
+//! delivers that one first.
 
 use crate::arch;
 use crate::observe::once::AtStart;

@@ -1,11 +1,11 @@
-//! Finds out whether the process has given up rights since its helper was started, as the helper keeps those of its
-//! start. The helper asks ten times a second.
+//! Finds out whether the process has given up rights since its helper was started, because the helper keeps the rights
+//! that it had at its start. The helper checks ten times a second.
 //!
-//! /proc/self/status says everything. It is read where the helper has a table of files of its own. In the program's
-//! table the file would take a number for some microseconds, and the program may rely on getting that number. Else
-//! (under a filter, before Linux 5.9), and without /proc or room for a file, two system calls ask about the process's
-//! first thread. capget(2) returns its capabilities. prlimit(2) is allowed as long as user and group are those of the
-//! caller, or the caller has CAP_SYS_RESOURCE, whose loss by the process capget shows. These two calls miss a change of
+//! /proc/self/status says everything. The helper reads it if it has its own table of files. In the program's table the
+//! file would take a number for some microseconds, and the program may rely on getting that number. Otherwise (under a
+//! filter, before Linux 5.9), and without /proc or room for a file, two system calls ask about the process's first
+//! thread. capget(2) returns its capabilities. prlimit(2) is allowed as long as user and group are those of the caller,
+//! or the caller has CAP_SYS_RESOURCE, whose loss by the process capget shows. These two calls miss a change of
 //! supplementary groups alone.
 
 use crate::system::{alive, call, lines};

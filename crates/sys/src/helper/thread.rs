@@ -1,12 +1,12 @@
 //! The helper thread, which gives free memory back while the program does something else, or nothing.
 //!
-//! The C library does not know this thread. So it can be started from within any call, also under the C library's own
-//! locks, where pthread_create would wait for ever. And it is no thread of the program: the process ends when the last
-//! of those does, and stdio stays as cheap as with one thread. All signals are blocked in it. It has a stack and thread
-//! storage of its own (`Place`). There the functions of the C library that it calls (copying of memory, and `abort` for
-//! a program whose heap is damaged) find an errno, a stack canary and a thread record, and `arch::enter` a slot that is
-//! in a call. It calls nothing that takes a lock of the C library, uses other thread storage, or may be replaced by a
-//! library that does.
+//! The C library does not know this thread. So neap can start it within any call, even under the C library's own locks,
+//! where pthread_create would wait for ever. And it does not count as a thread of the program: the process ends with
+//! the last of its own threads, and stdio stays as cheap as with one thread. All signals are blocked in the helper. It
+//! has its own stack and thread storage (`Place`). There the functions of the C library that it calls (copying of
+//! memory, and `abort` for a program whose heap is damaged) find an errno, a stack canary and a thread record, and
+//! `arch::enter` finds a slot that is in a call. It calls no function that takes a lock of the C library, uses other
+//! thread storage, or may be replaced by a library that does.
 //!
 //! The kernel does count it as a thread; `program.rs` handles what follows from that. When the process changes its
 //! user, its groups or its capabilities, the helper gives back what waits and ends within a tenth of a second. The next

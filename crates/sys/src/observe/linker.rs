@@ -1,5 +1,5 @@
-//! What the dynamic linker and the linker have left in memory: program headers, tables for unwinding, build ids, and the
-//! symbols of the C library. Found without the C library's functions, which take locks.
+//! Reads what the linker and the dynamic linker left in memory: program headers, tables for unwinding, build ids, and
+//! the symbols of the C library. Found without the C library's functions, which take locks.
 
 use crate::system::call;
 use crate::system::filter::Asking;

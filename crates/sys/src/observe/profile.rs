@@ -6,8 +6,8 @@
 //! start, so no store to it brings SIGBUS. Writers take places by one compare-exchange, so there is no lock and nothing
 //! is allocated; a handler may interrupt this anywhere and record its own samples.
 //!
-//! **Requests.** Another process may ask for samples at any time (`neap_samples::control`). A request has a lease:
-//! sampling ends by itself if the asker goes away.
+//! **Requests.** Another process may request samples at any time (`neap_samples::control`). A request has a lease:
+//! sampling ends by itself if the requester goes away.
 //!
 //! **Fork.** The mapping is not copied (MADV_DONTFORK), and [`Kept`] lies in memory that the kernel wipes: the child
 //! makes a file of its own at its first sample, and has none of its parent's. A sample of the parent's that the child

@@ -2,8 +2,8 @@
 //!
 //! A hook runs in the thread that allocates or frees, under no lock of neap's and not in the middle of a call. So it
 //! may allocate and free. Blocks that it allocates are not sampled, and it is not called for samples that it frees. The
-//! same holds for signal handlers that interrupted a call: their blocks are not sampled, and a sample that they free
-//! ends without a call of the hook.
+//! same holds for signal handlers that interrupted a call: their blocks are not sampled, and the hook is not called for
+//! samples that they free.
 
 use crate::slot;
 use crate::system::errno;

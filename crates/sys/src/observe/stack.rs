@@ -1,9 +1,10 @@
 //! Finds the callers of malloc: the frames of the calling thread's stack, from outside of this library on.
 //!
-//! Callers are found by the tables of `.eh_frame`. Those of this library are looked up at the first use; those of others
-//! come from the C library's `_dl_find_object`, which takes no lock, nor does what is done at the first use. Where there are no tables, callers are found by
-//! frame pointers. Those of code that a signal has interrupted are found from its registers. Only memory that is known to be readable is read: the first thread's stack up to its arguments, and
-//! elsewhere OS pages that a system call has just read.
+//! Callers are found by the tables of `.eh_frame`. Those of this library are looked up at the first use; those of other
+//! objects come from the C library's `_dl_find_object`. Neither takes a lock. In code without tables, callers are found
+//! by frame pointers; callers of code that a signal has interrupted, by its registers. Only memory that is known to be
+//! readable is read: the first thread's stack up to its arguments, and elsewhere OS pages that a system call has just
+//! read.
 
 use crate::arch;
 use crate::observe::linker::{self, may_read};

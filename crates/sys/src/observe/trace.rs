@@ -1,9 +1,9 @@
-//! Stacks as lines on standard error, behind a line that reports a misuse. Signal-safe: nothing here allocates or takes a
-//! lock, and each line is one write.
+//! Stacks as lines on standard error, after a line that reports a misuse. Signal-safe: nothing here allocates or takes
+//! a lock, and each line is one write.
 //!
-//! A frame is shown as its address, the path of its object, and the address there that the object states: what
-//! `addr2line -e PATH 0xADDRESS` takes. Of a caller it is the last byte of its call, so that the line of the call is found
-//! and not the next one. Names of functions are left out: to find them the C library takes locks.
+//! A frame is shown as its address, the path of its object, and its link-time address in the object, for `addr2line -e
+//! PATH 0xADDRESS`. For a caller this is the last byte of its call, so that addr2line finds the line of the call and
+//! not the next one. Names of functions are left out, because the C library takes locks to find them.
 
 use crate::observe::stack;
 use crate::system::call;

@@ -1,7 +1,7 @@
-//! Profiles that this process writes of itself, for pprof, from the file of samples (`neap_samples::pprof`).
+//! Profiles that this process writes about itself, for pprof, from the file of samples (`neap_samples::pprof`).
 //!
-//! Nothing is allocated from the heap, and no lock is taken, so a signal handler may write one, wherever it interrupted
-//! its thread. Memory for the work is a mapping of its own, which ends with it.
+//! Nothing is allocated from the heap, and no lock is taken, so a signal handler may write a profile wherever it
+//! interrupted its thread. The work uses a separate mapping, which is removed at the end.
 
 use crate::arch;
 use crate::observe::files::{self, Directory};

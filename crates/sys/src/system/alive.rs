@@ -1,11 +1,12 @@
-//! Finds out whether a thread of this process still lives.
+//! Finds out whether a thread of this process is still alive.
 //!
-//! The C library registers a list of robust locks for each thread, which lies in the thread's own record. The kernel
-//! forgets the list when the thread ends, just before it wakes the threads that wait for the end and may then unmap its
-//! storage. The thread's number is in use for longer, and a later thread may get it; that thread's list lies elsewhere.
+//! The C library registers a list of robust locks for each thread, which is part of the thread's own record. When the
+//! thread ends, the kernel forgets the list, just before it wakes the threads that wait for the end and may then unmap
+//! its storage. The thread's number is in use for longer, and a later thread may get it; but that thread's list is
+//! elsewhere.
 //!
-//! musl has a list only where a program uses robust locks. There the number has to do: the thread is known to have ended
-//! some microseconds after its storage may be unmapped.
+//! musl has a list only if a program uses robust locks. Otherwise neap uses the number: it then learns of the end some
+//! microseconds after the thread's storage may be unmapped.
 
 use crate::arch;
 use crate::system::call::{self, Plain, plain};

@@ -1,4 +1,4 @@
-//! Clocks. errno stays as it is, also where a filter refuses the call.
+//! Clocks. They do not change errno, even if a filter refuses the call.
 
 use crate::arch;
 use crate::system::vdso;

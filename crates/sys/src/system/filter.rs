@@ -1,13 +1,13 @@
 //! Decides whether an unusual system call may be made: a seccomp filter may end the process for a call that it does not
 //! list.
 //!
-//! Unusual calls are all but mmap, munmap, mremap, mprotect, futex, and madvise without advice about huge pages. neap
-//! makes them only after a look here.
+//! Unusual calls are all except mmap, munmap, mremap, mprotect, futex, and madvise without advice about huge pages.
+//! neap makes them only after a check here.
 //! - A filter that the program was started with allows or refuses the calls that most programs make ([`hostile`]).
 //!   Calls that few programs make are left out under it ([`filter`]).
-//! - A filter that the program gives itself may do anything, so neap needs notice before (`forbid`). The preload
-//!   library has the functions by which programs ask for filters, and says so by [`watch`]. The filter then waits for
-//!   threads that have looked already ([`Asking`]).
+//! - A filter that the program sets may do anything, so neap must know before it takes effect (`forbid`). The preload
+//!   library has the functions by which programs set filters, and says so by [`watch`]. The filter then waits for
+//!   threads that have already checked ([`Asking`]).
 
 use crate::system::call::{self, process};
 use crate::system::{lines, wait};

@@ -1,17 +1,17 @@
 //! Transparent huge pages: whether the system gives them on request, and how a range gets one.
 //!
-//! For huge areas neap asks for a huge page where it wants one, and forbids them elsewhere, so it does so only where the
-//! system leaves that to programs: "madvise", or a process that has none but where it asks (`restrict`). Under
-//! "always" the kernel gives them without being asked; under "never", and where the process has none
-//! (PR_SET_THP_DISABLE), there are none.
+//! For huge areas neap asks for huge pages in some places and forbids them elsewhere. So it does this only if the
+//! system leaves the choice to programs: under "madvise", or in a process that gets huge pages only where it asks
+//! (`restrict`). Under "always" the kernel gives them without being asked. Under "never", and in a process with
+//! PR_SET_THP_DISABLE, there are none.
 //!
-//! A huge page has as many small ones as a page table has entries: 2 MiB where those have 4 KiB, but 32 MiB where they have
-//! 16 KiB, and 512 MiB where they have 64. There neap has none in its arenas: under "always" a program that writes one
-//! byte would get 32 MiB, and again after each that it has freed.
+//! A huge page has as many OS pages as a page table has entries: 2 MiB with OS pages of 4 KiB, but 32 MiB with 16 KiB,
+//! and 512 MiB with 64 KiB. With the latter two neap has no huge pages in its arenas: under "always" a program that
+//! writes one byte would get 32 MiB, and again after each free.
 //!
-//! A huge page takes 60 to 100 us where memory is at hand. It takes longer than small pages where the kernel has to
-//! compact memory first, or where the machine is a guest whose host took unused memory back: 5 ms then. What is slow
-//! once is mostly quick the next time. So slow ones have a budget.
+//! A huge page takes 60 to 100 us if the kernel has free memory for it. It takes longer than small pages if the kernel
+//! has to compact memory first, or if the machine is a guest whose host took unused memory back: then 5 ms. The next
+//! time the same memory is mostly fast. So slow huge pages have a budget.
 
 use crate::arch;
 use crate::system::call::page_size;

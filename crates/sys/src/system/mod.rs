@@ -1,4 +1,4 @@
-//! Plain functions over system calls, and what was found out about the system. Nothing here depends on the allocator.
+//! Plain functions over system calls, and what neap knows about the system. Nothing here depends on the allocator.
 //!
 //!
 //! | question | module |

@@ -1,15 +1,15 @@
-//! How is memory of an arena moved or replaced (mremap, mmap), so that no call is done in part?
+//! Moves and replaces memory of an arena (mremap, mmap) so that no change is made only in part.
 //!
 //! Two properties of the plain calls lose memory, so they are not used here:
 //! - MREMAP_FIXED, since Linux 6.17, moves a range of several mappings one mapping at a time, and may fail in the
 //!   middle. Without that flag every kernel refuses such a range as a whole (EFAULT). Where the kernel fails to move
 //!   one mapping, it moves back what it moved.
 //! - MREMAP_FIXED and MAP_FIXED unmap what lies at the target before they look at limits. After a failure the target
-//!   may be the old one, a hole, or what another thread mapped there meanwhile; no call can find out which. So the
-//!   target is unmapped by a call of its own, and its address is a hint (mremap) or must be free (mmap).
+//!   may be the old mapping, a hole, or what another thread mapped there meanwhile; no call can find out which. So a
+//!   separate call unmaps the target, and its address is a hint (mremap) or must be free (mmap).
 //!
-//! A block may lie in several mappings: it was moved and has grown since, or the program locked a part of it. Each of
-//! them is moved by one call. If a later one is refused, what was moved is copied back, which cannot fail.
+//! A block may have several mappings: it was moved and has grown since, or the program locked a part of it. One call
+//! moves each of them. If a later one is refused, what was moved is copied back, which cannot fail.
 
 use crate::arch;
 use crate::system::call::READ_WRITE;

@@ -20,7 +20,7 @@
 //! | the vDSO's clock | always; not under valgrind | at the first look | a system call |
 //! | /proc, cgroups, seccomp | | at each look | "not known", see `lines`, `cgroup`, `filter` |
 //!
-//! What is found out once stays. A filter may come later, so [`Feature::is_usable`] looks at that too.
+//! A result is kept once it is known. A filter may come later, so [`Feature::is_usable`] checks that too.
 
 use crate::system::filter::{self, Filter};
 use core::sync::atomic::{AtomicU8, Ordering};

@@ -1,13 +1,13 @@
-//! Gives memory back to the system (MADV_DONTNEED), and populates it before it is touched (MADV_POPULATE_WRITE, else
-//! not).
+//! Gives memory back to the system (MADV_DONTNEED), and populates it before it is touched (only with
+//! MADV_POPULATE_WRITE).
 //!
-//! Where a part of a huge page goes back, the kernel keeps its memory until all of it goes back or until memory is short,
-//! although it no longer counts as resident. So such a huge page is split first ([`huge::split`]).
+//! When a part of a huge page goes back, the kernel keeps its memory until all of the huge page goes back or until
+//! memory is short, although it no longer counts as resident. So such a huge page is split first ([`huge::split`]).
 //!
 //! The core relies on memory that went back to read as zero. Some systems report success and do nothing: qemu before
-//! version 9, when it runs a program of another processor. So the first range that goes back is looked at. Where the
-//! program has a filter of its own, each range is looked at, as such a filter may start to do the same at any time, to
-//! one thread.
+//! version 9, when it runs a program of another processor. So neap checks the first range that goes back. If the
+//! program has set a filter, neap checks each range, because such a filter may do the same at any time, and to one
+//! thread only.
 
 use crate::system::call::{self, page_size};
 use crate::system::filter::{self, Asking};

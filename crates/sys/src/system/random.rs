@@ -6,8 +6,8 @@
 //! bytes of AT_RANDOM. The C library makes its stack canary and pointer guard of those bytes, so they must stay secret.
 //! They do: the hash cannot be inverted without its key.
 //!
-//! Each process makes its own key, also the child of a fork. A child that was made without the C library's fork goes on
-//! with its parent's numbers; they only spread blocks and samples.
+//! Each process makes its own key, even the child of a fork. A child that was made without the C library's fork goes on
+//! with its parent's numbers, which only spread blocks and samples.
 
 use crate::arch;
 use crate::system::filter::{self, Asking};

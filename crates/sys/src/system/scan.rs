@@ -1,5 +1,5 @@
-//! PAGEMAP_SCAN (Linux 6.7): what the OS pages of a range hold, asked of a pagemap file. How it is probed, and what is
-//! done without it, is left to the callers.
+//! PAGEMAP_SCAN (Linux 6.7): what the OS pages of a range hold, asked of a pagemap file. The callers probe it, and
+//! decide what to do without it.
 
 use crate::arch;
 use core::ops::Range;

@@ -1,13 +1,13 @@
 //! Asks the kernel which OS pages hold memory, through /proc/self/pagemap.
 //!
-//! The file is opened at the first question and kept open, as opening takes five times as long as asking. It belongs to
-//! the address space that it was opened in. So its number ([`Kept`]) lies in memory that the child of a fork does not
-//! get (`space.rs`). The child closes the file that it inherited ([`forked`]). A child that was made without the C
-//! library's fork replaces the file when it asks. If a thread opens the file just while another one forks, the child
-//! has a file that is never closed.
+//! The file is opened at the first question and kept open, because opening takes five times as long as asking. It
+//! belongs to the address space in which it was opened. So its number ([`Kept`]) is in memory that the child of a fork
+//! does not get (`space.rs`). The child closes the file that it inherited ([`forked`]). A child that was made without
+//! the C library's fork replaces the file when it asks. If a thread opens the file just while another one forks, the
+//! child has a file that is never closed.
 //!
-//! The file is close-on-exec, and has no low number, as a program may rely on getting those. Where the limit of open
-//! files is too low for that, it is opened for each question. A program may close the file all the same, and open
+//! The file is close-on-exec. It has no low number, because a program may rely on getting those; if the limit of open
+//! files is too low for that, the file is opened for each question. A program may close the file all the same, and open
 //! another process's under its number. This is noticed: the file's position, which questions do not use, is a random
 //! number ([`is_same`]).
 //!

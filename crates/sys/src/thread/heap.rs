@@ -5,19 +5,19 @@
 //! The destructor of a pthread key runs at the end of a thread, and gives the heap up at once. Later destructors borrow
 //! a heap. The key has index 31, the last one that needs no memory of the C library's. Destructors run in the order of
 //! the indices, so this one runs behind those of most other keys. A value that one of those sets is handled in the same
-//! round, also in the last round. With musl the destructor has itself called once more, in the second round, as other
-//! keys may have greater indices.
+//! round, also in the last round. With musl the destructor is called once more, in the second round, because other keys
+//! may have greater indices.
 //!
 //! # Early calls
 //!
-//! Behind the last round a thread can still call neap: the C library frees what the thread had (or another one, whose
+//! After the last round a thread can still call neap: the C library frees what the thread had (or another thread, whose
 //! stack it takes out of its cache), and hooks of tools run with those frees. No destructor would run for a heap that
 //! the thread got there. The heap would stay for ever, and handshakes would write to its slot after the thread's
-//! storage is unmapped. The C library does not say whether a thread is that far. But code there makes few calls. So the
-//! first calls of each thread, `EARLY_MALLOCS` allocations or `EARLY_FREES` frees, borrow a heap for the call; after
-//! these the thread gets a heap of its own. (A tool that allocates more often than that behind the last destructor, in
-//! a thread that did not allocate before, costs a heap for each such thread; for its slot see `Allocator::park`.) Where
-//! calls are watched, allocations get a heap at once, as samples need one.
+//! storage is unmapped. The C library does not say whether a thread is past the last round. But code there makes few
+//! calls. So the first calls of each thread, `EARLY_MALLOCS` allocations or `EARLY_FREES` frees, borrow a heap for the
+//! call; after these the thread gets its own heap. (If a tool allocates more often than that after the last destructor,
+//! in a thread that did not allocate before, each such thread costs a heap; for its slot see `Allocator::park`.) If
+//! calls are watched, allocations get a heap at once, because samples need one.
 
 use crate::allocator::NEAP;
 use crate::arch::{self, Entered};

@@ -1,9 +1,9 @@
 //! Two traces compared: by kind, function, mapping, and page of a file.
 //!
 //! Addresses differ from run to run, so nothing is matched by them. A function is matched by its name and its object's
-//! file name; without a symbol, by the address that the object states. A mapping is matched by its file's name, or by its
-//! own (`[heap]`, `[anon]`); a page by that and the position in the file. So the same program may lie elsewhere, and
-//! another build of it is matched where it has the same functions.
+//! file name; without a symbol, by the address that the object states. A mapping is matched by its file's name, or by
+//! its own (`[heap]`, `[anon]`); a page by that and the position in the file. So the same program may be in another
+//! folder, and another build of it is matched where it has the same functions.
 
 mod read;
 mod text;
@@ -114,7 +114,7 @@ fn changes(before: &Counts, after: &Counts) -> Vec<Change> {
     list
 }
 
-/// Where an instruction lies, as far as a trace tells: what functions are matched by.
+/// Where an instruction lies, as far as a trace shows: what functions are matched by.
 struct Instruction<'a> {
     symbol: Option<&'a str>,
     object: Option<&'a str>,

@@ -1,4 +1,4 @@
-//! What an event is asked for: `struct perf_event_attr`.
+//! What is requested of an event: `struct perf_event_attr`.
 
 /// The size of `struct perf_event_attr` that is written here: `PERF_ATTR_SIZE_VER7` (Linux 5.13). An older kernel takes
 /// it too, as long as what it does not know is zero.
@@ -87,7 +87,7 @@ mod flag {
     pub const USE_CLOCKID: u64 = 1 << 25;
 }
 
-/// One event: what it counts, and what it tells each time.
+/// One event: what it counts, and what it reports each time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What it counts.
@@ -104,7 +104,7 @@ pub struct Event {
     pub bookkeeping: bool,
     /// Whether its times are those of CLOCK_MONOTONIC, instead of the kernel's clock for perf events.
     pub monotonic: bool,
-    /// Whether reading it tells how many of its samples were lost (`PERF_FORMAT_LOST`, 6.0).
+    /// Whether reading it says how many of its samples were lost (`PERF_FORMAT_LOST`, 6.0).
     pub tells_lost: bool,
     /// Bytes in the ring at which a reader is woken.
     pub watermark: u32,

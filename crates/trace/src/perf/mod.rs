@@ -1,4 +1,4 @@
-//! The kernel's perf events, as bytes: what is asked for ([`attr`]), what comes back ([`record`]), and in which order
+//! The kernel's perf events, as bytes: what is requested ([`attr`]), what comes back ([`record`]), and in which order
 //! it happened ([`order`]).
 //!
 //! Layouts are those of `include/uapi/linux/perf_event.h`, whose text is quoted above each decoder. Everything is in

@@ -43,7 +43,7 @@ pub struct Record {
     pub event: Happened,
 }
 
-/// What a record tells.
+/// The contents of a record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Happened {
     /// A fault began or ended, or the clock fired.
@@ -104,7 +104,7 @@ pub struct Sample {
     pub page_size: Option<u64>,
     /// The physical address, 0 where there is none or it is the page of zeros; none where it was not asked for.
     pub physical: Option<u64>,
-    /// What finds the callers, where it was asked for.
+    /// What finds the callers, where it was requested.
     pub callers: Option<Box<Callers>>,
 }
 
@@ -113,7 +113,7 @@ pub struct Sample {
 pub struct Callers {
     /// Their addresses, innermost first, with the marks of the kernel's taken out.
     pub chain: Vec<u64>,
-    /// Registers of user mode, in the order of the bits that were asked for; empty where there are none.
+    /// Registers of user mode, in the order of the bits that were requested; empty where there are none.
     pub registers: Vec<u64>,
     /// A copy of the stack, from the stack pointer on.
     pub stack: Vec<u8>,

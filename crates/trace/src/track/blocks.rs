@@ -132,7 +132,7 @@ impl Tracker {
         None
     }
 
-    /// Whether one of the processes runs on neap, whose blocks have to be asked for soon.
+    /// Whether one of the processes runs on neap, whose blocks have to be requested soon.
     pub fn wants_blocks(&self) -> bool {
         self.processes.values().any(|process| process.neap)
     }

@@ -21,12 +21,12 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// What its beginning tells.
+    /// What the record of its beginning says.
     pub fn begun(sample: &Sample) -> Self {
         Self { before: sample.page_size, ..Self::default() }
     }
 
-    /// What its end tells.
+    /// What the record of its end says.
     pub fn completed(&mut self, sample: &Sample) {
         self.after = sample.page_size.filter(|&size| size != 0);
         self.physical = sample.physical;
@@ -67,7 +67,7 @@ impl Evidence {
         let private = mapping.is_none_or(|mapping| !mapping.shared);
         let file = mapping.is_some_and(of_file);
         if self.before.is_some_and(|size| size != 0) {
-            // A page was there already, and the access was not allowed: a write, as nothing else is.
+            // A page was there already, and the access was not allowed: a write, because nothing else is.
             return if private { (Kind::CopyOnWrite, false) } else { (Kind::FileMinor, false) };
         }
         if self.after.is_some_and(|size| size >= HUGE) {

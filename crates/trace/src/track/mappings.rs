@@ -1,4 +1,4 @@
-//! Mappings as records and `/proc/PID/maps` tell of them.
+//! Mappings, from records and `/proc/PID/maps`.
 
 use super::maps::{MapsLine, parse_maps};
 use super::rows::{self, Meaning};

@@ -33,7 +33,7 @@ use self::space::Space;
 
 /// How many faults may wait for the end of an older one: a thread that waits for the disk holds back the others'.
 const MAX_WAITING: usize = 1 << 16;
-/// How long, in nanoseconds of the trace, before the mappings of a process are asked for again.
+/// How long, in nanoseconds of the trace, before the mappings of a process are requested again.
 const ASK_AGAIN: u64 = 10_000_000;
 /// Mappings that are kept, some 200 bytes each: faults in more of them have none.
 const MAX_MAPPINGS: usize = if cfg!(test) { 1 << 16 } else { 1 << 20 };
@@ -170,7 +170,7 @@ pub struct Tracker {
     /// For each process in the table: whether it was still there at the end, or outlived its parent.
     orphans: Vec<u32>,
     unwaited: u64,
-    /// Processes besides the first one that the kernel is asked for the counts of.
+    /// Processes besides the first whose counts are read from the kernel.
     counted: HashSet<u32>,
     faults_of: HashMap<u32, u64>,
 }
@@ -242,7 +242,7 @@ impl Tracker {
         self.begins = true;
     }
 
-    /// Tells how many events were lost so far, of which no record tells.
+    /// Says how many events were lost so far, without a record of them.
     pub fn note_lost(&mut self, count: u64) {
         self.noted = count;
     }

@@ -1,4 +1,4 @@
-//! Processes and threads as records tell of them.
+//! Processes and threads, from records.
 
 use super::rows::Rows;
 use super::space::Space;

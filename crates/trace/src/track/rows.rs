@@ -1,5 +1,5 @@
-//! Which rows of mappings can be used again: what is mapped, unmapped and mapped again at one place, in whatever sizes, is
-//! one row, so that a program that does so all day does not fill the memory.
+//! Which rows of mappings can be used again: memory that is mapped, unmapped and mapped again at one place, in any
+//! size, is one row, so that a program that does so all day does not fill the memory.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};

@@ -1,10 +1,10 @@
-//! Where the blocks of a heap were allocated, as the allocator of a process tells.
+//! Where the blocks of a heap were allocated, from the records of a process's allocator.
 //!
-//! A [`History`] holds what is known of one image of a process: the newest allocation at each address, as far as the trace
-//! has come. Allocations come in about the order of time, from a file that is read now and then, and wait in a queue until
-//! the trace is where they are; so a fault finds what was allocated before it. A fault that finds nothing stays *open*: an
-//! allocation that turns up late, or the first one there after the fault, is its site. The latter is that of memory which
-//! the allocator itself touched, before it handed the block out.
+//! A [`History`] has what is known about one image of a process: the newest allocation at each address, up to the
+//! present time of the trace. Allocations come roughly in the order of time, from a file that is read now and then, and
+//! wait in a queue until the trace reaches their time; so a fault finds what was allocated before it. A fault that
+//! finds nothing stays *open*: its site is an allocation that arrives late, or the first one there after the fault. The
+//! latter is right for memory that the allocator itself touched before it handed the block out.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -118,7 +118,7 @@ impl Sites {
         self.histories.get(id.0).is_none_or(|history| history.over)
     }
 
-    /// Allocations that were left out, as there were too many addresses.
+    /// Allocations that were left out, because there were too many addresses.
     pub fn lost(&self) -> u64 {
         self.lost
     }

@@ -1,4 +1,4 @@
-//! The cgroups that limit this process: where their files lie, and what they say. Functions that open files are not
+//! The cgroups that limit this process: where their files are, and what they contain. Functions that open files are not
 //! inlined, so that their stack frames do not add up.
 
 use super::files::{Buffers, Files, LINE, Path, parent, push_groups};

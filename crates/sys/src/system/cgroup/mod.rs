@@ -6,7 +6,7 @@
 //! - `groups`: which cgroups limit the process, and what they say.
 //!
 //! All of it runs inside the allocator: nothing here allocates, waits, touches errno or panics. The caller may have a
-//! stack of 16 KiB, so buffers are static. One thread looks at a time, and the others get its last answer.
+//! stack of 16 KiB, so buffers are static. One thread reads at a time, and the others get its last answer.
 
 mod files;
 mod groups;

@@ -18,7 +18,7 @@ use std::io::{self, Write};
 
 use crate::{Fault, Id, Kind, Mode, Subject};
 
-/// The largest number that JavaScript holds exactly with all below it; half of it, as a sign takes a bit.
+/// The largest number that JavaScript holds exactly with all below it; half of it, because a sign takes a bit.
 const MOST: u64 = (1 << 52) - 1;
 
 /// Packs faults.
