@@ -18,7 +18,7 @@
 //!
 //! The allocator has no part in this: a range is a mapping of its own, and no block of malloc's. So nothing here holds
 //! a lock of neap's or allocates, and the threads of a prefault are ordinary ones. `neap` has the Rust interface,
-//! `neap-preload` that of C. May depend on `neap-sys` (system calls that leave errno alone, and reading of the kernel's
+//! `neap-surface` that of C. May depend on `neap-sys` (system calls that leave errno alone, and reading of the kernel's
 //! files), `rustix` and the C library (threads).
 #![cfg_attr(not(test), no_std)]
 
