@@ -131,7 +131,19 @@ fn watch_sources(list: &Path) {
 }
 
 fn watch_manifests(root: &Path) {
-    for krate in ["core", "sys", "counters", "sites", "samples", "options", "control", "preload", "instrument"] {
+    for krate in [
+        "core",
+        "sys",
+        "counters",
+        "sites",
+        "samples",
+        "options",
+        "control",
+        "ranges",
+        "surface",
+        "preload",
+        "instrument",
+    ] {
         println!("cargo:rerun-if-changed={}", root.join("crates").join(krate).display());
     }
     for file in ["Cargo.toml", "Cargo.lock", ".cargo/config.toml", "rust-toolchain.toml"] {

@@ -1,6 +1,6 @@
 //! Link options of libneap.so.
 
-/// Functions of the C library in whose place those of `src/older.rs` are called.
+/// Functions of the C library in whose place those of `older.rs` in `neap-surface` are called.
 const OLDER: [&str; 9] = [
     "__clone",
     "dlclose",

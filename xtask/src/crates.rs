@@ -20,8 +20,19 @@ use crate::place::root;
 /// The end of the names of manifests in a package.
 const PACKED: &str = ".packed";
 /// What the library is built of.
-const LIBRARY: &[&str] =
-    &["core", "sys", "counters", "sites", "samples", "options", "control", "ranges", "preload", "instrument"];
+const LIBRARY: &[&str] = &[
+    "core",
+    "sys",
+    "counters",
+    "sites",
+    "samples",
+    "options",
+    "control",
+    "ranges",
+    "surface",
+    "preload",
+    "instrument",
+];
 
 /// Options of `cargo xtask crates`.
 #[derive(ClapArgs)]

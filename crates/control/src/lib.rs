@@ -1,5 +1,5 @@
 //! The figures that programs can read and the options that they can set while they run. One implementation serves the C
-//! surface (`neap-preload`) and the Rust crate (`neap`).
+//! surface (`neap-surface`) and the Rust crate (`neap`).
 //!
 //! | file | answers |
 //! |---|---|

@@ -34,12 +34,12 @@ impl fmt::Display for Error {
 impl core::error::Error for Error {}
 
 /// The directory of option `counters`, if it is set. Apart from the data that each start writes, because it is long.
-#[unsafe(link_section = ".neap.late")]
+#[unsafe(link_section = ".sbss.neap")]
 pub static COUNTERS: Directory = Directory::new();
 
 /// The text of option `stats`: `exit` or a path; empty: `off`. A copy, because a program may overwrite its environment.
-/// It has the length of messages: this section takes room in the file, and so does code for another length.
-#[unsafe(link_section = ".neap.late")]
+/// It has the length of messages: code for another length takes room in the file.
+#[unsafe(link_section = ".sbss.neap")]
 pub static STATS: AtStart<Text<{ Complaint::BYTES + 2 }>> = AtStart::new(Text::new());
 
 /// The option of this name.

@@ -103,6 +103,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Returns a block of at least `size` bytes, also where the fast path would serve it. Null if there is no memory.
+    #[inline]
     pub fn malloc(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
         if size > class::MAX_SMALL {
             return self.take_whole_pages(heap, size, CHUNK, false);
@@ -111,6 +112,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Returns a block of `class`, or null if there is no memory.
+    #[inline]
     fn take_class(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
         if heap.caches_class(class) {
             let p = heap.pop(class);
@@ -142,6 +144,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Calls `make_room` where the heap has no slab of `class` with free blocks.
+    #[inline]
     fn make_room_for_slab(&self, heap: Mine<'_>, class: usize) {
         if self.policy.has_own_limit() && heap.first_slab(class).is_none() {
             self.make_room(1);

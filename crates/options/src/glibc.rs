@@ -16,70 +16,23 @@ const ANY: u64 = u64::MAX;
 
 /// The controls of glibc 2.42 and before that set no option.
 const OTHERS: &[Control] = &[
+    Control::new(Some(("M_TOP_PAD", -2)), Some("MALLOC_TOP_PAD_"), "top_pad", ANY),
     Control {
-        default: "128 KiB",
-        glibc: "How many bytes more than needed the heap grows by, and how many stay when it shrinks.",
-        neap: "Nothing: neap grows in steps of 1.5 MiB, from the third on of 16 MiB and more, so a pad gains nothing; `purge_delay` and `purge_bytes` decide what stays when memory is freed.",
-        ..Control::new(Some(("M_TOP_PAD", -2)), Some("MALLOC_TOP_PAD_"), "top_pad", ANY)
-    },
-    Control {
-        default: "0",
-        glibc: "Freed blocks are filled with the lowest byte of the number, new ones (not calloc's) with its complement; 0: off.",
-        neap: "The same, for all usable bytes of freed blocks. Threads have no caches while it is on, so calls are slower.",
         effect: |number| Effect::Fill(number as u8),
         ..Control::new(Some(("M_PERTURB", -6)), Some("MALLOC_PERTURB_"), "perturb", ANY)
     },
     Control {
-        default: "3",
-        glibc: "Until 2.26, what happens at an error: bit 0 reports it, bit 1 ends the process. Since then glibc always does both.",
-        neap: "2 (and 6): an error ends the process without a message. All other numbers: with one line. A process with a damaged heap never goes on.",
         // Only the combination that ends the process without a message differs.
         effect: |number| Effect::Report(number & 3 != 2),
         ..Control::new(Some(("M_CHECK_ACTION", -5)), Some("MALLOC_CHECK_"), "check", ANY)
     },
-    Control {
-        default: "8 on 64 bits",
-        glibc: "How many arenas there may be before their number is limited.",
-        neap: "Nothing: there is one set of arenas for all threads, so there is no number to limit.",
-        ..Control::new(Some(("M_ARENA_TEST", -7)), Some("MALLOC_ARENA_TEST"), "arena_test", ANY)
-    },
-    Control {
-        default: "8 for each processor",
-        glibc: "Limit on arenas; set to save memory.",
-        neap: "Nothing: all threads share one set of arenas, as with 1 in glibc, but do not wait for each other. Each thread has 3 KiB and its caches, which go back when it is idle.",
-        ..Control::new(Some(("M_ARENA_MAX", -8)), Some("MALLOC_ARENA_MAX"), "arena_max", ANY)
-    },
-    Control {
-        default: "128",
-        glibc: "Longest blocks that fast bins keep, at most 160; 0: none.",
-        neap: "Nothing: neap has no such bins. The tunable `tcache_count=0` turns the caches of threads off.",
-        ..Control::new(Some(("M_MXFAST", 1)), None, "mxfast", 160)
-    },
-    Control {
-        default: "7",
-        glibc: "Limit on blocks of a size in a thread's cache; 0: no caches.",
-        neap: "0: no caches. Other numbers do nothing.",
-        effect: |number| Effect::Caches(number > 0),
-        ..Control::new(None, None, "tcache_count", 65535)
-    },
-    Control {
-        default: "1032",
-        glibc: "Longest blocks in a thread's cache.",
-        neap: "Nothing.",
-        ..Control::new(None, None, "tcache_max", ANY)
-    },
-    Control {
-        default: "0, without limit",
-        glibc: "Limit on blocks that are searched to fill a thread's cache.",
-        neap: "Nothing.",
-        ..Control::new(None, None, "tcache_unsorted_limit", ANY)
-    },
-    Control {
-        default: "0",
-        glibc: "1: madvise for huge pages, 2: huge pages from hugetlb.",
-        neap: "Nothing: the option `huge` decides about huge pages.",
-        ..Control::new(None, None, "hugetlb", ANY)
-    },
+    Control::new(Some(("M_ARENA_TEST", -7)), Some("MALLOC_ARENA_TEST"), "arena_test", ANY),
+    Control::new(Some(("M_ARENA_MAX", -8)), Some("MALLOC_ARENA_MAX"), "arena_max", ANY),
+    Control::new(Some(("M_MXFAST", 1)), None, "mxfast", 160),
+    Control { effect: |number| Effect::Caches(number > 0), ..Control::new(None, None, "tcache_count", 65535) },
+    Control::new(None, None, "tcache_max", ANY),
+    Control::new(None, None, "tcache_unsorted_limit", ANY),
+    Control::new(None, None, "hugetlb", ANY),
 ];
 
 /// Every control.
@@ -250,7 +203,8 @@ mod tests {
         }
         assert_eq!(envs.len(), 8);
         for control in all() {
-            assert!(control.glibc.ends_with('.') && control.neap.ends_with('.') && !control.default.is_empty());
+            let texts = control.texts().expect("texts");
+            assert!(texts.glibc.ends_with('.') && texts.neap.ends_with('.') && !texts.default.is_empty());
         }
     }
 

@@ -6,6 +6,7 @@
 //! | `table.rs` | which options there are, with the complete definition of each |
 //! | `kind.rs` | what an option accepts, and how a value is read and written |
 //! | `glibc.rs` | glibc's controls: which there are, and what setting one does |
+//! | `control_texts.rs` | what they do, in words |
 //! | `environment.rs` | which variables of the environment count, in which order |
 //! | `origin.rs` | where a value comes from |
 //! | `pattern.rs` | which paths a pattern matches |
@@ -21,6 +22,7 @@
 #![no_std]
 
 pub mod amount;
+mod control_texts;
 pub mod environment;
 pub mod glibc;
 pub mod jemalloc;
@@ -32,6 +34,7 @@ mod table;
 mod text;
 pub mod unknown;
 
+pub use control_texts::Texts;
 pub use kind::{FILE, Kind, PREFAULT, Value};
 pub use origin::Origin;
 pub use table::{Id, Opt, TABLE};

@@ -29,7 +29,7 @@ pub struct Opt {
     pub glibc: &'static [Control],
 }
 
-/// A control of glibc's: parameter of mallopt, environment variable and tunable.
+/// A control of glibc's: parameter of mallopt, environment variable and tunable. `control_texts.rs` has its texts.
 #[derive(Clone, Copy, Debug)]
 pub struct Control {
     /// Name and number of the parameter of mallopt.
@@ -40,25 +40,19 @@ pub struct Control {
     pub tunable: &'static str,
     /// Greatest value. As in glibc, a negative number counts as greater than all others.
     pub max: u64,
-    /// glibc's default.
-    pub default: &'static str,
-    /// What it does in glibc.
-    pub glibc: &'static str,
-    /// What it does in neap.
-    pub neap: &'static str,
     /// What setting it to a number does.
     pub effect: fn(u64) -> Effect,
 }
 
 impl Control {
-    /// A control that does nothing, without texts.
+    /// A control that does nothing.
     pub(crate) const fn new(
         parameter: Option<(&'static str, i32)>,
         env: Option<&'static str>,
         tunable: &'static str,
         max: u64,
     ) -> Control {
-        Control { parameter, env, tunable, max, default: "", glibc: "", neap: "", effect: |_| Effect::Nothing }
+        Control { parameter, env, tunable, max, effect: |_| Effect::Nothing }
     }
 
     /// What setting it to `number` does; `None` if the number is out of range.
@@ -152,9 +146,6 @@ options! {
         kept: Some((Setting::Bytes, "purge_bytes")),
         guides_purger: true,
         glibc: &[Control {
-            default: "128 KiB, then twice the dynamic mmap threshold",
-            glibc: "When a block is freed, free memory at the top of the heap beyond this many bytes goes back; -1: never.",
-            neap: "The option `purge_bytes`: free memory beyond this many bytes goes back at once, the rest after `purge_delay`. -1: `purge=never`.",
             effect: |bytes| match bytes {
                 0..=ALL => Effect::Option(Id::PurgeBytes, Value::Bytes(bytes)),
                 _ => Effect::Option(Id::Purge, Value::Word("never")),
@@ -173,9 +164,6 @@ options! {
         kept: Some((Setting::MmapThreshold, "mmap_threshold")),
         glibc: &[
             Control {
-                default: "128 KiB, grows up to 32 MiB",
-                glibc: "Blocks of at least this many bytes are mappings of their own, and go back when they are freed.",
-                neap: "The option `mmap_threshold`: they go back when they are freed. -1: `none`.",
                 effect: |bytes| Effect::Option(
                     Id::MmapThreshold,
                     if bytes <= ALL { Value::Bytes(bytes) } else { Value::Word("none") },
@@ -183,9 +171,6 @@ options! {
                 ..Control::new(Some(("M_MMAP_THRESHOLD", -3)), Some("MALLOC_MMAP_THRESHOLD_"), "mmap_threshold", u64::MAX)
             },
             Control {
-                default: "65536",
-                glibc: "Limit on blocks that are mappings of their own; 0: no blocks are.",
-                neap: "0: `mmap_threshold=none`, until it is raised again. Other numbers do nothing, because in neap these blocks are not mappings of their own.",
                 effect: |count| Effect::Mmap(count > 0),
                 ..Control::new(Some(("M_MMAP_MAX", -4)), Some("MALLOC_MMAP_MAX_"), "mmap_max", i32::MAX as u64)
             },

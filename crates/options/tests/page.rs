@@ -52,13 +52,14 @@ fn controls() -> String {
     let code = |name: Option<&str>| name.map_or_else(String::new, |name| format!("`{name}`"));
     for control in glibc::all() {
         let parameter = control.parameter.map_or_else(String::new, |(name, number)| format!("`{name}` ({number})"));
+        let texts = control.texts().expect("each control has texts");
         let line = format!(
             "| {parameter} | {} | {} | {} | {} | {} |",
             code(control.env),
             code(Some(control.tunable)),
-            control.glibc,
-            control.default,
-            control.neap
+            texts.glibc,
+            texts.default,
+            texts.neap
         );
         assert_eq!(line.matches('|').count(), 7, "a bar would start another column: {line}");
         writeln!(text, "{line}").expect("a string takes all");

@@ -9,12 +9,10 @@
 //!
 //! There is one exception, as in glibc: reallocarray calls the realloc of the program's own allocator, if there is one.
 
-use crate::foreign;
-use crate::lookup::{self, Scope};
 use core::ffi::{c_int, c_void};
 use core::ptr::null_mut;
-use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_core::misuse::Call;
+use neap_surface::{foreign, front};
 use neap_sys::{call, errno, global, musl};
 
 /// Every block of neap's of at least 16 bytes is aligned to this.
@@ -77,22 +75,14 @@ unsafe fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     }
 }
 
-type Realloc = unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void;
-
-/// The realloc of the program or another library in front of neap's; null where there is none.
-static IN_FRONT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-
-/// Looks for another realloc in front. Called by the constructor, so mostly before the program has threads.
-pub fn start() {
-    // A library for old programs, as glibc's checker of the heap, has the name under the C library's version alone.
-    for lookup in [lookup::symbol, lookup::symbol_of_libc] {
-        let [first, next] = [Scope::ALL, Scope::BEHIND].map(|scope| lookup(scope, c"realloc"));
-        // A program that has opened neap itself finds the function behind neap. That one does not stand in front.
-        if !first.is_null() && first != exports::realloc as *mut c_void && first != next {
-            // Relaxed: the function was there before.
-            return IN_FRONT.store(first, Ordering::Relaxed);
-        }
-    }
+/// [`realloc`], not inlined.
+///
+/// # Safety
+/// As that.
+#[inline(never)]
+unsafe fn realloc_here(p: *mut c_void, size: usize) -> *mut c_void {
+    // SAFETY: as the caller promises.
+    unsafe { realloc(p, size) }
 }
 
 /// glibc: realloc for `count` objects of `size` bytes, with the product checked. An allocator in front of neap may not
@@ -102,11 +92,11 @@ pub fn start() {
 /// As [`realloc`].
 unsafe fn reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void {
     let Some(bytes) = count.checked_mul(size) else { return failed(libc::ENOMEM) };
-    // SAFETY: the symbol `realloc` has this type. realloc's contract, whichever allocator has the block.
+    // SAFETY: realloc's contract, whichever allocator has the block.
     unsafe {
-        match lookup::function::<Realloc>(IN_FRONT.load(Ordering::Relaxed)) {
+        match front::realloc() {
             Some(in_front) => in_front(p, bytes),
-            None => realloc(p, bytes),
+            None => realloc_here(p, bytes),
         }
     }
 }

@@ -7,10 +7,10 @@
 //! bad_alloc. It ends instead, unless it is linked with `-u _ZSt17__throw_bad_allocv`, and its nothrow forms do not
 //! call the new handler.
 
-use crate::foreign;
-use crate::lookup::{self, Scope};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
+use neap_surface::foreign;
+use neap_surface::lookup::{self, Scope};
 use neap_sys::{arch, global};
 
 /// `std::align_val_t`, and the size where it is passed to delete.

@@ -1,49 +1,29 @@
-//! libneap.so: the malloc surface of C and C++ on the neap allocator.
+//! libneap.so: malloc and related functions on the neap allocator, for C and C++.
 //!
 //! | file | answers |
 //! |---|---|
 //! | `c.rs` | which C functions are exported: malloc and related functions, glibc's aliases |
 //! | `cxx.rs` | which C++ operators are exported, and what they do when memory runs out |
-//! | `glibc.rs` | which of glibc's controls are exported |
-//! | `api.rs` | what neap's own functions return |
-//! | `ranges.rs` | the same for ranges in pages of a chosen size |
-//! | `calls.rs` | which system calls of the program neap must handle |
-//! | `dlsym.rs` | for which names dlsym finds neap's functions |
-//! | `deepbind.rs` | which malloc a library uses that is opened with RTLD_DEEPBIND |
-//! | `start.rs` | what happens when the library is loaded |
-//! | `counting.rs` | which file a process counts in (option `counters`) |
-//! | `exit_stats.rs` | what a process reports when it ends (option `stats`) |
-//! | `foreign.rs` | what happens to a block of another allocator |
-//! | `prefault.rs` | what is made resident when the program starts |
-//! | `signal.rs` | at which signal a profile is written |
-//! | `usage.rs` | what the kernel counted for the process |
-//! | `line.rs` | how messages are written |
-//! | `lookup.rs` | how functions of other objects are found |
-//! | `older.rs` | which functions older C libraries have elsewhere, or lack |
 //!
-//! Exported symbols are in the first eight files. A call from C or C++ goes to `neap_sys::global`, `neap_control` or
-//! `neap_ranges`. May depend on `neap-core`, `neap-sys`, `neap-control`, `neap-ranges`, `neap-options`, `neap-counters`
-//! and the C library.
+//! A call from C or C++ goes to `neap_sys::global`. `neap-surface` has all else that the library exports, and what it
+//! does when it is loaded. May depend on `neap-core`, `neap-sys`, `neap-surface` and the C library.
 #![cfg_attr(not(test), no_std)]
 
-mod api;
 mod c;
-mod calls;
-mod counting;
 mod cxx;
-mod deepbind;
-mod dlsym;
-mod exit_stats;
-mod foreign;
-mod glibc;
-mod line;
-mod lookup;
-mod older;
-mod prefault;
-mod ranges;
-mod signal;
-mod start;
-mod usage;
+
+use core::ffi::{c_char, c_int};
+use neap_surface::start;
+
+/// The C library calls the functions of this section; glibc with the arguments of main.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start::start;
+
+/// The C library calls these when the process ends.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = start::end;
 
 #[cfg(not(test))]
 #[panic_handler]

@@ -140,7 +140,7 @@ const OF_GLIBC: [&str; 24] = [
 ];
 
 /// What functions of allocators begin with that are linked into a program.
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "mi_",
     "_mi_",
     "je_",
@@ -151,6 +151,7 @@ const NAMES: [&str; 11] = [
     "neap_core::",
     "neap_sys::",
     "neap_preload::",
+    "neap_surface::",
     "__scudo_",
 ];
 

@@ -18,7 +18,7 @@
 //!
 //! The allocator has no part in this: a range is a separate mapping, not a block of malloc. So nothing here holds a
 //! lock of neap or allocates, and the threads of a prefault are ordinary threads. `neap` has the Rust interface,
-//! `neap-preload` the C interface. May depend on `neap-sys` (system calls that leave errno alone, and reading of the
+//! `neap-surface` the C interface. May depend on `neap-sys` (system calls that leave errno alone, and reading of the
 //! kernel's files), `rustix` and the C library (threads).
 #![cfg_attr(not(test), no_std)]
 

@@ -25,9 +25,11 @@ pub use crate::allocator::NEAP;
 pub type ForeignFree = unsafe fn(*mut u8);
 
 #[cold]
+#[inline(never)]
 fn no_memory() -> *mut u8 {
     errno::set(libc::ENOMEM);
-    core::ptr::null_mut()
+    // Not known to be null, so callers end with a jump here, and their usual way keeps no copy of the block.
+    core::hint::black_box(core::ptr::null_mut())
 }
 
 /// The last step of the slow paths that allocate: returns the new block of `size` bytes; sets errno if it is null.
@@ -409,7 +411,6 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
 ///
 /// # Safety
 /// `p` must be a live block of neap's, or foreign.
-#[inline]
 pub unsafe fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
     // SAFETY: as the caller promises.
     unsafe {

@@ -265,6 +265,7 @@ impl Mine<'_> {
     }
 
     /// Gives a block back to its slab at once.
+    #[inline]
     pub(crate) fn give_one<O: Os>(self, a: &Blocks<O>, small: Small) {
         let class = small.class();
         self.give_back(a, small);

@@ -245,6 +245,7 @@ impl<O: Os> Blocks<O> {
     }
 
     /// Does not return if `small` is free. `heap` may be a [`Name`](crate::blocks::heap::Name).
+    #[inline]
     pub(crate) fn check_block(&self, heap: Mine<'_>, call: Call, small: Small) {
         let class = small.class();
         let untouched = class >= class::FIRST_PAGED && !heap.caches_class(class);

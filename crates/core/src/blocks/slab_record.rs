@@ -105,6 +105,7 @@ pub(crate) fn words(class: usize) -> usize {
 
 /// Whether the block with index `i` is free in the slab of `c` (not in a cache). A hint unless the slab is the
 /// caller's.
+#[inline]
 pub(crate) fn is_free(c: Record, class: usize, i: u32) -> bool {
     let (word, mask) = (i as usize / 64, 1u64 << (i % 64));
     let record = c.view::<SlabRecord>();

@@ -65,14 +65,14 @@ impl Owned {
     /// Whether all of its bytes are zero. Its start must be aligned for words.
     pub(crate) fn is_zero(self) -> bool {
         debug_assert!(self.start.cast::<u64>().is_aligned());
-        // Checks whole cache lines, one branch for eight words, then the words and bytes that are left.
+        // Checks pairs of cache lines, one branch for sixteen words, then the words and bytes that are left.
         // SAFETY: `Owned` proves that the bytes are committed and that only the holder uses them; the start is aligned.
         let (words, bytes) = unsafe {
             let words = core::slice::from_raw_parts(self.start.cast::<u64>(), self.len / 8);
             (words, core::slice::from_raw_parts(self.start.add(self.len / 8 * 8), self.len % 8))
         };
-        let (lines, words) = words.as_chunks::<8>();
-        lines.iter().all(|line| line.iter().fold(0, |all, word| all | word) == 0)
+        let (pairs, words) = words.as_chunks::<16>();
+        pairs.iter().all(|pair| pair.iter().fold(0, |all, word| all | word) == 0)
             && words.iter().all(|&w| w == 0)
             && bytes.iter().all(|&b| b == 0)
     }

@@ -53,7 +53,7 @@ struct Chosen {
 }
 
 // Apart from the data that each start writes, as it is long.
-#[unsafe(link_section = ".neap.late")]
+#[unsafe(link_section = ".sbss.neap")]
 static CHOSEN: AtStart<Chosen> = AtStart::new(Chosen { path: Text::new(), write: Text::new() });
 
 /// Notes the values of the variables. False where the protocol does not have such values; then nothing is watched.

@@ -81,14 +81,17 @@ fn new(filtered: bool) -> Option<&'static Counters> {
 /// A zeroed page in a new file of a directory. A child that is made without fork handlers does not use it, as its
 /// [`Page`] is wiped. A child that is made with them makes its own.
 pub fn in_directory(directory: &Directory) -> Option<&'static Counters> {
-    static ZEROS: [u8; FILE_BYTES] = [0; FILE_BYTES];
+    /// A part of the page, as zeros take room in the library's file.
+    const ZEROS: [u8; 512] = [0; 512];
+    const { assert!(FILE_BYTES.is_multiple_of(ZEROS.len()), "the page is so many parts") };
     if call::is_too_long(FILE_BYTES) {
         return None;
     }
     let p = directory.create(|file| {
         // Where the disk is full this write fails; without it the first store to the mapping would bring SIGBUS. Not
         // fallocate, as a filter that the program was started with may end the process for it.
-        let written = retry_on_intr(|| rustix::io::write(file, &ZEROS)) == Ok(FILE_BYTES);
+        let write = |_| retry_on_intr(|| rustix::io::write(file, &ZEROS)) == Ok(ZEROS.len());
+        let written = (0..FILE_BYTES / ZEROS.len()).all(write);
         if written { map(Some(file), FILE_BYTES, false) } else { None }
     })?;
     // SAFETY: zeroed, shared and never unmapped; all fields are atomic.

@@ -15,7 +15,8 @@ pub struct Prefaulted {
     pub microseconds: u64,
 }
 
-/// A copy, as a program may write over its environment.
+/// A copy, as a program may write over its environment. Apart from the data that each start writes, as it is long.
+#[unsafe(link_section = ".sbss.neap")]
 static TEXT: AtStart<Text<4096>> = AtStart::new(Text::new());
 
 /// Notes the option's text; false if it is too long.

@@ -43,7 +43,7 @@ static OWN: AtomicU64 = AtomicU64::new(0);
 /// The file has blocks from when each was kept, and their frees are not noted any more.
 static PAST: AtomicBool = AtomicBool::new(false);
 /// The directory of the files. Apart from the data that each start writes, as it is long.
-#[unsafe(link_section = ".neap.late")]
+#[unsafe(link_section = ".sbss.neap")]
 static DIRECTORY: Directory = Directory::new();
 
 /// What a file begins with.

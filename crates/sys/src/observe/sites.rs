@@ -29,7 +29,7 @@ const STEP_BYTES: usize = STEP as usize * ENTRY_BYTES;
 /// Bytes between two recorded allocations on average; 0: nothing is recorded.
 static INTERVAL: AtomicU64 = AtomicU64::new(0);
 /// The directory of the files. Apart from the data that each start writes, as it is long.
-#[unsafe(link_section = ".neap.late")]
+#[unsafe(link_section = ".sbss.neap")]
 static DIRECTORY: Directory = Directory::new();
 
 /// The file of this process; all zero where it has none yet. It is never unmapped, and all its fields are atomic.

@@ -5,11 +5,12 @@
 
 use crate::system::lines::{number, unescape};
 
-/// Which interface the memory controller has.
+/// Which interface the memory controller has. Not from 0, which then stands for `None`: a static with none is all zero,
+/// and takes no room in the library's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     /// The controller has a hierarchy of its own, or shares one with other controllers (`memory.limit_in_bytes`).
-    V1,
+    V1 = 1,
     /// The unified hierarchy (`memory.max`).
     V2,
 }

@@ -6,8 +6,8 @@
 //! symbol table: malloc and related functions get the addresses that they have in the program. A library that defines
 //! or needs another malloc keeps that.
 
+use crate::foreign;
 use crate::lookup::{self, Scope};
-use crate::{c, foreign};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use neap_sys::global::NEAP;
@@ -89,7 +89,8 @@ fn redirect_once() {
 fn redirect() {
     let own = lookup::symbol(Scope(lookup::libc()), c"malloc");
     // A library in front may look its own next malloc up in the C library, and must not find itself.
-    let is_neap = lookup::symbol(Scope::ALL, c"malloc") == c::exports::malloc as *mut c_void;
+    // The linker binds this name to neap's function (-Bsymbolic-functions).
+    let is_neap = lookup::symbol(Scope::ALL, c"malloc") == libc::malloc as *mut c_void;
     let Some(table) = (is_neap && !own.is_null()).then(|| Table::around(own)).flatten() else { return };
     // Blocks that the C library made go to its own functions, which are found by these names for the last time.
     foreign::find();

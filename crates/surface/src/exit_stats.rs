@@ -32,7 +32,7 @@ struct Kept {
     identity: u64,
 }
 
-#[unsafe(link_section = ".neap.late")]
+#[unsafe(link_section = ".sbss.neap")]
 static STANDARD_ERROR: AtStart<Kept> = AtStart::new(Kept { number: 0, identity: 0 });
 
 /// Notes where the report goes; false if it cannot go there.

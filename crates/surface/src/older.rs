@@ -3,9 +3,9 @@
 //!
 //! A reference to one of them would bind to the version of the C library that neap is linked with, GLIBC_2.34 or newer,
 //! and an older one would refuse to load the library. So in `libneap.so` the linker puts the functions below in their
-//! place (`build.rs`). They find the C library's in the tables of the objects that are loaded, at the first call. Up to
-//! glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all except dlvsym.
-//! `libneap.a` is linked with the C library that it will run on, and uses that one's functions directly.
+//! place (`build.rs` of `neap-preload`). They find the C library's in the tables of the objects that are loaded, at the
+//! first call. Up to glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all except
+//! dlvsym. `libneap.a` is linked with the C library that it will run on, and uses that one's functions directly.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -100,7 +100,7 @@ unsafe extern "C" fn search_object(info: *mut libc::dl_phdr_info, _: usize, sear
 }
 
 /// Defines a function that calls the C library's of another name, or returns `$none` where that is not loaded. Its
-/// symbol, which `build.rs` names, is not exported.
+/// symbol, which that `build.rs` names, is not exported.
 macro_rules! in_place_of {
     ($name:literal, $symbol:literal, $own:ident($($a:ident: $t:ty),*) -> $r:ty, $none:expr) => {
         unsafe extern "C" fn $own($($a: $t),*) -> $r {

@@ -2,7 +2,7 @@
 //! linker and other libraries call malloc earlier, so malloc works before that, with the defaults.
 
 use crate::line::say;
-use crate::{c, calls, counting, exit_stats, foreign, prefault, signal};
+use crate::{calls, counting, exit_stats, foreign, front, prefault, signal};
 use core::ffi::{CStr, c_char, c_int};
 use neap_control::options::{self, Process, SAVED};
 use neap_options::glibc::{By, Effect, Target};
@@ -11,27 +11,22 @@ use neap_options::{Id, Opt, Origin, Value, environment};
 use neap_sys::guards::{self, Mode};
 use neap_sys::{call, musl, pressure, profile, thread, watch};
 
-/// The C library calls the functions of this section; glibc with the arguments of main.
-#[used]
-#[unsafe(link_section = ".init_array")]
-static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
-
-/// The C library calls these when the process ends, unless by `_exit` or a signal.
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = end;
-
-extern "C" fn end() {
+/// The library's destructor: the C library calls it when the process ends, unless by `_exit` or a signal.
+pub extern "C" fn end() {
     counting::finish();
     exit_stats::finish();
 }
 
-extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
+/// The library's constructor.
+///
+/// # Safety
+/// To be called once, by the C library, with its arguments of constructors.
+pub unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     if calls::sees_filters() {
         neap_sys::filter::watch();
     }
     foreign::start();
-    c::start();
+    front::start();
     thread::watch_fork();
     let environment = musl::environment(environment);
     if call::auxiliary(libc::AT_SECURE) != 0 || environment.is_null() {
