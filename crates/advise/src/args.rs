@@ -9,12 +9,12 @@ use std::time::Duration;
 const EXAMPLES: &str = "\
 Examples:
   neap advise -- python3 report.py
-  neap advise --runs 3 --allocators jemalloc=/usr/lib/x86_64-linux-gnu/libjemalloc.so.2 -- ./batch
-  neap advise --for 60s -- ./server              a server: ended after a minute and some idling
+  neap advise --for 60s -- ./server    a server: a minute of work, then idle
   neap advise --load 'wrk -d 20s http://localhost:8080/' -- ./server
+  neap advise --runs 3 --allocators jemalloc=/opt/libjemalloc.so.2 -- ./batch
 
-The command runs once under each allocator, so it must be safe to repeat. Its standard input is empty; its
-standard output goes to standard error.";
+The command runs at least once under each allocator, so it must be safe to
+repeat. Its standard input is empty; its standard output goes to standard error.";
 
 /// Arguments of `neap advise`.
 #[derive(Clone, Debug, Args)]

@@ -20,20 +20,36 @@ use neap_why::args::{StatsArgs, WhyArgs};
 
 const EXAMPLES: &str = "\
 Examples:
-  neap run -- python3 script.py          run a program on neap
-  neap run --summary -- ./server         ... and print what it cost at exit
-  neap pagein -o - -- ls                 every page fault of a program, in order
-  neap profile --time -- ./server        where the time of allocation goes, by caller
-  neap why 1234                          why a process is so large, on any allocator
-  neap top                               all processes by what they could give back
-  neap exporter                          the same for Prometheus
-  neap advise -- ./batch-job             what glibc and neap would cost and give back
-  neap huge status                       pools, mounts, settings and limits of huge pages
-  neap order trace -o T -- ./server      the functions that a program enters, in order
-  neap lab run all --quick               published experiments, under several allocators
-  neap options                           what can be set with neap run --set
+  neap run -- python3 script.py      run a program on neap
+  neap run --summary -- ./server     ... and print what it used, at exit
+  neap why 1234                      why a process is so large, on any allocator
+  neap profile --heap -- ./server    which code holds memory
+  neap profile --time -- ./server    where allocation takes time
+  neap pagein -o - -- ls             every page fault of a program, in order
+  neap top                           all processes, by what they could give back
+  neap exporter                      the same for Prometheus
+  neap advise -- ./batch-job         what it would cost under glibc and neap
+  neap huge status                   pools, settings and limits of huge pages
+  neap order trace -o T -- ./server  the functions that it enters, in order
+  neap lab run all --quick           published experiments, several allocators
+  neap options                       what can be set with neap run --set
 
-Exit status: that of the program for `neap run`, `neap pagein`, `neap profile` and `neap why`; 125 when neap itself fails.";
+`neap help COMMAND` and `man neap-COMMAND` explain a command.
+
+Exit status: that of the program, where neap runs one; 125 when neap itself
+fails.";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  source <(neap completions bash)        for this shell
+  neap completions bash > ~/.local/share/bash-completion/completions/neap
+  neap completions fish > ~/.config/fish/completions/neap.fish";
+
+const MAN_EXAMPLES: &str = "\
+Examples:
+  neap man > neap.1 && man -l neap.1     all commands on one page
+  neap man run > neap-run.1              the page of neap run
+  neap man --dir ~/.local/share/man/man1  a page for each command";
 
 /// Run programs on neap, a malloc that gives memory back, and show where the memory of any program goes.
 #[derive(Debug, Parser)]
@@ -72,11 +88,13 @@ pub enum Command {
     /// List neap's options: values, where they come from, defaults
     Options(OptionsArgs),
     /// Print a completion script for a shell
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions {
         /// The shell
         shell: clap_complete::Shell,
     },
-    /// Print the manual page (man -l <(neap man)), or that of one command
+    /// Print the manual, or the page of one command
+    #[command(after_help = MAN_EXAMPLES)]
     Man {
         /// The command; without one, all of them on one page
         command: Option<String>,

@@ -10,20 +10,23 @@ mod man;
 mod options;
 mod profile;
 mod run;
+mod usage;
 mod values;
 
 use std::ffi::{OsString, c_char, c_int};
-use std::io::{ErrorKind, Write};
 use std::process::exit;
 
 use clap::FromArgMatches;
-use clap::error::{ContextKind, ContextValue};
-use neap_launch::error::{Error, FAILED, cannot_print};
+use neap_launch::error::{Error, FAILED, tell};
+use neap_launch::fit::fit;
 use neap_launch::sys;
 use neap_pagein::args::PageinArgs;
 
 use crate::args::{Cli, Command};
 use crate::run::args::RunArgs;
+
+/// The columns of the help, at most.
+const HELP_WIDTH: usize = 100;
 
 /// The C entry point. Rust's own would set SIGPIPE to "ignore" and reopen closed standard descriptors before
 /// `main`; the program that `neap run` becomes must find both as neap's caller left them.
@@ -60,19 +63,13 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(message) if message.use_stderr() => {
-            // As neap's own errors: they begin with its name.
-            let text = with_nearest(message).to_string();
-            let text = text.strip_prefix("error:").map_or(text.clone(), |rest| format!("neap:{rest}"));
-            let _ = std::io::stderr().write_all(text.as_bytes());
+            tell(usage::error(message));
             return Ok(FAILED);
         }
         // Help, or the version.
         Err(message) => {
-            let shown = sys::standard_output().and_then(|_| message.print()).and_then(|()| std::io::stdout().flush());
-            return match shown {
-                Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(cannot_print(&error)),
-                _ => Ok(0),
-            };
+            let width = sys::terminal_width().map_or(HELP_WIDTH, |width| width.min(HELP_WIDTH));
+            return sys::print(fit(&message.to_string(), width).as_bytes());
         }
     };
     match cli.command {
@@ -94,19 +91,4 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
             None => man::show(command.as_deref()),
         },
     }
-}
-
-/// Adds the nearest command to the error for a mistyped one, where the parser found none: it takes `rnu` for something
-/// else than `run`.
-fn with_nearest(mut message: clap::Error) -> clap::Error {
-    let found = message.get(ContextKind::SuggestedSubcommand).is_some();
-    if let Some(ContextValue::String(name)) = message.get(ContextKind::InvalidSubcommand).cloned().filter(|_| !found) {
-        let command = completions::definition();
-        let names = command.get_subcommands().map(clap::Command::get_name);
-        if let Some(nearest) = neap_options::nearest::nearest(name, names) {
-            let nearest = ContextValue::Strings(vec![nearest.to_owned()]);
-            message.insert(ContextKind::SuggestedSubcommand, nearest);
-        }
-    }
-    message
 }

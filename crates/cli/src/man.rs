@@ -8,6 +8,7 @@ use clap::CommandFactory;
 use crate::args::Cli;
 use crate::options;
 use crate::run::args::RUN_EXAMPLES;
+use neap_launch::VERSION;
 use neap_launch::error::Error;
 use neap_launch::sys::print;
 use neap_options::nearest::did_you_mean;
@@ -60,7 +61,8 @@ fn sections(command: &clap::Command) -> String {
 /// margins.
 fn page(command: &clap::Command) -> String {
     let mut page = Vec::new();
-    clap_mangen::Man::new(command.clone()).render(&mut page).expect("a vector takes all that is written");
+    let man = clap_mangen::Man::new(command.clone()).source(format!("neap {VERSION}")).manual("neap");
+    man.render(&mut page).expect("a vector takes all that is written");
     let (mut text, mut open) = (String::with_capacity(page.len()), false);
     for line in String::from_utf8_lossy(&page).lines() {
         if open && (line.starts_with(".SH") || line.starts_with(".TH")) {
@@ -116,6 +118,7 @@ mod tests {
         for command in definition().get_subcommands() {
             let page = read(&format!("neap-{}.1", command.get_name()));
             assert!(page.contains(&format!(".SH NAME\nneap\\-{} ", command.get_name())), "{page}");
+            assert!(page.contains(&format!("\"neap {VERSION}\"")), "{page}");
         }
         assert!(read("neap-lab.1").contains("neap\\-lab\\-peers\\-build"));
         let overview = read("neap.1");

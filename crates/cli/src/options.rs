@@ -21,9 +21,9 @@ use neap_launch::sys;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  neap options                           the options of programs started from here
-  MALLOC_TRIM_THRESHOLD_=131072 neap options
-  neap options --pid 4711                the options of a running program
+  neap options                     for programs that this shell would start
+  NEAP_PURGE=eager neap options    ... with a variable
+  neap options --pid 4711          of a process that runs on neap
   neap options --json | jq -r '.options[].env'")]
 pub struct OptionsArgs {
     /// Print the table as JSON
@@ -170,15 +170,13 @@ pub fn list(json: bool, pid: Option<u32>) -> Result<u8, Error> {
             values::from_environment(|name| std::env::var_os(name))
         }
     };
-    let text = if json {
+    if json {
         let entries: Vec<Entry> = TABLE.iter().zip(&now).map(|(opt, now)| Entry::new(opt, now)).collect();
         let value = serde_json::json!({ "schema": "neap.options/1", "options": entries });
-        format!("{value:#}\n")
-    } else {
-        let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
-        table_text(colour, Some(&now))
-    };
-    sys::print(text.as_bytes())
+        return sys::print(format!("{value:#}\n").as_bytes());
+    }
+    let colour = std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+    sys::print_fitted(&table_text(colour, Some(&now)))
 }
 
 /// The table for people: a paragraph for each option, with its value where there is one.

@@ -204,22 +204,33 @@ fn a_pid_that_is_none_is_named() {
     assert_refused(&neap.output(["why", "python3"]), 125, &words);
 }
 
-/// Catches a missing interpreter without the script that names it.
+/// Catches a missing interpreter without the script that names it: env says only what it did not find.
 #[test]
 fn a_script_is_named_with_its_missing_interpreter() {
     let neap = Neap::new();
-    for (first, words) in [
-        ("#!/no/such/perl", ["script: its interpreter /no/such/perl: ", "hint: correct the first line"]),
-        (
-            "#!/usr/bin/env no-such-perl",
-            ["script: its interpreter no-such-perl is not found in PATH", "hint: install no-s"],
-        ),
+    let forms: [&[&str]; 10] = [
+        &["run"],
+        &["run", "--summary"],
+        &["pagein", "-o", "-"],
+        &["pagein", "--sites", "-o", "-"],
+        &["why"],
+        &["profile", "--heap"],
+        &["profile", "--time"],
+        &["order", "trace"],
+        &["huge", "show"],
+        &["advise"],
+    ];
+    for (first, missing, hint) in [
+        ("#!/no/such/perl", "/no/such/perl: No such file or directory", "correct the first line"),
+        ("#!/usr/bin/env no-such-perl", "no-such-perl is not found in PATH", "install no-such-perl, or correct"),
+        ("#!/usr/bin/env -S A=1 /no/such/perl -x", "/no/such/perl is not found", "install /no/such/perl, or correct"),
     ] {
         let script = neap.file("script", format!("{first}\nexit 0\n"), 0o755);
-        // The others start env, which is there, and says that itself.
-        let forms = [&["run", "--"][..], &["run", "--summary", "--"], &["why", "--"], &["pagein", "-o", "-", "--"]];
-        for form in &forms[..if first.contains("env") { 2 } else { 4 }] {
-            assert_refused(&neap.command(*form).arg(&script).output().expect("neap starts"), 127, &words);
+        let cause = format!("cannot run {}: its interpreter {missing}\n", script.display());
+        for form in forms {
+            let output = neap.command(form).arg("--").arg(&script).output().expect("neap starts");
+            assert_refused(&output, 127, &[&cause, &format!("hint: {hint}")]);
+            assert_eq!(stderr(&output).lines().count(), 2, "{form:?}: {}", stderr(&output));
         }
     }
 }

@@ -329,3 +329,27 @@ fn usage_errors_are_125() {
     assert_refused(&neap.output(["run", "--sumary", "--", "true"]), 125, &["--sumary"]);
     assert_refused(&neap.output(["walk"]), 125, &["walk"]);
 }
+
+/// Catches a profile that goes on when its time is over, or does not say that neap ended the program.
+#[test]
+fn a_profile_has_an_end() {
+    let neap = Neap::new();
+    for view in ["--heap", "--allocs", "--time"] {
+        let output = neap.output(["profile", view, "--duration", "300ms", "--", "sleep", "600"]);
+        let text = common::stderr(&output);
+        if text.contains("the kernel denies the clock") {
+            skip("a_profile_has_an_end", "no perf events");
+            continue;
+        }
+        assert_eq!(output.status.signal(), Some(libc::SIGTERM), "{text}");
+        assert!(text.contains("SIGTERM at the end of --duration"), "{text}");
+    }
+}
+
+/// Catches an empty heap without a word on what would show more.
+#[test]
+fn an_empty_heap_is_explained() {
+    let neap = Neap::new();
+    let text = common::stderr(&neap.output(["profile", "--heap", "--", "sleep", "0"]));
+    assert!(text.contains("live: 0 B in 0 blocks") && text.contains("# Nothing was: --allocs shows"), "{text}");
+}

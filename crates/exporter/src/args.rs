@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  neap exporter                              http://127.0.0.1:9842/metrics
+  neap exporter                    at http://127.0.0.1:9842/metrics
   neap exporter --listen :9842 --match '^(redis|postgres)'
   neap exporter --once | grep reclaimable
   neap exporter --otlp http://localhost:4318/v1/metrics

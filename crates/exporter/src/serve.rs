@@ -90,7 +90,7 @@ fn listen(address: &str) -> Result<TcpListener, Error> {
     let full = if address.starts_with(':') { format!("[::]{address}") } else { address.to_owned() };
     let resolved: Vec<SocketAddr> = full.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
     if resolved.is_empty() {
-        return Err(Error::failed(format!("{address:?} is no address to listen at"))
+        return Err(Error::failed(format!("`{address}` is no address to listen at"))
             .remedy("--listen 127.0.0.1:9842, or --listen :9842 for all addresses"));
     }
     let bound = match TcpListener::bind(&resolved[..]) {

@@ -8,6 +8,12 @@ use clap::{Args, Subcommand};
 use neap_hugetlb::size;
 use neap_launch::units::parse_duration;
 
+const EXAMPLES: &str = "\
+Examples:
+  neap huge status                          what the system has and allows
+  neap huge show 1234                       a process, by size of page
+  sudo neap huge reserve 512 -- ./server    1 GiB in pages of 2 MiB";
+
 const STATUS_EXAMPLES: &str = "\
 Examples:
   neap huge status
@@ -18,16 +24,16 @@ the end; the rest is shown.";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
-  neap huge show 1234
-  sudo neap huge show 1234                       the sizes of pages below 2 MiB too
-  neap huge show --interval 10s 1234             again and again, until it ends
-  neap huge show -- ./server --check             when it is about to exit
-  neap huge show -- neap run -- ./server         a program on neap
+  neap huge show 1234                     a process
+  sudo neap huge show 1234                sizes of pages below 2 MiB too
+  neap huge show --interval 10s 1234      again and again, until it ends
+  neap huge show -- ./server --check      when it is about to exit
+  neap huge show -- neap run -- ./server  a program on neap
   neap huge show --json -o pages.json -- ./batch
 
 Columns: resident bytes by the size of their pages; zero parts of huge pages,
-which would not be resident in small pages; and areas of 2 MiB in small pages, of
-which at least 15 in 16 are resident.
+which would not be resident in small pages; and areas of 2 MiB in small pages,
+of which at least 15 in 16 are resident.
 A command's report goes to standard error; that of a process to standard output.
 
 Exit status: 0, or that of the command; 125 when neap itself fails, 126 when the
@@ -48,7 +54,7 @@ command cannot be run, 127 when it is not found.";
 
 /// Arguments of `neap huge`.
 #[derive(Debug, Args)]
-#[command(disable_help_subcommand = true)]
+#[command(after_help = EXAMPLES, disable_help_subcommand = true)]
 pub struct HugeArgs {
     /// What to do.
     #[command(subcommand)]
@@ -137,7 +143,7 @@ fn parse_size(text: &str) -> Result<u64, String> {
 /// A time between reports on the command line.
 fn parse_interval(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
-        Duration::ZERO => Err("reports without a pause would take all of a processor".to_owned()),
+        Duration::ZERO => Err("the interval must be longer than 0".to_owned()),
         interval => Ok(interval),
     }
 }

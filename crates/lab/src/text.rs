@@ -9,13 +9,18 @@ use neap_results::{Column, Experiment, Figure, Kind, Run, Table, Value, Verdict,
 use crate::plan::gates_off;
 
 /// How a text is written.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub enum Form {
-    /// For a terminal, without colour.
-    #[default]
-    Plain,
-    /// For a terminal that knows colour.
-    Colour,
+#[derive(Clone, Copy, Debug)]
+pub struct Form {
+    /// With the colours of a terminal.
+    pub colour: bool,
+    /// Columns of the terminal: wider tables are written in parts.
+    pub width: usize,
+}
+
+impl Default for Form {
+    fn default() -> Self {
+        Form { colour: false, width: usize::MAX }
+    }
 }
 
 /// From this many columns on, the figures go down and the allocators across.
@@ -53,7 +58,7 @@ pub fn verdicts_text(run: &Run, form: Form) -> String {
 }
 
 fn title(text: &mut String, experiment: &Experiment, form: Form) {
-    let (on, off) = if form == Form::Colour { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
+    let (on, off) = if form.colour { ("\u{1b}[1m", "\u{1b}[0m") } else { ("", "") };
     let _ = writeln!(text, "{on}{}: {}{off}", experiment.name, experiment.title);
     if let Some(lead) = experiment.lead() {
         let _ = writeln!(text, "{lead}");
@@ -165,7 +170,7 @@ fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) 
         let _ = write!(text, "\nIt took {}.\n", duration_text(Duration::from_secs_f64(seconds.max(0.0))));
     }
     for table in &experiment.tables {
-        figures(text, view, &experiment.name, table);
+        figures(text, view, &experiment.name, table, form.width);
     }
     text.push('\n');
     verdicts(text, experiment, form);
@@ -194,9 +199,9 @@ pub fn verdict_text(verdict: &Verdict, form: Form) -> String {
         (None, Kind::Figure) => return verdict.text.clone(),
         (None, _) => ("open", "2"),
     };
-    match form {
-        Form::Plain => format!("{word}: {}", verdict.text),
-        Form::Colour => format!("\u{1b}[{colour}m{word}\u{1b}[0m: {}", verdict.text),
+    match form.colour {
+        false => format!("{word}: {}", verdict.text),
+        true => format!("\u{1b}[{colour}m{word}\u{1b}[0m: {}", verdict.text),
     }
 }
 
@@ -210,7 +215,7 @@ pub fn duration_text(time: Duration) -> String {
 }
 
 /// One table: allocators down and figures across, or the other way round where there are many figures.
-fn figures(text: &mut String, view: &View, experiment: &str, table: &Table) {
+fn figures(text: &mut String, view: &View, experiment: &str, table: &Table, width: usize) {
     let columns: Vec<&Column> = table.columns.iter().filter(|column| view.has_case(experiment, &column.case)).collect();
     let present = |name: &&String| {
         let value = |column: &&&Column| view.value(figure(experiment, column), name) != Value::Absent;
@@ -236,7 +241,7 @@ fn figures(text: &mut String, view: &View, experiment: &str, table: &Table) {
         }
     }
     let _ = write!(text, "\n{}:\n\n", table.title);
-    text.push_str(&aligned_rows(&rows));
+    text.push_str(&aligned_rows(&rows, width));
 }
 
 fn figure<'a>(experiment: &'a str, column: &'a Column) -> Figure<'a> {
@@ -256,19 +261,29 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Columns as wide as their widest cell; the first to the left, the others to the right.
-fn aligned_rows(rows: &[Vec<String>]) -> String {
+/// Columns as wide as their widest cell; the first to the left, the others to the right. Those that have no room follow in
+/// a table below, which begins with the first column again.
+fn aligned_rows(rows: &[Vec<String>], room: usize) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = format!("  {:<width$}", row[0], width = widths[0]);
-        for (cell, width) in row.iter().zip(&widths).skip(1) {
-            let _ = write!(line, "  {cell:>width$}");
+    let (mut text, mut begin) = (String::new(), 1);
+    while begin < columns {
+        let (mut end, mut used) = (begin, 2 + widths[0]);
+        while end < columns && (end == begin || used + 2 + widths[end] <= room) {
+            used += 2 + widths[end];
+            end += 1;
         }
-        text.push_str(line.trim_end());
-        text.push('\n');
+        text.push_str(if begin > 1 { "\n" } else { "" });
+        for row in rows {
+            let mut line = format!("  {:<width$}", row[0], width = widths[0]);
+            for (cell, width) in row[begin..end].iter().zip(&widths[begin..end]) {
+                let _ = write!(line, "  {cell:>width$}");
+            }
+            text.push_str(line.trim_end());
+            text.push('\n');
+        }
+        begin = end;
     }
     text
 }
@@ -315,15 +330,27 @@ mod tests {
         );
     }
 
+    // Would catch a table that a terminal breaks, and columns that are lost where one is parted.
+    #[test]
+    fn wide_tables_are_parted() {
+        let rows = [["", "1 thread", "2 threads", "4 threads"], ["neap", "1.5", "2.5", "4.5"]];
+        let rows = rows.map(|row| row.map(str::to_owned).to_vec());
+        let parted =
+            "        1 thread  2 threads\n  neap       1.5        2.5\n\n        4 threads\n  neap        4.5\n";
+        assert_eq!(aligned_rows(&rows, 28), parted);
+        assert_eq!(aligned_rows(&rows, 27).lines().map(str::len).max(), Some(17));
+        assert_eq!(aligned_rows(&rows, usize::MAX).lines().count(), 2);
+    }
+
     // Would catch a failed allocator that disappears from its table, or a verdict that is not printed.
     #[test]
     fn tables_and_verdicts() {
-        let text = run_text(&run(), Form::Plain);
+        let text = run_text(&run(), Form::default());
         assert!(text.contains("- missed: so it is"), "{text}");
         assert!(text.contains("  neap             3.25\n  other  FAILED timeout\n"), "{text}");
         assert!(text.ends_with("\nIn all: goals met: 0 of 1.\n"), "{text}");
         assert!(!text.contains('\u{1b}'), "{text}");
         let verdicts = "e: \nso it is.\n- missed: so it is\n\nIn all: goals met: 0 of 1.\n";
-        assert_eq!(verdicts_text(&run(), Form::Plain), verdicts);
+        assert_eq!(verdicts_text(&run(), Form::default()), verdicts);
     }
 }

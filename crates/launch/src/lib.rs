@@ -2,7 +2,8 @@
 //! commands which run or read a program share: finds it and examines its file (`target`, `elf`, `sanitizer`), writes an
 //! embedded library to a file (`library`), becomes the program or supervises it (`child`, `signals`), stops it
 //! (`ptrace`), asks which of its pages are resident (`pagemap`) and what is mounted (`mounts`); opens the file of the
-//! result (`output`); has errors with a cause and a remedy (`error`), and numbers for people (`units`).
+//! result (`output`); has errors with a cause and a remedy (`error`), numbers for people (`units`), and lines that fit
+//! the terminal (`fit`).
 //!
 //! May depend on `neap-options`, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -12,6 +13,7 @@ pub mod child;
 mod elf;
 pub mod environment;
 pub mod error;
+pub mod fit;
 pub mod library;
 pub mod mounts;
 pub mod output;

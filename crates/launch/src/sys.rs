@@ -12,6 +12,7 @@ use std::time::Duration;
 use libc::{c_int, c_ulong};
 
 use crate::error::{Error, cannot_print};
+use crate::fit::fit;
 
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
@@ -143,6 +144,14 @@ pub fn print(text: &[u8]) -> Result<u8, Error> {
     }
 }
 
+/// Prints a text in lines as wide as the terminal, where standard output is one.
+pub fn print_fitted(text: &str) -> Result<u8, Error> {
+    match width_of(libc::STDOUT_FILENO) {
+        Some(width) => print(fit(text, width).as_bytes()),
+        None => print(text.as_bytes()),
+    }
+}
+
 /// Does something where a file that grows beyond this process's limit (RLIMIT_FSIZE) is an error, and no signal.
 pub fn with_size_errors<T>(what: impl FnOnce() -> T) -> T {
     // SAFETY: signal takes numbers, and what it returned before. neap has one thread.
@@ -205,10 +214,13 @@ pub fn faults_of_this_process() -> u64 {
 
 /// The columns of the terminal that is standard output, or standard error; none where neither is one.
 pub fn terminal_width() -> Option<usize> {
-    [libc::STDOUT_FILENO, libc::STDERR_FILENO].into_iter().find_map(|descriptor| {
-        let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-        // SAFETY: TIOCGWINSZ writes one such structure.
-        let result = unsafe { libc::ioctl(descriptor, libc::TIOCGWINSZ, &raw mut size) };
-        (result == 0 && size.ws_col > 0).then_some(usize::from(size.ws_col))
-    })
+    [libc::STDOUT_FILENO, libc::STDERR_FILENO].into_iter().find_map(width_of)
+}
+
+/// The columns of a terminal; none where the descriptor is none.
+pub fn width_of(descriptor: c_int) -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ writes one such structure.
+    let result = unsafe { libc::ioctl(descriptor, libc::TIOCGWINSZ, &raw mut size) };
+    (result == 0 && size.ws_col > 0).then_some(usize::from(size.ws_col))
 }

@@ -22,8 +22,18 @@ const MAX_SCRIPTS: usize = 5;
 /// How much of a script's first line the kernel reads.
 const HEAD_BYTES: usize = 256;
 
-/// The path of the program that execvp would run.
+/// The path of the program that execvp would run. A script whose interpreter is missing is refused: that of
+/// `#!/usr/bin/env X` would show only as a failure of env, which does not name the script.
 pub fn resolve(command: &OsStr) -> Result<PathBuf, Error> {
+    let path = find(command)?;
+    match follow(&path, |_, _| Ok(())) {
+        Err(error) if error.status() == NOT_FOUND => Err(error),
+        // Of all else the kernel is the judge: it may have a handler for the format.
+        _ => Ok(path),
+    }
+}
+
+fn find(command: &OsStr) -> Result<PathBuf, Error> {
     resolve_in(command, std::env::var_os("PATH").as_deref())
 }
 
@@ -164,7 +174,7 @@ fn follow(path: &Path, judge: impl Fn(&Path, &File) -> Result<(), Error>) -> Res
                 if let Ok(file) = File::open(&script.interpreter) {
                     judge(&script.interpreter, &file)?;
                 }
-                resolve(&command).map_err(|error| named_by_env(&path, &command, error))?
+                find(&command).map_err(|error| named_by_env(&path, &command, error))?
             }
             None => script.interpreter,
         };
@@ -195,8 +205,9 @@ fn named_by_env(script: &Path, command: &OsStr, error: Error) -> Error {
     if error.status() != NOT_FOUND {
         return error;
     }
+    let place = if command.as_bytes().contains(&b'/') { "" } else { " in PATH" };
     let (script, command) = (script.display(), command.display());
-    Error::not_found(format!("cannot run {script}: its interpreter {command} is not found in PATH"))
+    Error::not_found(format!("cannot run {script}: its interpreter {command} is not found{place}"))
         .remedy(format!("install {command}, or correct the first line of the script"))
 }
 
@@ -347,7 +358,10 @@ impl Script {
             Some(rest) => rest.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty()).collect(),
             None => vec![argument],
         };
-        // Options of env that take no value are skipped; at any other the guess ends.
+        // Options of env that take no value are skipped; at any other the guess ends, and where PATH is set.
+        if words.iter().any(|word| word.starts_with(b"PATH=")) {
+            return None;
+        }
         let command = words.into_iter().find(|w| !(w.contains(&b'=') || matches!(*w, b"-i" | b"-" | b"--")))?;
         let plain = !command.starts_with(b"-") && !command.iter().any(|b| b"'\"\\$".contains(b));
         plain.then(|| OsString::from_vec(command.to_vec()))
@@ -390,6 +404,7 @@ mod tests {
         assert_eq!(command(b"#!/usr/bin/env -S A=1 B=2 perl -w\n"), Some("perl".into()));
         assert_eq!(command(b"#!/usr/bin/env -S -i perl\n"), Some("perl".into()));
         assert_eq!(command(b"#!/usr/bin/env -S -u HOME perl\n"), None);
+        assert_eq!(command(b"#!/usr/bin/env -S PATH=/opt/bin perl\n"), None);
         assert_eq!(command(b"#!/usr/bin/env -S \"my prog\"\n"), None);
         assert_eq!(command(b"#!/bin/sh env\n"), None);
     }

@@ -5,6 +5,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand, ValueEnum};
 
+const EXAMPLES: &str = "\
+Examples:
+  neap order trace -o T -- ./server --check   the functions that it enters
+  neap order estimate T ./server              what an order would save
+  neap order emit --for lld -o order.txt T ./server   a file for the linker
+  neap order verify --before ./server.old --after ./server -- --check";
+
 const TRACE_EXAMPLES: &str = "\
 Examples:
   neap order trace -o T -- ./server --check
@@ -13,8 +20,8 @@ Examples:
   neap order trace -o T --binary ./server -- ./start.sh
   neap order trace -o T --follow -- ./server --workers 4
 
-The program runs with a breakpoint on each function of the binary, which is gone
-when the function has been entered once. It needs the names of functions: a
+The program runs with a breakpoint on each function of the binary, which is
+removed when the function is first entered. That needs the names of functions: a
 binary that is not stripped, or its debug information below /usr/lib/debug. One
 that is compiled with -finstrument-functions counts its calls instead.
 
@@ -76,12 +83,12 @@ Both programs get the same arguments; their input and output are /dev/null. A
 measure is less if the median of the ratios is below 0.99 and nine of ten pairs
 are below 1.
 
-Exit status: 0 if a measure other than time is less; 1 if none is, or if B has fewer than nine
-tenths of the functions of --trace; 125 when neap itself fails.";
+Exit status: 0 if a measure other than time is less; 1 if not, or if B has fewer
+than nine tenths of the functions of --trace; 125 when neap itself fails.";
 
 /// Arguments of `neap order`.
 #[derive(Debug, Args)]
-#[command(disable_help_subcommand = true)]
+#[command(after_help = EXAMPLES, disable_help_subcommand = true)]
 pub struct OrderArgs {
     /// What to do.
     #[command(subcommand)]
@@ -250,7 +257,7 @@ pub struct ClosureArgs {
     #[arg(long, value_name = "SYMBOL", required = true)]
     pub entry: Vec<String>,
 
-    /// Print the object files that are not reached, too, behind the others
+    /// Print the object files that are not reached too, after the others
     #[arg(long)]
     pub all: bool,
 
@@ -284,7 +291,7 @@ pub struct PictureArgs {
 #[derive(Debug, Args)]
 #[command(after_help = VERIFY_EXAMPLES)]
 pub struct VerifyArgs {
-    /// The program as it was
+    /// The program with the old layout
     #[arg(long, value_name = "A")]
     pub before: PathBuf,
 
@@ -292,7 +299,7 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "B")]
     pub after: PathBuf,
 
-    /// Look for the functions of this trace in B: nine tenths have to be there
+    /// Check that B has at least nine tenths of the functions of this trace
     #[arg(long, value_name = "T")]
     pub trace: Option<PathBuf>,
 

@@ -14,19 +14,19 @@ use super::perf::{Callgraph, Detail};
 
 const PAGEIN_EXAMPLES: &str = "\
 Examples:
-  neap pagein -- ls                      writes pagein.PID
-  neap pagein -o - -- python3 -c pass    writes to standard output
-  neap pagein --format table -- ./server
-  neap pagein --exact --format table -- ./server    each page of a file that it touches
-  neap pagein --sites --format table -- ./server    where the blocks at the faults were allocated
-  neap pagein --callgraph dwarf --format table -- ./server    callers, without frame pointers
+  neap pagein -- ls                        writes pagein.PID
+  neap pagein -o - -- python3 -c pass      writes to standard output
+  neap pagein --format table -- ./server   kinds, times, symbols, lines
+  neap pagein --exact -- ./server          each page of a file that it touches
+  neap pagein --sites --format table -- ./server   where blocks were allocated
+  neap pagein --callgraph dwarf --format table -- ./server   with callers
+  neap pagein --format html -o faults.html -- ./server   charts, for a browser
   neap pagein --pid 1234 --duration 10s -o faults
-  neap pagein --format html -o faults.html -- ./server
-  neap pagein --duration 10s -- ./server the first ten seconds, then SIGTERM
+  neap pagein --duration 10s -- ./server   ten seconds, then SIGTERM
+  neap pagein -- neap run -- ./server      a program on neap
+  neap pagein --json -o trace.json -- ./server   a trace to keep
   neap pagein show trace.json --format html -o trace.html
-  neap pagein --format folded --callgraph fp -o - -- ls | flamegraph.pl > faults.svg
   neap pagein diff before.json after.json
-  neap pagein -- neap run -- ./server    a program on neap
 
 Each line of the classic format: number, page, C (code) or D (data), cycles
 since the first fault, instruction, symbol, object. The trace ends with what it
@@ -43,7 +43,7 @@ Examples:
   neap pagein diff --json before.json after.json | jq '.functions[:10]'
 
 A and B are traces in the format json or csv; `-` is standard input. Functions,
-mappings and pages of files are matched by their names, wherever they lay.
+mappings and pages of files are matched by their names, wherever they were.
 A program whose name is `diff` or `show` is traced with: neap pagein -- diff ...";
 
 const SHOW_EXAMPLES: &str = "\
@@ -89,11 +89,11 @@ pub struct PageinArgs {
     #[arg(long, conflicts_with = "pid")]
     pub exact: bool,
 
-    /// Find the callers of each faulting instruction too
+    /// Record the callers of each faulting instruction too
     #[arg(long, value_name = "HOW")]
     pub callgraph: Option<Callgraph>,
 
-    /// Run the program on neap and show where the blocks were allocated; with BYTES, record one allocation in BYTES bytes on average
+    /// Run the program on neap and show where the blocks at the faults were allocated; BYTES: record one allocation in BYTES bytes on average
     #[arg(
         long,
         value_name = "BYTES",

@@ -12,6 +12,7 @@ use neap_launch::{signals, target};
 use neap_trace::track::Tracker;
 
 use crate::collect::{Collected, Collector};
+use crate::limit::TimeLimit;
 use crate::perf::{Callgraph, Denied, Detail, Events, Wanted};
 use crate::resolve::Resolved;
 use crate::stat::Stat;
@@ -64,14 +65,16 @@ struct Watching {
     collector: Collector,
     kernel: bool,
     began: u64,
+    limit: Option<TimeLimit>,
 }
 
-/// Runs a program and samples it each `period` nanoseconds of a thread's time. `prepare` is given its process before the
-/// program begins; if it fails, the program is not started.
+/// Runs a program and samples it each `period` nanoseconds of a thread's time; after `duration` it is ended with SIGTERM.
+/// `prepare` is given its process before the program begins; if it fails, the program is not started.
 pub fn run(
     command: &[OsString],
     env: Vec<(OsString, OsString)>,
     period: u64,
+    duration: Option<Duration>,
     prepare: impl FnOnce(u32) -> Result<(), Error>,
 ) -> Result<Clocked, Error> {
     let Some(name) = command.first() else { return Err(Error::failed("no program is given")) };
@@ -81,9 +84,10 @@ pub fn run(
     let (ended, watching, signals) = child::supervise_watched(&program, |pid| {
         prepare(pid.unsigned_abs())?;
         let events = Events::open(&[pid], wanted(true, period)).map_err(denied)?;
-        watch(events, Tracker::default(), pid.unsigned_abs())
+        let limit = duration.map(|time| TimeLimit::start(pid.unsigned_abs(), time)).transpose()?;
+        Ok(Watching { limit, ..watch(events, Tracker::default(), pid.unsigned_abs())? })
     })?;
-    let (collected, kernel, began) = watching.finish();
+    let (collected, kernel, began, over) = watching.finish();
     signals.release();
     let time = |of: libc::timeval| {
         Duration::from_secs(of.tv_sec.unsigned_abs()) + Duration::from_micros(of.tv_usec.unsigned_abs())
@@ -93,6 +97,11 @@ pub fn run(
     let mut clocked = seen.resolve(collected)?;
     clocked.status = Some(ended.status);
     clocked.processor = Some(processor);
+    if over {
+        clocked
+            .missing
+            .push("what the program would have done later: it got SIGTERM at the end of --duration".to_owned());
+    }
     Ok(clocked)
 }
 
@@ -126,7 +135,7 @@ fn attached(pid: u32, duration: Option<Duration>, period: u64) -> Result<(Seen, 
         Stat::of(pid).unwrap_or(Stat { ended: true, ..before })
     });
     let watched = started.elapsed();
-    let (collected, kernel, began) = watching.finish();
+    let (collected, kernel, began, _) = watching.finish();
     Ok((Seen { pid, watched, began, kernel }, collected, unfollowed))
 }
 
@@ -145,14 +154,16 @@ fn watch(events: Events, mut tracker: Tracker, pid: u32) -> Result<Watching, Err
     let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let collector = Collector::start(events, tracker, None)
         .map_err(|e| Error::failed(format!("cannot start a thread: {}", system_message(&e))))?;
-    Ok(Watching { collector, kernel, began: u64::try_from(began.as_nanos()).unwrap_or(0) })
+    Ok(Watching { limit: None, collector, kernel, began: u64::try_from(began.as_nanos()).unwrap_or(0) })
 }
 
 impl Attendant for Watching {}
 
 impl Watching {
-    fn finish(self) -> (Collected, bool, u64) {
-        (self.collector.finish(), self.kernel, self.began)
+    /// What was collected, whether the kernel is in it, when it began, and whether the time was over.
+    fn finish(self) -> (Collected, bool, u64, bool) {
+        let over = self.limit.is_some_and(TimeLimit::finish);
+        (self.collector.finish(), self.kernel, self.began, over)
     }
 }
 

@@ -20,6 +20,7 @@ mod exact;
 mod files;
 mod follow;
 mod footer;
+pub mod limit;
 mod output;
 mod perf;
 mod program;

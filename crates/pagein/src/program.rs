@@ -4,12 +4,9 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
 
 use neap_launch::child::{self, Attendant, Program, Status};
-use neap_launch::error::{Error, FAILED, system_message};
+use neap_launch::error::{Error, FAILED};
 use neap_launch::library::{self, Placed};
 use neap_launch::private_dir::{PrivateDir, volatile_bases};
 use neap_launch::{Setting, environment, target};
@@ -18,8 +15,8 @@ use neap_options::Id;
 use crate::args::PageinArgs;
 use crate::exact::{self, Exact};
 use crate::footer;
+use crate::limit::TimeLimit;
 use crate::output;
-use crate::sys::{self, Wakeup};
 use crate::watch::{Watcher, finish, watch};
 use neap_launch::output::Output;
 
@@ -54,7 +51,7 @@ pub fn run(args: &PageinArgs) -> Result<u8, Error> {
     }
     let (ended, launched, signals) = child::supervise_watched(&program, |pid| {
         let output = output::create(args, pid.unsigned_abs())?;
-        let limit = args.duration.map(|time| TimeLimit::start(pid, time)).transpose()?;
+        let limit = args.duration.map(|time| TimeLimit::start(pid.unsigned_abs(), time)).transpose()?;
         let exact = args.exact.then(|| Exact::start(pid)).transpose()?;
         let directory = recorded.as_ref().map(|recorded| recorded.directory.path().as_os_str());
         Ok(Launched { output, watcher: watch(args, pid, directory)?, exact, limit })
@@ -91,45 +88,6 @@ pub fn traceable(path: &Path, command: &str) -> Result<(), Error> {
 fn unreadable(path: &Path) -> Option<String> {
     let error = File::open(path).err()?;
     (error.kind() == io::ErrorKind::PermissionDenied).then(|| "it may be executed, but not read".to_owned())
-}
-
-/// Ends the program when its time is over.
-struct TimeLimit {
-    thread: JoinHandle<bool>,
-    stop: Arc<Wakeup>,
-}
-
-impl TimeLimit {
-    /// The time runs from now on.
-    fn start(pid: i32, time: Duration) -> Result<Self, Error> {
-        let failed = |e: io::Error| Error::failed(format!("cannot limit the time: {}", system_message(&e)));
-        // A number could be another process's by then.
-        let process = sys::process(pid).map_err(failed)?;
-        let stop = Arc::new(Wakeup::new().map_err(failed)?);
-        let stopped = Arc::clone(&stop);
-        let started = Instant::now();
-        let thread = std::thread::Builder::new().name("time limit".to_owned()).spawn(move || {
-            let mut descriptors = [sys::readable(&*stopped)];
-            loop {
-                let left = time.saturating_sub(started.elapsed());
-                if left.is_zero() {
-                    return sys::end(&process);
-                }
-                let left = left.as_millis().saturating_add(1).min(i32::MAX as u128);
-                sys::poll(&mut descriptors, i32::try_from(left).unwrap_or(i32::MAX));
-                if descriptors[0].revents != 0 {
-                    return false;
-                }
-            }
-        });
-        Ok(Self { thread: thread.map_err(failed)?, stop })
-    }
-
-    /// The program has ended; whether its time was over.
-    fn finish(self) -> bool {
-        self.stop.raise();
-        self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    }
 }
 
 /// A program on neap that records where it allocates.

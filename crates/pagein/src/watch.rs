@@ -142,11 +142,12 @@ pub fn finish(
         }
     }
     let summary = &resolved.tables().summary;
-    if args.output.is_none() {
+    let shown = !output.is_standard() && io::stderr().is_terminal();
+    if args.output.is_none() || shown {
         let by = if summary.backend == Backend::Scan { ", by page table scans," } else { "" };
         tell(format_args!("neap: {} faults{by} in {}", summary.faults, output.path().display()));
     }
-    if !output.is_standard() && io::stderr().is_terminal() {
+    if shown {
         // A terminal that is gone has no summary.
         let _ = show::summary(&resolved, &mut io::stderr().lock());
     }

@@ -155,7 +155,10 @@ fn describe(head: &mut Profile, view: &View<'_>, snapshot: &Snapshot, scope: &Sc
     head.notes.push(if interval <= 1 {
         "Each block is counted.".into()
     } else {
-        format!("One block is sampled each {interval} bytes on average; each stands for those around it.")
+        format!(
+            "One block in {} is sampled on average; each stands for those around it.",
+            neap_profile::amount(number(interval), &Unit::Bytes)
+        )
     });
     if scope.late {
         head.notes.push("Blocks that were allocated before it began are not in it.".into());

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
-  neap top                               all processes of this user, or all as root
+  neap top                         all processes of this user; of all, as root
   neap top --sort rss --match '^python'
-  neap top --once | head                 a plain table
+  neap top --once | head           a plain table
   neap top --json | jq '.[0]'
 
 Keys: q quits; arrows, PgUp, PgDn, Home and End move; < and > choose the column

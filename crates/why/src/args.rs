@@ -9,28 +9,29 @@ use std::time::Duration;
 const EXAMPLES: &str = "\
 Examples:
   neap why 1234                          what a process has in memory, and why
-  neap why --json 1234 | jq '.accounts[:5]'
-  neap why --html why.html 1234          a page for a browser
   neap why -- ./server                   a command, at the peak of its memory
-  neap why --watch 1234                  leak, plateau, fragmentation or retention
+  neap why --watch 1234                  leak, plateau, fragmentation, retention
   neap why --watch --interval 60s --duration 1h 1234
   neap why --cgroup self                 the container of this shell
   neap why --container-of 1234           the container of a process
+  neap why --html why.html 1234          a page for a browser
+  neap why --json 1234 | jq '.accounts[:5]'
 
-The process is not stopped. Reading it wants its user, or root.
+The process is not stopped. Only its user and root may read it.
+
 Exit status: that of the command; 125 when neap itself fails, 126 when the
 command cannot be run, 127 when it is not found.";
 
 const STATS_EXAMPLES: &str = "\
 Examples:
-  neap stats 1234                        what neap counts in a program that runs on it
+  neap stats 1234                        blocks, bytes, memory given back
   neap stats --json 1234 | jq .gauges.live_bytes";
 
 /// Arguments of `neap why`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLES)]
 pub struct WhyArgs {
-    /// A process that runs already
+    /// The number of a process
     #[arg(value_name = "PID")]
     pub pid: Option<u32>,
 
@@ -46,19 +47,19 @@ pub struct WhyArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// Look again and again, and say what grew since
+    /// Measure again and again, and show what grew
     #[arg(long)]
     pub watch: bool,
 
-    /// With --watch: the time between two looks (10s, 500ms, 2min)
+    /// With --watch: time between two measurements (10s, 500ms, 2min)
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_interval)]
     pub interval: Duration,
 
-    /// With --watch: end after that time
+    /// With --watch: stop after this time
     #[arg(long, value_name = "TIME", requires = "watch", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 
-    /// A container: a cgroup's path, below /sys/fs/cgroup or as /proc/PID/cgroup has it, or `self`
+    /// A container, by the path of its cgroup: below /sys/fs/cgroup, or as in /proc/PID/cgroup, or `self`
     #[arg(long, value_name = "PATH|self", conflicts_with_all = ["pid", "command", "watch", "container_of"])]
     pub cgroup: Option<String>,
 
@@ -70,7 +71,7 @@ pub struct WhyArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
 
-    /// The command and its arguments, after `--`
+    /// A command to run and its arguments, after `--`
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<OsString>,
 }
@@ -88,10 +89,10 @@ pub struct StatsArgs {
     pub json: bool,
 }
 
-/// A time between looks.
+/// A time between measurements.
 fn parse_interval(text: &str) -> Result<Duration, String> {
     match parse_duration(text)? {
-        short if short < Duration::from_millis(50) => Err("a look takes a while: at least 50ms".to_owned()),
+        short if short < Duration::from_millis(50) => Err("the shortest interval is 50ms".to_owned()),
         interval => Ok(interval),
     }
 }
@@ -100,7 +101,7 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
-    /// Catches looks without a pause.
+    /// Catches measurements without a pause.
     #[test]
     fn an_interval_has_a_length() {
         assert_eq!(parse_interval("500ms"), Ok(Duration::from_millis(500)));

@@ -7,30 +7,31 @@ use neap_lab::peers;
 
 const EXAMPLES: &str = "\
 Examples:
-  neap lab list                                what there is
-  neap lab run retain-large ebizzy             two experiments, with every allocator found
-  neap lab run all --quick                     a first look at all, some minutes
+  neap lab list                        the experiments
+  neap lab peers build                 other allocators, from their sources
+  neap lab run retain-large ebizzy     two experiments, all allocators found
+  neap lab run all --quick             a first look at all, some minutes
   neap lab run all --allocators glibc,neap,mine=/tmp/libmine.so -o results
-  neap lab show results                        tables and verdicts again, and the HTML report
-  neap lab compare before after                what changed between two runs
-  neap lab peers build                         other allocators, from their sources
+  neap lab show results                tables, verdicts and the HTML report
+  neap lab compare before after        what changed between two runs
 
-The programs are small ones in C that neap carries; they are compiled with your C
-compiler. The page docs/lab.md explains each experiment and how noise is handled.";
+The programs are small, in C, and part of neap; your C compiler compiles them.
+docs/lab.md explains each experiment, and how noise is handled.";
 
 const RUN_EXAMPLES: &str = "\
 Examples:
   neap lab run all --quick --allocators glibc,neap,mimalloc3,jemalloc
   neap lab run calloc --runs 5 -o results/calloc
-  neap lab run suite --cases trees,cache       two of its workloads
+  neap lab run suite --cases trees,cache    two of its workloads
   neap lab run ebizzy --allocators neap,mine=/tmp/libmine.so
-  neap lab run all --quick --check             fails where a verdict that must hold does not
+  neap lab run all --quick --check          fails where a goal is missed
 
-^C stops the run: its results so far are kept, programs are ended, and settings of the
-kernel are restored. An error of neap itself ends only the experiment in which it occurs.
+Ctrl-C stops the run: its results so far are kept, programs are ended, and
+settings of the kernel are restored. An error of neap itself ends only the
+experiment in which it occurs.
 
-Exit status: 0; 1 with --check where a verdict that must hold does not; 128+N after
-signal N; 125 when neap itself fails, also in one experiment only.";
+Exit status: 0; 1 with --check where a verdict that must hold does not; 128+N
+after signal N; 125 when neap itself fails, also in one experiment only.";
 
 /// Arguments of `neap lab`.
 #[derive(Debug, Args)]
@@ -58,6 +59,10 @@ pub enum LabAction {
 
 /// Arguments of `neap lab list`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  neap lab list
+  neap lab list --json | jq -r '.[].name'")]
 pub struct ListArgs {
     /// Print the list as JSON
     #[arg(long)]
@@ -113,12 +118,12 @@ pub struct RunArgs {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  neap lab show results                        tables and verdicts of all experiments
-  neap lab show results retain-large huge      of two
-  neap lab show --verdicts results             what came of each, without the tables
-  neap lab show --open results                 the HTML report in the browser
+  neap lab show results                    tables and verdicts
+  neap lab show results retain-large huge  of two experiments
+  neap lab show --verdicts results         without the tables
+  neap lab show --open results             the HTML report, in the browser
   neap lab show --markdown results > results.md
-  neap lab show --charts pictures results      each chart as an SVG file
+  neap lab show --charts pictures results  each chart as an SVG file
   neap lab show --charts pictures --dark results retain-large
   neap lab show --json results | jq '.experiments[].verdicts[].text'")]
 pub struct ShowArgs {
@@ -164,11 +169,11 @@ Examples:
   neap lab compare --check results/before results/after || echo worse
 
 Compare runs of one machine with the same options; figures of different machines
-cannot be compared. A change shows from three rounds on; with three, a few changes are
-chance: for --check, measure both with --runs 5.
+cannot be compared. A change shows from three rounds on; with three, a few
+changes are chance: for --check, measure both with --runs 5.
 
-Exit status: 0; 1 with --check where neap is worse or something of it was lost; 125
-when neap itself fails.")]
+Exit status: 0; 1 with --check where neap is worse or something of it was lost;
+125 when neap itself fails.")]
 pub struct CompareArgs {
     /// The first run
     #[arg(value_name = "DIR1")]
@@ -197,6 +202,10 @@ pub struct CompareArgs {
 
 /// Arguments of `neap lab peers`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  neap lab peers list                  what a run would measure
+  neap lab peers build                 build those that are not there")]
 pub struct PeersArgs {
     /// What to do.
     #[command(subcommand)]
@@ -211,13 +220,14 @@ pub enum PeersAction {
 Examples:
   neap lab peers build
   neap lab peers build --only tcmalloc --force
-  neap lab peers build --upstream              the newest releases, by git
-  neap lab peers build --upstream --only rpmalloc --repository rpmalloc=/src/rpmalloc
+  neap lab peers build --upstream      the newest releases, by git
+  neap lab peers build --upstream --only rpmalloc --repository rpmalloc=/src/rp
 
-Needs cargo (it fetches the sources), a C and a C++ compiler, make and cmake, and
-the network on first use. About two minutes on two processors. --upstream needs git,
-autoconf for jemalloc, and the network each time; peers without releases are built from
-their crates. A release stays until the next --upstream; --force alone builds the crate.")]
+Needs cargo (it fetches the sources), a C and a C++ compiler, make and cmake,
+and the network on first use. About two minutes on two processors. --upstream
+needs git, autoconf for jemalloc, and the network each time; peers without
+releases are built from their crates. A release stays until the next --upstream;
+--force alone builds the crate.")]
     Build(BuildArgs),
     /// List the allocators that a run would measure, and where they came from
     List(PeersListArgs),
@@ -256,6 +266,10 @@ impl BuildArgs {
 
 /// Arguments of `neap lab peers list`.
 #[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  neap lab peers list
+  neap lab peers list --json | jq -r '.[] | select(.found).name'")]
 pub struct PeersListArgs {
     /// Print the list as JSON
     #[arg(long)]

@@ -4,7 +4,6 @@ pub mod args;
 mod progress;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
 
 use neap_lab::failure::{Failure, failure};
@@ -99,7 +98,7 @@ fn list(args: &ListArgs) -> anyhow::Result<u8> {
     }
     let width = designs.iter().map(|design| design.name.len()).max().unwrap_or(0);
     let line = |design: &catalogue::Design| format!("{:<width$}  {}\n", design.name, design.question);
-    print(&designs.iter().map(line).collect::<String>())
+    print_text(&designs.iter().map(line).collect::<String>())
 }
 
 fn measure(args: RunArgs) -> anyhow::Result<u8> {
@@ -124,7 +123,7 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
     if args.json {
         print(&done.run.to_json())?;
     } else {
-        print(&text::run_text(&done.run, terminal_form()))?;
+        print_text(&text::run_text(&done.run, terminal_form()))?;
     }
     let error = match written {
         Ok(page) => {
@@ -170,7 +169,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
         return print(&neap_report::markdown::document(&run, &neap_report::markdown::Options::default()));
     }
     let text = if args.verdicts { text::verdicts_text } else { text::run_text };
-    print(&text(&run, terminal_form()))?;
+    print_text(&text(&run, terminal_form()))?;
     let dir = if args.dir.is_dir() { args.dir.clone() } else { args.dir.parent().unwrap_or(Path::new(".")).into() };
     let written = write_report(&dir, &whole);
     // A user who cannot write there can still read.
@@ -243,7 +242,7 @@ fn compare(args: &CompareArgs) -> anyhow::Result<u8> {
     }
     match args.json {
         true => print(&(serde_json::to_string_pretty(&comparison)? + "\n"))?,
-        false => print(&neap_report::compare::text(&comparison, Some(args.limit)))?,
+        false => print_text(&neap_report::compare::text(&comparison, Some(args.limit)))?,
     };
     Ok(if args.check && report_regressions(&comparison) { NOT_HELD } else { 0 })
 }
@@ -305,7 +304,10 @@ fn list_peers(args: PeersListArgs) -> anyhow::Result<u8> {
         };
         lines.push_str(&format!("{name:<width$}  {state}\n"));
     }
-    print(&if args.json { serde_json::to_string_pretty(&entries)? + "\n" } else { lines })
+    match args.json {
+        true => print(&(serde_json::to_string_pretty(&entries)? + "\n")),
+        false => print_text(&lines),
+    }
 }
 
 /// The command line, as one would type it.
@@ -319,11 +321,19 @@ fn command_line() -> String {
 
 fn terminal_form() -> Form {
     let plain = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-    if std::io::stdout().is_terminal() && !plain { Form::Colour } else { Form::Plain }
+    match sys::width_of(libc::STDOUT_FILENO) {
+        Some(width) => Form { colour: !plain, width },
+        None => Form::default(),
+    }
 }
 
 fn print(text: &str) -> anyhow::Result<u8> {
     Ok(sys::print(text.as_bytes())?)
+}
+
+/// Prints what is for people.
+fn print_text(text: &str) -> anyhow::Result<u8> {
+    Ok(sys::print_fitted(text)?)
 }
 
 #[cfg(test)]

@@ -17,19 +17,21 @@ use neap_profile::format::{FORMATS, Format};
 
 const EXAMPLES: &str = "\
 Examples:
-  neap profile --heap -- ./server              which code holds memory at its end
-  neap profile --heap --pid 1234 --duration 1min
-  neap profile --allocs --format html -o allocs.html -- ./server
-  neap profile --pinned --pid 1234             which code keeps memory resident that is not live
-  neap profile --pinned --interval 64K -- ./server
-  neap profile --time -- ./server              where the time of allocation goes
+  neap profile --heap -- ./server              which code holds memory at exit
+  neap profile --heap --duration 1min -- ./server   ... after a minute
+  neap profile --heap --pid 1234 --duration 10s     ... and what grows
+  neap profile --allocs -- ./server            which code allocates
+  neap profile --pinned --pid 1234             which code pins free memory
+  neap profile --time -- ./server              where allocation takes time
   neap profile --time -- neap run -- ./server  ... on neap
   neap profile --time --pid 1234 --duration 10s
-  neap profile --time --format html -o time.html -- ./server
-  neap profile --time --format pprof -o time.pb.gz -- ./server && go tool pprof -top time.pb.gz
-  neap profile show time.pb.gz
-  neap profile diff before.json after.json
-  neap profile diff --format html -o diff.html before.json after.json
+  neap profile --heap --format html -o heap.html -- ./server   a flame graph
+  neap profile --time --format pprof -o time.pb.gz -- ./server
+  neap profile show time.pb.gz                 a profile that was written
+  neap profile diff before.json after.json     what grew
+
+--heap, --allocs and --pinned run the program on neap; --pid needs a process on
+neap. --time takes any program, on any allocator.
 
 Exit status: that of the program; 125 when neap itself fails, 126 when the
 program cannot be run, 127 when it is not found.";
@@ -49,7 +51,7 @@ Examples:
   neap profile diff --json before.pb.gz after.pb.gz | jq '.sites[:10]'
   neap profile diff --format html -o diff.html before.json after.json
 
-Call sites are matched by function, file and line, wherever they lay. What grew
+Call sites are matched by function, file and line, wherever they were. What grew
 comes first.";
 
 /// Arguments of `neap profile`.
@@ -75,15 +77,15 @@ pub struct ProfileArgs {
     #[arg(long, value_name = "PID", conflicts_with = "command")]
     pub pid: Option<u32>,
 
-    /// With --pid: stop after this time (10s, 500ms, 2min)
-    #[arg(long, value_name = "TIME", requires = "pid", value_parser = parse_duration)]
+    /// Stop after this time (10s, 500ms, 2min); a program that neap started gets SIGTERM
+    #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub duration: Option<Duration>,
 
     /// With --time: processor time of a thread between two samples
     #[arg(long, value_name = "TIME", default_value = "1ms", value_parser = parse_period)]
     pub period: Duration,
 
-    /// With --heap, --allocs and --pinned: mean bytes between two samples (64K, 4MiB); 1: each block
+    /// With --heap, --allocs and --pinned: mean bytes between two samples (64K, 4MiB); 1: every block
     #[arg(long, value_name = "SIZE", default_value = "512K", value_parser = parse_interval)]
     pub interval: u64,
 
@@ -104,11 +106,11 @@ pub struct Views {
     #[arg(long)]
     pub allocs: bool,
 
-    /// Memory that live blocks keep from going back to the system, by call site: what is resident and not live
+    /// Memory that is not live and cannot go back to the system, by the call site of the live blocks that pin it
     #[arg(long)]
     pub pinned: bool,
 
-    /// Where the time of allocation goes: malloc, free, clearing, copying, page faults on fresh memory, each by caller
+    /// Where the time of allocation goes: malloc, free, clearing, copying, faults on fresh memory, each by caller
     #[arg(long)]
     pub time: bool,
 }

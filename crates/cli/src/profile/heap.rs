@@ -4,12 +4,13 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use neap_launch::child::{self, Program};
+use neap_launch::child::{self, Attendant, Program};
 use neap_launch::environment::with_library;
 use neap_launch::error::{Error, FAILED};
 use neap_launch::private_dir::{self, PrivateDir};
 use neap_launch::{Setting, library, target};
 use neap_options::Id;
+use neap_pagein::limit::TimeLimit;
 use neap_profile::{Profile, Unit, View};
 use neap_survey::{Asked, Request, Scope, Snapshot, in_directory, pinned_profile, profile};
 
@@ -74,21 +75,23 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     let setting = |id: Id, value| Setting { name: id.option().name, env: id.option().env, value };
     let settings = [setting(Id::Profile, named), setting(Id::ProfileInterval, args.interval.to_string())];
     let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
-    let (ended, moment) = if view == View::Pinned {
-        let look = |pid: i32| {
-            let looking = Looking::start(pid.unsigned_abs());
-            looking.map_err(|e| Error::failed(format!("cannot start a thread that looks at the program: {e}")))
-        };
-        let (ended, looking, _) = child::supervise_watched(&program, look)?;
-        (ended, Some(looking.end()))
-    } else {
-        (child::supervise(&program)?, None)
-    };
+    let (ended, watched, _) = child::supervise_watched(&program, |pid| {
+        let pid = pid.unsigned_abs();
+        let looking = (view == View::Pinned).then(|| Looking::start(pid)).transpose();
+        let looking = looking.map_err(|e| Error::failed(format!("cannot start a thread that looks at it: {e}")))?;
+        let limit = args.duration.map(|time| TimeLimit::start(pid, time)).transpose()?;
+        Ok(Watched { looking, limit })
+    })?;
+    let over = watched.limit.is_some_and(TimeLimit::finish);
+    let moment = watched.looking.map(Looking::end);
     let written = in_directory(directory.path()).map_err(|e| Error::failed(format!("samples: {e}"))).and_then(|all| {
-        let made = match moment {
+        let mut made = match moment {
             Some(moment) => of_moment(moment, args)?,
-            None => of_ended(&all, ended.pid, args)?,
+            None => of_ended(&all, ended.pid, view, args)?,
         };
+        if over {
+            made.notes.push("The program got SIGTERM at the end of --duration.".to_owned());
+        }
         // Named by the process, which is known only now.
         let output = written::output(&args.written, ended.pid)?;
         write(made, view, args, output)
@@ -105,6 +108,14 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     Ok(child::end_like(ended.status))
 }
 
+/// What goes on while the program runs.
+struct Watched {
+    looking: Option<Looking>,
+    limit: Option<TimeLimit>,
+}
+
+impl Attendant for Watched {}
+
 /// What the files of samples may take: those of a hundred processes. In many containers /dev/shm has 64 MiB.
 const ROOM: u64 = 512 << 20;
 
@@ -116,7 +127,7 @@ fn bases() -> Vec<PathBuf> {
 }
 
 /// The profile of a program that has ended: of the last one that its process executed.
-fn of_ended(all: &[Snapshot], pid: u32, args: &ProfileArgs) -> Result<Profile, Error> {
+fn of_ended(all: &[Snapshot], pid: u32, view: View, args: &ProfileArgs) -> Result<Profile, Error> {
     let own: Vec<&Snapshot> = all.iter().filter(|snapshot| snapshot.process() == pid).collect();
     let Some(last) = own.last() else {
         return Err(Error::failed("the program has left no samples")
@@ -124,6 +135,9 @@ fn of_ended(all: &[Snapshot], pid: u32, args: &ProfileArgs) -> Result<Profile, E
     };
     let mut made = profile(Some(last), None, &scope(args));
     made.notes.push("Live is what was live when the program ended.".to_owned());
+    if view == View::Heap && made.column(&view.main().name).is_some_and(|live| made.total(live) == 0) {
+        made.notes.push("Nothing was: --allocs shows what was freed too, --pid looks while it runs.".to_owned());
+    }
     if all.len() > 1 {
         made.notes.push(format!("{} other processes and programs that it started are not in it.", all.len() - 1));
     }

@@ -6,7 +6,6 @@ use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use neap_launch::child::Attendant;
 use neap_survey::{Asked, Error, Look};
 
 /// Time before the first look, and the least between two.
@@ -54,8 +53,6 @@ impl Looking {
         self.thread.join().unwrap_or_default()
     }
 }
-
-impl Attendant for Looking {}
 
 impl Moment {
     fn add(&mut self, look: Result<Option<Look>, Error>) {

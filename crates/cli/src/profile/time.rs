@@ -26,7 +26,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8, Error> {
         None => {
             // Opened before the program runs, so that no run is in vain.
             let mut output = None;
-            let clocked = clock::run(&args.command, std::env::vars_os().collect(), period, |pid| {
+            let clocked = clock::run(&args.command, std::env::vars_os().collect(), period, args.duration, |pid| {
                 output = written::output(&args.written, pid)?;
                 Ok(())
             })?;

@@ -255,6 +255,11 @@ pub fn huge(quick: bool) -> Design {
     }
 }
 
+/// `gains 38 %`, `loses 8 %`.
+fn gained(percent: f64) -> String {
+    format!("{} {:.0} %", if percent < 0.0 { "loses" } else { "gains" }, percent.abs())
+}
+
 fn judge_huge(view: &View, run: &Run) -> Vec<Verdict> {
     let [large, mebi] = [29, 20].map(step);
     let gain = |metric: &str, kind: &str, least: f64| -> Result<Judged, Judged> {
@@ -266,7 +271,8 @@ fn judge_huge(view: &View, run: &Run) -> Vec<Verdict> {
         let (small, huge) = (of(HUGE_KINDS[0].1)?, of(kind)?);
         let part = 100.0 * (small / huge - 1.0);
         let text = format!(
-            "{kind} gains {part:.0} %: {} a step against {} in 4 KiB pages, {}",
+            "{kind} {}: {} a step against {} in 4 KiB pages, {}",
+            gained(part),
             quantity(huge, "ns"),
             quantity(small, "ns"),
             times(small / huge)

@@ -57,14 +57,15 @@ fn list(title: &str, sums: Sums, timed: bool, limit: usize, width: usize, out: &
     let mut rows: Vec<(String, (u64, u64))> = sums.into_iter().collect();
     let key = |&(faults, time): &(u64, u64)| if timed { (time, faults) } else { (faults, 0) };
     rows.sort_by(|a, b| key(&b.1).cmp(&key(&a.1)).then_with(|| a.0.cmp(&b.0)));
-    writeln!(out, "\n{:>9} {:>11} {title}", "FAULTS", if timed { "TIME " } else { "" })?;
-    for (name, (faults, time)) in rows.iter().take(limit) {
-        let time = if timed { duration(*time) } else { String::new() };
-        writeln!(out, "{faults:>9} {time:>10}  {}", shortened(name, width.saturating_sub(NUMBERS).max(LEAST)))?;
+    let time = |text: &str| if timed { format!("{text:>10}  ") } else { " ".to_owned() };
+    writeln!(out, "\n{:>9} {}{title}", "FAULTS", time("TIME"))?;
+    for (name, (faults, took)) in rows.iter().take(limit) {
+        let name = shortened(name, width.saturating_sub(NUMBERS).max(LEAST));
+        writeln!(out, "{faults:>9} {}{name}", time(&duration(*took)))?;
     }
     match rows.len().saturating_sub(limit) {
         0 => Ok(()),
-        more => writeln!(out, "{:>20}  and {more} more", ""),
+        more => writeln!(out, "{:>9} {}and {more} more", "", time("")),
     }
 }
 
@@ -129,7 +130,7 @@ mod tests {
             fault.service = None;
         }
         let counted = text(&trace, 10);
-        assert!(counted.find("0x2000") < counted.find("0x1000"), "{counted}");
+        assert!(counted.starts_with("\n   FAULTS  FUNCTION\n        2  0x2000\n        1  0x1000\n"), "{counted}");
         let long = "/a/very/long/path/with\x1b/many/folders/libsomething.so.6";
         assert_eq!(shortened(long, 24), "/a/very…ibsomething.so.6");
         assert_eq!(shortened("a\x1bb", 24), "a?b");
