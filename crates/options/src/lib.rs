@@ -35,4 +35,4 @@ pub mod unknown;
 pub use kind::{FILE, Kind, PREFAULT, Value};
 pub use origin::Origin;
 pub use table::{Id, Opt, TABLE};
-pub use text::{Complaint, Refusal};
+pub use text::{Complaint, Quoted, Refusal};

@@ -271,10 +271,10 @@ fn fresh(place: &Place, name: &str) -> PathBuf {
 
 /// Under another name until it is whole: a run may read it.
 fn write_records(place: &Place, records: &Records) -> Result<()> {
-    let fresh = place.peers.join(".peers.json");
-    fs::write(&fresh, serde_json::to_string_pretty(records)? + "\n")?;
-    fs::rename(fresh, place.peers.join("peers.json"))?;
-    Ok(())
+    let (fresh, path) = (place.peers.join(".peers.json"), place.peers.join("peers.json"));
+    let text = serde_json::to_string_pretty(records)? + "\n";
+    let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A crate's version and folder, by name.
@@ -471,7 +471,7 @@ mod tests {
         // The records are written to a file of this name first.
         let full = scratch.join(".peers.json");
         fs::create_dir(&full).unwrap();
-        put("2").unwrap_err();
+        assert!(format!("{:#}", put("2").unwrap_err()).contains("cannot write "));
         assert_eq!((library(), version()), ("1".into(), "1".into()));
         fs::remove_dir(full).unwrap();
         // Killed before the rename.
