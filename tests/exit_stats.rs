@@ -23,6 +23,17 @@ fn main() -> ExitCode {
         Case::new("stats::by_a_handler", "a handler that ends the process, and finds it hung", || {
             reports(&run("handler", "exit", &[])?.stderr, 1)
         }),
+        Case::new("stats::bare_children", "a child without fork handlers that waits for a lock when it exits", || {
+            reports(&run("bare", "exit", &[])?.success()?.stderr, 1)
+        }),
+        Case::new("stats::closed_above", "no report where a program has closed all files but the first three", || {
+            reports(&run("above", "exit", &[])?.success()?.stderr, 1)
+        }),
+        Case::new("stats::name", "a name that ends the line, or commands a terminal", || {
+            let done = run("named", "exit", &[])?.success()?;
+            reports(&done.stderr, 1)?;
+            done.contains("(a?b?[2J)").map(drop)
+        }),
         Case::new("stats::other_files", "a report in a file that has the number of standard error", other_files),
         Case::new("stats::without_standard_error", "a report where there is no standard error", closed),
         Case::new("stats::refused", "a bad value that is swallowed, and a file that cannot be written", refused),
@@ -112,7 +123,7 @@ fn no_exit() -> Outcome {
 fn other_files() -> Outcome {
     let dir = TempDir::new("stats")?;
     let file = dir.join("file");
-    for (way, count) in [("closed", 1), ("all", 0)] {
+    for (way, count) in [("closed", 1), ("all", 1)] {
         reports(&run(way, "exit", &[&file])?.success()?.stderr, count)?;
         if std::fs::metadata(&file)?.len() > 0 {
             return Err(Stop::Fail(format!("{way}: {}", std::fs::read_to_string(&file)?)));

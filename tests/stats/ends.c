@@ -1,15 +1,40 @@
 /* Ends in one of several ways, with blocks that were never freed. */
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 static void leave(int number) {
     (void)number;
     exit(0);
+}
+
+static void *works(void *unused) {
+    for (size_t size = 100000;; size = size * 7 % 1000003) free(malloc(size));
+    return unused;
+}
+/* Children without fork handlers, beside threads that hold locks of the allocator now and then. */
+static void bare(void) {
+    enum { THREADS = 3, CHILDREN = 300 };
+    pthread_t thread;
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&thread, NULL, works, NULL)) exit(1);
+    for (int i = 0; i < CHILDREN; i++) {
+        int status = -1;
+        pid_t child = (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+        if (child == 0) {
+            /* A child that hangs is killed. */
+            alarm(5);
+            exit(0);
+        }
+        if (waitpid(child, &status, 0) != child || status != 0) exit(1);
+    }
 }
 
 int main(int argc, char **argv) {
@@ -35,6 +60,12 @@ int main(int argc, char **argv) {
     } else if (!strcmp(way, "all")) {
         for (int file = 3; file < 1024; file++) close(file);
         while (open(argv[2], O_WRONLY | O_CREAT, 0600) < 300) {}
+    } else if (!strcmp(way, "bare")) {
+        bare();
+    } else if (!strcmp(way, "above")) {
+        for (int file = 3; file < 1024; file++) close(file);
+    } else if (!strcmp(way, "named")) {
+        prctl(PR_SET_NAME, "a\nb\033[2J");
     } else if (!strcmp(way, "moves")) {
         chdir("/");
         if (write(STDOUT_FILENO, "there\n", 6) != 6) return 1;

@@ -26,6 +26,8 @@ fn repository(neap: &Neap) -> Option<String> {
     release(&folder, "1.4.3");
     release(&folder, "2.0.1");
     release(&folder, "2.1.0-rc1");
+    // Of the release's name, which is not the release.
+    assert!(git(&folder, &["branch", "2.0.1"]));
     Some(folder.to_string_lossy().into_owned())
 }
 

@@ -38,4 +38,4 @@ pub use control_texts::Texts;
 pub use kind::{FILE, Kind, PREFAULT, Value};
 pub use origin::Origin;
 pub use table::{Id, Opt, TABLE};
-pub use text::{Complaint, Refusal};
+pub use text::{Complaint, Quoted, Refusal};

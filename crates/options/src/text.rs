@@ -4,7 +4,8 @@ use crate::Kind;
 use core::fmt::{Display, Formatter, Result, Write};
 
 /// A user's text as part of a message: without line breaks, and cut where it is long.
-pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
+#[derive(Clone, Copy, Debug)]
+pub struct Quoted<'a>(pub &'a [u8]);
 
 /// Most characters of a value that are shown.
 const SHOWN: usize = 64;

@@ -13,11 +13,11 @@ use core::sync::atomic::Ordering;
 use neap_control::options::STATS;
 use neap_core::figures::Figures;
 use neap_options::amount::{Bytes, Count};
-use neap_options::{Id, Value};
+use neap_options::{Id, Quoted, Value};
 use neap_ranges::kernel;
 use neap_sys::global::NEAP;
 use neap_sys::once::AtStart;
-use neap_sys::{call, filter, thread};
+use neap_sys::{call, filter, program, thread};
 use rustix::fd::{IntoRawFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -69,10 +69,11 @@ fn has_folder(path: &[u8]) -> bool {
     folder.append(path) && (path.contains(&b'%') || folder.c_str().is_some_and(opened))
 }
 
-/// Reports, if the option says so. A program that has given itself a filter of system calls reports nothing.
+/// Reports, if the option says so. A program that has given itself a filter of system calls reports nothing; nor does a
+/// child that was made without fork handlers, which might wait for ever for a lock.
 pub fn finish() {
     let target = STATS.get().bytes();
-    if target.is_empty() || filter::is_forbidden() {
+    if target.is_empty() || filter::is_forbidden() || !program::owns_memory() {
         return;
     }
     // A handler that ends the process in the middle of a call reports nothing.
@@ -92,11 +93,13 @@ pub fn finish() {
     });
 }
 
-/// Writes to the file that was standard error at the start. A file that has its number now gets nothing.
+/// Writes to the file that was standard error at the start: by its copy or, where the program has closed that, by its
+/// own number. A file that has either number now gets nothing.
 fn to_standard_error(text: &[u8]) {
     let kept = STANDARD_ERROR.get();
-    if kept.identity != 0 && call::identity(call::by_number(kept.number)) == kept.identity {
-        call::write(kept.number, text);
+    let is_it = |&number: &RawFd| kept.identity != 0 && call::identity(call::by_number(number)) == kept.identity;
+    if let Some(number) = [kept.number, libc::STDERR_FILENO].into_iter().find(is_it) {
+        call::write(number, text);
     }
 }
 
@@ -128,7 +131,7 @@ impl Display for Report<'_> {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         let (figures, usage) = (self.0, usage::of(libc::RUSAGE_SELF));
         let number = |n: libc::c_long| u64::try_from(n).unwrap_or(0);
-        writeln!(f, "neap: process {} ({})", call::process(), Value::Path(name(&mut [0; 16])))?;
+        writeln!(f, "neap: process {} ({})", call::process(), Quoted(name(&mut [0; 16])))?;
         // The kernel's unit is KiB.
         writeln!(f, "  peak resident  {}", Bytes(number(usage.ru_maxrss) << 10))?;
         let (minor, major) = (number(usage.ru_minflt), number(usage.ru_majflt));

@@ -107,6 +107,12 @@ fn wait_until_forgotten() {
     let _ = last.compare_exchange(tid, 0, Ordering::SeqCst, Ordering::Relaxed);
 }
 
+/// Whether the process is known to own its memory, and its threads the locks in it: it is no guest (`vfork`), and no
+/// child that was made without fork handlers, in which locks may be held by threads of its parent.
+pub fn owns_memory() -> bool {
+    space::is_owner(call::process())
+}
+
 /// Whether this number stands for the calling process in prlimit.
 pub fn is_own(number: libc::pid_t) -> bool {
     number == 0 || NEAP.os.process() == Some(number.cast_unsigned())
@@ -117,7 +123,7 @@ pub fn is_own(number: libc::pid_t) -> bool {
 #[cold]
 pub fn address_limit_set() {
     // The child of a vfork has limits of its own, but its parent's memory.
-    if filter::is_forbidden() || !space::is_owner(call::process()) {
+    if filter::is_forbidden() || !owns_memory() {
         return;
     }
     if thread::in_call(|_| NEAP.give_reservations_back()) != Some(true) {

@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -96,7 +97,9 @@ pub fn records(place: &Place) -> Result<Records> {
             let remedy = format!("remove it and run `{}`", place.build_peers);
             failure(format!("{} cannot be read: {error}", path.display()), remedy)
         }),
-        Err(_) => Ok(Records::new()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(Records::new()),
+        // A build would write a new file without what the old one says.
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
 
@@ -219,9 +222,9 @@ pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(Step)) -> 
         match step() {
             Ok(None) => tell(Step::Line(format!("{name}: up to date"))),
             Ok(Some(record)) => {
-                tell(Step::Line(format!("{name}: {} from {}", record.dated(), record.source)));
-                records.insert(name.into(), record);
-                write_records(place, &records)?;
+                let said = format!("{name}: {} from {}", record.dated(), record.source);
+                replace(place, &mut records, name, record)?;
+                tell(Step::Line(said));
                 built += 1;
             }
             Err(error) if error.is::<interrupt::Interrupted>() => return Err(error),
@@ -250,12 +253,28 @@ fn release(recipe: &Recipe, wanted: &Wanted) -> Result<Option<Release>> {
     upstream::newest(upstream, other.map_or(upstream.repository, |(_, repository)| repository)).map(Some)
 }
 
+/// Puts the new library called `name` in the place of the old one. In between it has no record, so a build that ends
+/// there (no space, killed) leaves no library with the record of another one.
+fn replace(place: &Place, records: &mut Records, name: &str, record: PeerRecord) -> Result<()> {
+    if records.remove(name).is_some() {
+        write_records(place, records)?;
+    }
+    fs::rename(fresh(place, name), place.peers.join(format!("{name}.so")))?;
+    records.insert(name.into(), record);
+    write_records(place, records)
+}
+
+/// Where a library is before it takes the place of the old one.
+fn fresh(place: &Place, name: &str) -> PathBuf {
+    place.peers.join(format!(".{name}.so"))
+}
+
 /// Under another name until it is whole: a run may read it.
 fn write_records(place: &Place, records: &Records) -> Result<()> {
-    let fresh = place.peers.join(".peers.json");
-    fs::write(&fresh, serde_json::to_string_pretty(records)? + "\n")?;
-    fs::rename(fresh, place.peers.join("peers.json"))?;
-    Ok(())
+    let (fresh, path) = (place.peers.join(".peers.json"), place.peers.join("peers.json"));
+    let text = serde_json::to_string_pretty(records)? + "\n";
+    let written = fs::write(&fresh, text).and_then(|()| fs::rename(&fresh, &path));
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// A crate's version and folder, by name.
@@ -301,7 +320,7 @@ fn locate_crates(place: &Place) -> Result<Sources> {
     Ok(found)
 }
 
-/// Builds one peer; where its crate cannot be compiled, takes the distribution's library.
+/// Builds one peer, as [`fresh`]; where its crate cannot be compiled, takes the distribution's library.
 fn build(
     place: &Place,
     recipe: &Recipe,
@@ -334,7 +353,6 @@ fn build(
     };
     // Under another name until it is whole: a run meanwhile finds the old one.
     let partial = scratch.join("library.so");
-    let output = place.peers.join(format!("{}.so", recipe.name));
     let progress = Progress::new(what.into(), tell);
     let mut job = Job::new((folder, tree), scratch.clone(), partial.clone(), described, progress);
     let mut record = PeerRecord {
@@ -362,9 +380,8 @@ fn build(
         }
     };
     // A program may have the old library mapped: it keeps its file.
-    let fresh = place.peers.join(format!(".{}.so", recipe.name));
+    let fresh = fresh(place, recipe.name);
     fs::copy(&partial, &fresh).with_context(|| format!("cannot write {}", fresh.display()))?;
-    fs::rename(&fresh, &output)?;
     let _ = fs::remove_dir_all(scratch);
     Ok(record)
 }
@@ -436,5 +453,43 @@ mod tests {
         assert_eq!(record("5.3.1", None).behind("jemalloc"), None);
         let dated = PeerRecord { date: Some("2026-04-13".into()), ..record("5.3.1", None) };
         assert_eq!(dated.dated(), "5.3.1 (2026-04-13)");
+    }
+
+    // Would catch a library with the record of the one before it, where there is no space for a new record.
+    #[test]
+    fn a_library_never_has_the_record_of_another() {
+        let scratch = crate::scratch::Scratch::new("peers").unwrap();
+        let place = Place { peers: scratch.path().to_path_buf(), ..for_test() };
+        let record = |version: &str| PeerRecord { version: version.into(), ..PeerRecord::default() };
+        let library = || fs::read_to_string(scratch.join("jemalloc.so")).unwrap();
+        let version = || records(&place).unwrap()["jemalloc"].version.clone();
+        let put = |version: &str| {
+            fs::write(fresh(&place, "jemalloc"), version).unwrap();
+            replace(&place, &mut records(&place).unwrap(), "jemalloc", record(version))
+        };
+        put("1").unwrap();
+        // The records are written to a file of this name first.
+        let full = scratch.join(".peers.json");
+        fs::create_dir(&full).unwrap();
+        assert!(format!("{:#}", put("2").unwrap_err()).contains("cannot write "));
+        assert_eq!((library(), version()), ("1".into(), "1".into()));
+        fs::remove_dir(full).unwrap();
+        // Killed before the rename.
+        fs::remove_file(fresh(&place, "jemalloc")).unwrap();
+        replace(&place, &mut records(&place).unwrap(), "jemalloc", record("2")).unwrap_err();
+        assert!(records(&place).unwrap().is_empty());
+        put("3").unwrap();
+        assert_eq!((library(), version()), ("3".into(), "3".into()));
+    }
+
+    // Would catch records that are lost by the next build, as they cannot be read now.
+    #[test]
+    fn records_that_cannot_be_read_are_not_taken_for_none() {
+        let scratch = crate::scratch::Scratch::new("peers").unwrap();
+        let place = Place { peers: scratch.path().to_path_buf(), ..for_test() };
+        assert!(records(&place).unwrap().is_empty());
+        fs::create_dir(scratch.join("peers.json")).unwrap();
+        let error = format!("{:#}", records(&place).unwrap_err());
+        assert!(error.contains("cannot read ") && error.contains("peers.json"), "{error}");
     }
 }

@@ -35,10 +35,23 @@ impl Release {
 
     /// Fetches the tree of the release into `folder`; the result has its date.
     pub fn fetch(&self, folder: &Path) -> Result<Version> {
-        // Depth has no effect on a path; a local clone is quick anyway.
-        let mut clone = git();
-        clone.args(["clone", "--quiet", "--depth=1", "--branch", &self.tag, "--", &self.repository]).arg(folder);
-        interrupt::run(&mut clone).map_err(|error| unreachable(&self.repository, error))?;
+        let mut init = git();
+        interrupt::run(init.args(["init", "--quiet", "--"]).arg(folder))?;
+        // By its full name: a branch may have the tag's name too, and `git clone` would take that.
+        let tag = format!("refs/tags/{}", self.tag);
+        let mut fetch = git();
+        // Not by `-C`: a relative path to a repository counts from here.
+        fetch.arg("--git-dir").arg(folder.join(".git"));
+        fetch.args(["fetch", "--quiet", "--no-tags", "--depth=1", "--", &self.repository]);
+        interrupt::run(fetch.arg(format!("{tag}:{tag}"))).map_err(|error| unreachable(&self.repository, error))?;
+        let mut checkout = git();
+        interrupt::run(checkout.arg("-C").arg(folder).args(["checkout", "--quiet", &tag]))?;
+        let mut head = git();
+        let commit = interrupt::run(head.arg("-C").arg(folder).args(["rev-parse", "HEAD"]))?;
+        if commit.trim() != self.commit {
+            let cause = format!("{}: the tag {} was moved meanwhile", self.repository, self.tag);
+            return Err(failure(cause, "build again"));
+        }
         let mut log = git();
         let date = interrupt::run(log.arg("-C").arg(folder).args(["log", "-1", "--format=%cs"]))?;
         Ok(Version { word: self.word().into(), date: Some(date.trim().into()) })
