@@ -174,6 +174,35 @@ fn pip_installs_the_wheel() {
     }
 }
 
+/// Catches a package that finds its command only where the Python that runs it has its scripts.
+#[test]
+fn the_package_finds_its_command() {
+    let place = Folder::new("wheel-apart");
+    ran(Command::new("python3").args(["-m", "venv"]).arg(place.0.join("venv")));
+    let python = place.0.join("venv/bin/python");
+    for (option, packages) in [("--target", "lib"), ("--prefix", "prefix")] {
+        let mut pip = Command::new(&python);
+        pip.args([
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-index",
+            "--disable-pip-version-check",
+            "--ignore-installed",
+        ]);
+        ran(pip.arg(option).arg(place.0.join(packages)).args(built(&format!("{ARCH}.whl"))));
+    }
+    let below = "import sysconfig, sys; base = sys.argv[1]; \
+        print(sysconfig.get_path('platlib', vars=dict(base=base, platbase=base)))";
+    let prefix = said(Command::new(&python).args(["-c", below]).arg(place.0.join("prefix")));
+    for packages in [&place.0.join("lib"), Path::new(prefix.trim())] {
+        let mut neap = Command::new(&python);
+        neap.args(["-m", "neap", "--version"]).env("PYTHONPATH", packages);
+        assert!(said(&mut neap).starts_with(&format!("neap {VERSION} ")));
+    }
+}
+
 /// Looks whether the library is mapped.
 const MAPPED: &str = "#include <stdio.h>\n#include <string.h>\nint main(void) { char line[512]; \
     FILE *maps = fopen(\"/proc/self/maps\", \"r\"); \
@@ -227,8 +256,13 @@ fn the_archive_installs_itself() {
     let archive = built(&format!("{ARCH}-linux.tar.xz")).pop().expect("one");
     ran(Command::new("tar").arg("-C").arg(&place.0).arg("-xf").arg(&archive));
     let inside = place.0.join(archive.file_stem().and_then(|stem| Path::new(stem).file_stem()).expect("a name"));
-    let prefix = place.0.join("prefix with space");
-    ran(Command::new("sh").arg(inside.join("install.sh")).arg(&prefix));
+    let prefix = place.0.join("prefix with space & more");
+    // As a stranger's shell may have it: a prefix from here, files that others cannot read, a path for cd.
+    let script = "umask 077; export CDPATH=$PWD; sh \"$0\"/install.sh \"prefix with space & more\"";
+    let name = inside.file_name().expect("a name");
+    ran(Command::new("sh").args(["-c", script]).arg(name).current_dir(&place.0));
+    let closed = said(Command::new("find").arg(&prefix).args(["!", "-perm", "-a=r"]));
+    assert_eq!(closed, "", "others cannot read these");
     let command = prefix.join("bin/neap");
     assert!(said(Command::new(&command).arg("--version")).starts_with(&format!("neap {VERSION} ")));
     let mut cat = Command::new(&command);
@@ -236,6 +270,15 @@ fn the_archive_installs_itself() {
     assert!(maps.contains("libneap.so"), "{maps}");
     let config = fs::read_to_string(prefix.join("lib/pkgconfig/neap.pc")).expect("neap.pc");
     assert!(config.contains(&format!("prefix={}\n", prefix.display())), "{config}");
+    if !lacks("pkg-config") {
+        let (source, program) = (place.0.join("c.c"), place.0.join("c"));
+        fs::write(&source, PROGRAM).expect("room");
+        let script = "eval cc -o '\"$0\"' '\"$1\"' \"$(pkg-config --cflags --libs neap)\"";
+        let mut compiler = Command::new("sh");
+        compiler.args(["-c", script]).args([&program, &source]);
+        ran(compiler.env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));
+        assert_eq!(said(Command::new(program).env("LD_LIBRARY_PATH", prefix.join("lib"))).trim(), VERSION);
+    }
     if !lacks("musl-gcc") {
         let (source, program) = (place.0.join("p.c"), place.0.join("p"));
         fs::write(&source, PROGRAM).expect("room");

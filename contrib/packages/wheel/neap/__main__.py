@@ -6,8 +6,11 @@ import sysconfig
 
 
 def command():
-    """The command that came with this package: beside this Python's scripts, or the user's."""
-    places = [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", f"{os.name}_user")]
+    """The command that came with this package: beside it (pip install --target), or where pip puts scripts."""
+    packages = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # --prefix, and environments that are put upon each other (uv run --with), have scripts beside lib/pythonX.Y.
+    places = [os.path.join(packages, "bin"), os.path.normpath(os.path.join(packages, "../../../bin"))]
+    places += [sysconfig.get_path("scripts"), sysconfig.get_path("scripts", f"{os.name}_user")]
     for place in places:
         path = os.path.join(place, "neap")
         if os.access(path, os.X_OK):
