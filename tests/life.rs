@@ -71,6 +71,8 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (DL, "by_dlsym", "", "foreign blocks that are taken for our own"),
     (DL, "by_dlsym_without_break", "", "the same where the program's break cannot grow"),
     (DL, "by_dlsym_in_threads", "", "the same with many arenas of the C library"),
+    (DL, "by_dlsym_first_in_threads", "", "the C library's malloc, which several threads set up at the same time"),
+    (DL, "by_library_first_in_threads", "", "the same by way of a library that needs the C library"),
     (DL, "by_rtld_next", "", "a malloc wrapper that mixes two allocators"),
     (DL, "dlmopen_namespace", "", "a second C library in the process that disturbs the heap"),
     (LIMITS, "data_limit", "", "RLIMIT_DATA that ends in a crash instead of NULL"),
@@ -107,12 +109,16 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (TLS, "of_main", "objects destroyed", "static C++ objects destroyed after the heap"),
 ];
 
+/// A malloc in front of neap's.
+const TRACER: Source = Source::with_flags("interpose/tracer.c", &["-shared"]);
+
 /// Cases with a function of their own below, and one of `machine.rs`.
-const PREPARED_CASES: [(&str, &str); 5] = [
+const PREPARED_CASES: [(&str, &str); 6] = [
     ("threads", "idle"),
     ("limits", "overcommit_never"),
     ("limits", "locked"),
     ("dl", "library_loaded_late"),
+    ("dl", "deepbind_first_in_threads"),
     ("dl", "operators_of_a_plugin"),
 ];
 
@@ -135,6 +141,16 @@ fn main() -> ExitCode {
         "dl::library_loaded_late",
         "thread storage that does not fit once the program runs, or an unload that leaves callbacks behind",
         loaded_late,
+    ));
+    cases.push(Case::new(
+        "dl::deepbind_first_in_threads",
+        "the C library's malloc, which several threads set up at the same time, as a library that is opened so has it",
+        || {
+            let both = format!("{}:{}", TRACER.build()?.display(), library::require_neap()?.display());
+            let run = Run::new(DL.build()?).arg("deepbind_first_in_threads").preload(Some(both.into()));
+            judge_case(run)?.no_complaint()?;
+            Ok(())
+        },
     ));
     cases.push(Case::new(
         "dl::operators_of_a_plugin",

@@ -29,6 +29,7 @@ const LIFE: &[&str] = &[
     "dl::dlmopen_namespace",
     "dl::foreign_under_filter",
     "dl::by_dlsym",
+    "dl::by_library_first_in_threads",
     "dl::by_rtld_next",
     // A library with initial-exec storage cannot be loaded late.
     "dl::library_loaded_late",

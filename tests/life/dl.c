@@ -3,6 +3,7 @@
 #include "filter.h"
 #include <dlfcn.h>
 #include <malloc.h>
+#include <stdatomic.h>
 #include <sys/mman.h>
 
 static void *open_dso(int flags) {
@@ -153,6 +154,50 @@ static void by_dlsym_in_threads(void) {
     for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
 }
 
+/* glibc's malloc sets itself up in its first call, without a lock: without neap the process has one thread then. Where
+ * two threads make that call at the same time, both count as one user of the main heap, and an assertion of glibc's
+ * fails when the second of them ends. So it must be set up before a thread has the function, which shows in the blocks:
+ * the main heap is the first thread's, and the others' blocks lie in other heaps. */
+#ifdef __x86_64__
+#define FIRST_GLIBC "GLIBC_2.2.5"
+#else
+#define FIRST_GLIBC "GLIBC_2.17"
+#endif
+static make_fn theirs;
+static atomic_int awaited;
+static void *first_use(void *arg) {
+    enum { NOT_IN_MAIN_HEAP = 4 };
+    awaited--;
+    while (awaited) {}
+    size_t *p = theirs(100);
+    CHECK(p);
+    CHECK_AT(p[-1] & NOT_IN_MAIN_HEAP, p[-1]);
+    free(p);
+    return arg;
+}
+static void use_first_in_threads(void) {
+    pthread_t t[4];
+    CHECK(theirs);
+    awaited = 4;
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&t[i], NULL, first_use, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
+}
+static void by_dlsym_first_in_threads(void) {
+    theirs = (make_fn)dlsym(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "malloc");
+    use_first_in_threads();
+}
+/* The look-up searches the library, then the C library, which it needs. */
+static void by_library_first_in_threads(void) {
+    theirs = (make_fn)dlsym(open_dso(0), "malloc");
+    use_first_in_threads();
+}
+/* Another malloc stands in front of neap, so libraries that are opened so get the C library's. */
+static void deepbind_first_in_threads(void) {
+    void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD | RTLD_DEEPBIND);
+    theirs = (make_fn)dlvsym(libc, "malloc", FIRST_GLIBC);
+    use_first_in_threads();
+}
+
 /* RTLD_NEXT from the program reaches the first library: the usual way of wrappers. */
 static void by_rtld_next(void) {
     use_foreign((make_fn)dlsym(RTLD_NEXT, "malloc"), (make_aligned_fn)dlsym(RTLD_NEXT, "memalign"));
@@ -238,7 +283,8 @@ static void operators_of_a_plugin(void) {
 static const struct test_case CASES[] = {
     CASE(load_1000_times), CASE(load_in_threads),     CASE(deepbind),          CASE(deepbind_in_threads),
     CASE(by_dlsym),        CASE(by_dlsym_in_threads), CASE(by_rtld_next),      CASE(foreign_under_filter),
-    CASE(by_dlsym_without_break),
+    CASE(by_dlsym_without_break), CASE(by_dlsym_first_in_threads), CASE(by_library_first_in_threads),
+    CASE(deepbind_first_in_threads),
     CASE(dlmopen_namespace), CASE(library_loaded_late), CASE(operators_of_a_plugin),
 };
 TEST_MAIN(CASES)

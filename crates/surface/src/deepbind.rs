@@ -8,8 +8,9 @@
 
 use crate::foreign;
 use crate::lookup::{self, Scope};
+use crate::once::Once;
 use core::ffi::{CStr, c_char, c_int, c_void};
-use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use core::sync::atomic::{AtomicU64, Ordering};
 use neap_sys::global::NEAP;
 use neap_sys::{arch, errno, musl};
 use rustix::mm::{self, MprotectFlags};
@@ -45,15 +46,19 @@ const NAMES: [&CStr; 27] = [
     c"malloc_stats",
 ];
 
-const UNDER_WAY: u8 = 1;
-const DONE: u8 = 2;
-/// How far [`redirect`] has come in this process.
-static STATE: AtomicU8 = AtomicU8::new(0);
+static REDIRECTED: Once = Once::new();
 
 /// What neap does before each dlopen. Returns null, so that the C library's dlopen comes next.
 extern "C" fn before(_: *const c_char, flags: c_int) -> *mut c_void {
-    if flags & libc::RTLD_DEEPBIND != 0 && !musl::is_here() && STATE.load(Ordering::Acquire) != DONE {
-        errno::kept(redirect_once);
+    if flags & libc::RTLD_DEEPBIND != 0 && !musl::is_here() && !REDIRECTED.is_done() {
+        errno::kept(|| {
+            REDIRECTED.run(|| {
+                if !redirect() {
+                    // The library's malloc will be the C library's.
+                    foreign::start_malloc();
+                }
+            });
+        });
     }
     core::ptr::null_mut()
 }
@@ -66,32 +71,14 @@ arch::forward! {
     pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void, before, lookup::dlopen
 }
 
-/// [`redirect`], or a wait until another thread has done it.
-#[cold]
-fn redirect_once() {
-    // Acquire pairs with the Release below: the thread that goes on finds the table changed.
-    if STATE.compare_exchange(0, UNDER_WAY, Ordering::Acquire, Ordering::Acquire).is_ok() {
-        redirect();
-        STATE.store(DONE, Ordering::Release);
-        return;
-    }
-    // That thread may be missing in a child of fork, so the wait ends.
-    for _ in 0..100_000 {
-        if STATE.load(Ordering::Acquire) == DONE {
-            return;
-        }
-        rustix::thread::sched_yield();
-    }
-}
-
 /// Gives the [`NAMES`] in the C library's symbol table the addresses that they have in the program. Where that cannot be
-/// done, all stays as it is.
-fn redirect() {
+/// done, all stays as it is, and the result is false.
+fn redirect() -> bool {
     let own = lookup::symbol(Scope(lookup::libc()), c"malloc");
     // A library in front may look its own next malloc up in the C library, and must not find itself.
     // The linker binds this name to neap's function (-Bsymbolic-functions).
     let is_neap = lookup::symbol(Scope::ALL, c"malloc") == libc::malloc as *mut c_void;
-    let Some(table) = (is_neap && !own.is_null()).then(|| Table::around(own)).flatten() else { return };
+    let Some(table) = (is_neap && !own.is_null()).then(|| Table::around(own)).flatten() else { return false };
     // Blocks that the C library made go to its own functions, which are found by these names for the last time.
     foreign::find();
     let mut changes = [None::<(&AtomicU64, u64)>; NAMES.len() * 2];
@@ -109,7 +96,7 @@ fn redirect() {
     }
     let changes = || changes.iter().flatten();
     let at = |(value, _): &(&AtomicU64, u64)| core::ptr::from_ref(*value).addr();
-    let (Some(first), Some(last)) = (changes().map(at).min(), changes().map(at).max()) else { return };
+    let (Some(first), Some(last)) = (changes().map(at).min(), changes().map(at).max()) else { return false };
     let page = NEAP.page_size().max(4096);
     let start = first & !(page - 1);
     let pages = core::ptr::without_provenance_mut::<c_void>(start);
@@ -117,12 +104,14 @@ fn redirect() {
         // SAFETY: whole OS pages of the C library's symbol table; they stay readable, and executable if they were.
         unsafe { mm::mprotect(pages, (last + 8 - start).next_multiple_of(page), flags) }
     };
-    if protect(table.access | MprotectFlags::WRITE).is_ok() {
-        // Relaxed: a look-up in another thread finds either function, as before.
-        changes().for_each(|(value, new)| value.store(*new, Ordering::Relaxed));
-        // Where the system refuses that, the pages stay writable.
-        let _ = protect(table.access);
+    if protect(table.access | MprotectFlags::WRITE).is_err() {
+        return false;
     }
+    // Relaxed: a look-up in another thread finds either function, as before.
+    changes().for_each(|(value, new)| value.store(*new, Ordering::Relaxed));
+    // Where the system refuses that, the pages stay writable.
+    let _ = protect(table.access);
+    true
 }
 
 /// The dynamic symbols of an object, with the hash table by which they are found.

@@ -2,9 +2,11 @@
 //!
 //! A program may load the C library by name (`ctypes.CDLL("libc.so.6").malloc_trim(0)` in Python, as Dask does). It
 //! would reach an allocator that is not in use. The C library does all other look-ups, and finds the address of the
-//! caller, on which the meaning of RTLD_NEXT depends.
+//! caller, on which the meaning of RTLD_NEXT depends. Where it finds a function of the C library's own malloc, that is
+//! set up before.
 
-use crate::{glibc, lookup};
+use crate::lookup::{self, Scope};
+use crate::{foreign, glibc};
 use core::ffi::{CStr, c_char, c_void};
 use neap_sys::arch;
 
@@ -18,13 +20,23 @@ unsafe extern "C" fn find(handle: *mut c_void, name: *const c_char) -> *mut c_vo
         return null;
     }
     // SAFETY: dlsym's contract: a string.
-    let ours = match unsafe { CStr::from_ptr(name) }.to_bytes() {
+    let name = unsafe { CStr::from_ptr(name) };
+    let ours = match name.to_bytes() {
         b"mallopt" => glibc::mallopt as *mut c_void,
         b"malloc_trim" => glibc::malloc_trim as *mut c_void,
         b"mallinfo" => glibc::mallinfo as *mut c_void,
         b"mallinfo2" => glibc::mallinfo2 as *mut c_void,
         b"malloc_info" => glibc::malloc_info as *mut c_void,
         b"malloc_stats" => glibc::malloc_stats as *mut c_void,
+        b"malloc" | b"calloc" | b"realloc" | b"reallocarray" | b"memalign" | b"aligned_alloc" | b"posix_memalign"
+        | b"valloc" | b"pvalloc" | b"__libc_malloc" | b"__libc_calloc" | b"__libc_realloc" | b"__libc_memalign"
+        | b"__libc_valloc" | b"__libc_pvalloc" => {
+            // A library that needs the C library has its functions too.
+            if lookup::symbol(Scope(handle), name) == lookup::symbol(Scope(lookup::libc()), name) {
+                foreign::start_malloc();
+            }
+            return null;
+        }
         _ => return null,
     };
     if handle == lookup::libc() { ours } else { null }

@@ -5,6 +5,7 @@
 //! error of the program, which ends with one line.
 
 use crate::lookup::{self, Scope};
+use crate::once::Once;
 use core::ffi::{CStr, c_void};
 use core::marker::PhantomData;
 use core::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
@@ -41,6 +42,27 @@ pub fn start() {
     // AT_BASE: where the kernel loaded the dynamic linker beside the program.
     let behind = call::auxiliary(libc::AT_BASE) != 0 && end != usize::MAX;
     FIRST_BREAK.store(if behind { end } else { end.min(program_break()) }, Ordering::Relaxed);
+}
+
+/// Has the C library's malloc set itself up before the program may call it. Without neap its first call comes while the
+/// process has one thread. That call takes no lock for it: where two threads make it at the same time, both count as
+/// one user of the main heap, and an assertion of glibc's fails when the second of them ends.
+pub fn start_malloc() {
+    static STARTED: Once = Once::new();
+    if STARTED.is_done() || musl::is_here() {
+        return;
+    }
+    // Looked up before other threads wait: a look-up takes locks of the dynamic linker's.
+    let theirs = Scope(lookup::libc());
+    // SAFETY: the C library's functions of these names have these types.
+    let functions = unsafe {
+        let malloc = lookup::function::<unsafe extern "C" fn(usize) -> *mut u8>(lookup::symbol(theirs, c"malloc"));
+        malloc.zip(lookup::function::<unsafe extern "C" fn(*mut u8)>(lookup::symbol(theirs, FREE_NAME)))
+    };
+    if let Some((malloc, free)) = functions {
+        // SAFETY: free's contract: a block of the same allocator, or null.
+        errno::kept(|| STARTED.run(|| unsafe { free(malloc(1)) }));
+    }
 }
 
 /// The end of the program in memory; the greatest address if its headers do not say.

@@ -19,6 +19,7 @@
 //! | `usage.rs` | what the kernel counted for the process |
 //! | `line.rs` | how messages are written |
 //! | `lookup.rs` | how functions of other objects are found |
+//! | `once.rs` | how threads agree on who does something first |
 //! | `older.rs` | which functions older C libraries have elsewhere, or lack |
 //!
 //! Exported symbols are in the first six files. A call from C goes to `neap_sys::global`, `neap_control` or
@@ -38,6 +39,7 @@ mod glibc;
 mod line;
 pub mod lookup;
 mod older;
+mod once;
 mod prefault;
 mod ranges;
 mod signal;

@@ -1,0 +1,39 @@
+//! Work that is done once in a process, by the first thread that needs it.
+
+use core::sync::atomic::{AtomicU8, Ordering};
+
+const UNDER_WAY: u8 = 1;
+const DONE: u8 = 2;
+
+/// How far the work has come.
+pub struct Once(AtomicU8);
+
+impl Once {
+    pub const fn new() -> Self {
+        Once(AtomicU8::new(0))
+    }
+
+    /// Whether the work is done, and seen by this thread.
+    pub fn is_done(&self) -> bool {
+        // Pairs with the Release in `run`.
+        self.0.load(Ordering::Acquire) == DONE
+    }
+
+    /// Does the work, or waits until another thread has done it. That thread may be missing in a child of fork, or this
+    /// one's own call may have been interrupted, so the wait ends.
+    #[cold]
+    pub fn run(&self, work: impl FnOnce()) {
+        // Acquire, as in `is_done`.
+        if self.0.compare_exchange(0, UNDER_WAY, Ordering::Acquire, Ordering::Acquire).is_ok() {
+            work();
+            self.0.store(DONE, Ordering::Release);
+            return;
+        }
+        for _ in 0..100_000 {
+            if self.is_done() {
+                return;
+            }
+            rustix::thread::sched_yield();
+        }
+    }
+}
