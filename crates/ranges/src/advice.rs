@@ -56,8 +56,9 @@ impl Advice {
 /// - [`Error::Unsupported`]: the kernel does not have this advice, or not for mappings of this kind. For example, a
 ///   range to be freed may not begin inside a hugetlb page.
 ///
-/// # Safety For [`Advice::Free`], nothing may rely on the contents of the range, and no reference to it may be in use.
-/// Other advice is safe for any addresses.
+/// # Safety
+/// For [`Advice::Free`], nothing may rely on the contents of the range, and no reference to it may be in use. Other
+/// advice is safe for any addresses.
 pub unsafe fn advise(start: *mut u8, bytes: usize, advice: Advice) -> Result<(), Error> {
     let page = page_size();
     let before = start.addr().wrapping_neg() & (page - 1);

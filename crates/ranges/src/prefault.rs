@@ -102,8 +102,8 @@ impl Prefault {
     /// Makes all OS pages resident that overlap the range. No contents change, whatever other threads do there
     /// meanwhile; the range need not be the caller's.
     ///
-    /// # Errors Why a part of it is not resident. [`Error::Inaccessible`] if a part is not mapped, or does not permit
-    /// this access.
+    /// # Errors
+    /// Why a part of it is not resident. [`Error::Inaccessible`] if a part is not mapped, or does not permit this access.
     pub fn run(self, start: *const u8, bytes: usize) -> Result<(), Incomplete> {
         self.run_with(start, bytes, |_| ControlFlow::Continue(()))
     }
