@@ -26,7 +26,8 @@ pub use neap_control::profile::{Error, Kind};
 /// (slower). Blocks that were allocated before are in no profile. The child of a fork starts without samples and keeps
 /// its own.
 ///
-/// # Errors [`Error::NoMemory`]: there is no memory for the samples (5 MiB; 36 MiB with an interval of 1).
+/// # Errors
+/// [`Error::NoMemory`]: there is no memory for the samples (5 MiB; 36 MiB with an interval of 1).
 pub fn start(interval: usize) -> Result<(), Error> {
     neap_control::profile::start(interval)
 }

@@ -57,8 +57,8 @@ impl Advice {
 ///   range to be freed may not begin inside a hugetlb page.
 ///
 /// # Safety
-/// For [`Advice::Free`], nothing may rely on the contents of the range, and no reference to it may be in use.
-/// Other advice is safe for any addresses.
+/// For [`Advice::Free`], nothing may rely on the contents of the range, and no reference to it may be in use. Other
+/// advice is safe for any addresses.
 pub unsafe fn advise(start: *mut u8, bytes: usize, advice: Advice) -> Result<(), Error> {
     let page = page_size();
     let before = start.addr().wrapping_neg() & (page - 1);

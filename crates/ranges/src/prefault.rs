@@ -103,8 +103,7 @@ impl Prefault {
     /// meanwhile; the range need not be the caller's.
     ///
     /// # Errors
-    /// Why a part of it is not resident. [`Error::Inaccessible`] if a part is not mapped, or does not permit this
-    /// access.
+    /// Why a part of it is not resident. [`Error::Inaccessible`] if a part is not mapped, or does not permit this access.
     pub fn run(self, start: *const u8, bytes: usize) -> Result<(), Incomplete> {
         self.run_with(start, bytes, |_| ControlFlow::Continue(()))
     }
