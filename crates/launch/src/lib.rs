@@ -2,7 +2,8 @@
 //! that run a program or look at one: finds it and looks at its file (`target`, `elf`, `sanitizer`), puts a library,
 //! which is inside, into a file (`library`), becomes the program or supervises it (`child`, `signals`), stops it
 //! (`ptrace`), asks which of its pages are resident (`pagemap`) and what is mounted (`mounts`); the file of the result
-//! (`output`); errors with a cause and a remedy (`error`), numbers for people (`units`), lines as wide as the terminal (`fit`).
+//! (`output`); errors with a cause and a remedy (`error`), numbers for people (`units`), lines as wide as the terminal
+//! (`fit`).
 //!
 //! May depend on `neap-options`, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
