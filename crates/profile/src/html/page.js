@@ -250,7 +250,6 @@ function showFunctions() {
       return el('td', { class: 'number' + tone }, as(of(s)));
     });
     const swatch = data.diff ? '' : el('span', { class: 'swatch', 'aria-hidden': 'true', style: 'background:var(--f' + kind + ')' });
-    // In the button: a long name is broken behind it.
     const find = el('button', { type: 'button', class: 'link', onclick: () => search(nameOf(s.frame)) },
       swatch, nameOf(s.frame));
     return el('tr', null, ...numbers, el('td', null, find,
