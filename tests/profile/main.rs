@@ -57,6 +57,7 @@ fn main() -> ExitCode {
         Case::new("diff::grew", "what grew and is not found, or is found in another function", grew),
         Case::new("page::script", "a page whose script fails, or without boxes", page::script),
         Case::new("page::search", "a search that finds nothing, or too much", page::search),
+        Case::new("page::functions", "a wide column of numbers, or a name below its mark", page::functions),
         Case::new("page::keyboard", "boxes that the keyboard does not reach, or does not zoom", page::keyboard),
         Case::new("page::diff", "a comparison without colours, or with the wrong ones", page::diff),
         Case::new("page::pictures", "a page that is wider than a narrow screen", page::pictures),

@@ -78,6 +78,30 @@ pub fn search() -> Outcome {
     expect(found_number(&done, "operation")? == 2.0, &done, "operations are not below the root")
 }
 
+/// Numbers are as wide as they need, and a long name begins beside its mark, also in a narrow window.
+pub fn functions() -> Outcome {
+    let dir = TempDir::new("neap-page-")?;
+    let page = page(&dir)?;
+    let script = "const link = page.querySelector('#functions .link'), text = link.lastChild;
+        text.data = 'a_long_name_of_a_function'.repeat(4);
+        const range = page.createRange();
+        range.selectNodeContents(text);
+        const lines = range.getClientRects(), mark = page.querySelector('#functions .swatch').getBoundingClientRect();
+        const number = page.querySelector('#functions td.number').offsetWidth;
+        return { lines: lines.length, below: lines[0].top - mark.top, number };";
+    for width in [400, 1000] {
+        let done = browser::look(&dir, &page, width, &["--virtual-time-budget=5000"], script)?;
+        let number = |name| found_number(&done, name);
+        expect(
+            number("lines")? > f64::from(width == 400) && number("below")?.abs() < 12.0,
+            &done,
+            "a name below its mark",
+        )?;
+        expect(number("number")? < 130.0, &done, "a wide column of numbers")?;
+    }
+    Ok(())
+}
+
 pub fn keyboard() -> Outcome {
     let dir = TempDir::new("neap-page-")?;
     let page = page(&dir)?;

@@ -261,8 +261,8 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Columns as wide as their widest cell; the first to the left, the others to the right. Those that have no room follow in
-/// a table below, which begins with the first column again.
+/// Columns as wide as their widest cell; the first to the left, the others to the right. Those that have no room follow
+/// in a table below, which begins with the first column again.
 fn aligned_rows(rows: &[Vec<String>], room: usize) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -338,7 +338,7 @@ mod tests {
         let parted =
             "        1 thread  2 threads\n  neap       1.5        2.5\n\n        4 threads\n  neap        4.5\n";
         assert_eq!(aligned_rows(&rows, 28), parted);
-        assert_eq!(aligned_rows(&rows, 27).lines().map(str::len).max(), Some(17));
+        assert_eq!(aligned_rows(&rows, 26).lines().map(str::len).max(), Some(17));
         assert_eq!(aligned_rows(&rows, usize::MAX).lines().count(), 2);
     }
 

@@ -1,8 +1,8 @@
 //! Text in lines that the terminal does not break.
 
-/// Breaks lines at blanks where they have more than `width` columns. What follows is aligned with the last part of the line
-/// behind a gap of two blanks, if that begins in the first half of the width; else with the line's begin, or the text of
-/// an item. A word that is longer than a line, as a path or a command, is left whole.
+/// Breaks lines at blanks where they have more than `width` columns. What follows is aligned with the last part of the
+/// line behind a gap of two blanks, if that begins in the first three fifths of the width; else with the begin of the line
+/// or of the text of an item. A word that is longer than a line, as a path, is left whole.
 pub fn fit(text: &str, width: usize) -> String {
     text.split_inclusive('\n')
         .map(|line| if columns(line) > width { broken(line, width) } else { line.to_owned() })
@@ -32,12 +32,12 @@ fn broken(line: &str, width: usize) -> String {
 /// Where the lines after the first begin.
 fn indent(line: &str, width: usize) -> usize {
     let lead = line.len() - line.trim_start().len();
-    let item = if line[lead..].starts_with("- ") { 2 } else { 0 };
+    let item = if line[lead..].starts_with("- ") || line[lead..].starts_with("# ") { 2 } else { 0 };
     let gaps = line[lead..].match_indices("  ").map(|(at, _)| {
         let rest = line[lead + at..].trim_start();
         columns(&line[..line.len() - rest.len()])
     });
-    gaps.filter(|&column| column <= width / 2).last().unwrap_or(lead + item)
+    gaps.filter(|&column| column <= width * 3 / 5).last().unwrap_or(lead + item)
 }
 
 /// The columns that a text takes; the colours in it take none.

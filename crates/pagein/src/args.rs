@@ -93,7 +93,7 @@ pub struct PageinArgs {
     #[arg(long, value_name = "HOW")]
     pub callgraph: Option<Callgraph>,
 
-    /// Run the program on neap and show where the blocks at the faults were allocated; BYTES: record one allocation in BYTES bytes on average
+    /// Run the program on neap and show where blocks were allocated; BYTES: record one in BYTES bytes on average
     #[arg(
         long,
         value_name = "BYTES",

@@ -68,7 +68,7 @@ struct Watching {
     limit: Option<TimeLimit>,
 }
 
-/// Runs a program and samples it each `period` nanoseconds of a thread's time; after `duration` it is ended with SIGTERM.
+/// Runs a program and samples it each `period` nanoseconds of a thread's time; after `duration` it gets SIGTERM.
 /// `prepare` is given its process before the program begins; if it fails, the program is not started.
 pub fn run(
     command: &[OsString],

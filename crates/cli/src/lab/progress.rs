@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use neap_lab::event::Event;
 use neap_lab::text::duration_text;
+use neap_launch::sys;
 
 /// Shows what a run does.
 pub struct Progress {
@@ -33,6 +34,9 @@ impl Progress {
                 let left = remaining(elapsed, *number, *of);
                 let left = left.map_or(String::new(), |left| format!(", {} left", clock(left)));
                 let text = format!("[{number}/{of}] {}{left}  {experiment}, {case} ...", clock(elapsed));
+                // A line that the terminal breaks could not be written over.
+                let width = sys::width_of(libc::STDERR_FILENO).unwrap_or(usize::MAX);
+                let text: String = text.chars().take(width.saturating_sub(1)).collect();
                 let _ = write!(std::io::stderr().lock(), "\r\x1b[K{text}");
             }
             Event::Begins(..) => {}

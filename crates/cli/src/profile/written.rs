@@ -1,7 +1,9 @@
 //! How a profile is written: to which file, in which format.
 
 use neap_launch::error::{Error, tell};
+use neap_launch::fit::fit;
 use neap_launch::output::Output;
+use neap_launch::sys;
 use neap_profile::pprof::Symbols;
 use neap_profile::{Options, Profile};
 
@@ -23,7 +25,11 @@ pub fn write(profile: &Profile, column: usize, written: &Written, output: Option
     let Some(mut output) = output else {
         let mut text = Vec::new();
         let _ = (written.format.write)(profile, options, &mut text);
-        String::from_utf8_lossy(&text).lines().for_each(tell);
+        let text = String::from_utf8_lossy(&text);
+        match sys::width_of(libc::STDERR_FILENO) {
+            Some(width) => fit(&text, width).lines().for_each(tell),
+            None => text.lines().for_each(tell),
+        }
         return Ok(());
     };
     output.write("the profile", |out| (written.format.write)(profile, options, out))?;

@@ -2,9 +2,11 @@
 
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 use neap_launch::error::{Error, system_message};
+use neap_launch::fit::fit;
 use neap_launch::sys;
 
 use super::report::{Report, Wanted};
@@ -64,7 +66,10 @@ impl Output {
         let text = match (self.json, self.lines) {
             (true, true) => serde_json::to_string(report).map(|text| text + "\n"),
             (true, false) => serde_json::to_string_pretty(report).map(|text| text + "\n"),
-            (false, _) => Ok(text::text(report, self.all)),
+            (false, _) => Ok(match sys::width_of(self.file.as_raw_fd()) {
+                Some(width) => fit(&text::text(report, self.all), width),
+                None => text::text(report, self.all),
+            }),
         };
         let write = |text: String| sys::with_size_errors(|| self.file.write_all(text.as_bytes()));
         let written = text.map_err(io::Error::other).and_then(write);

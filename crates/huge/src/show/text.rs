@@ -78,11 +78,11 @@ fn totals(report: &Report) -> String {
         line.push_str(&format!("; waste: {} of huge pages are zero", bytes(total.zero)));
     }
     if total.could_be_huge > 0 {
-        line.push_str(&format!(
-            "; {} could be in huge pages, which takes {} more",
-            bytes(total.could_be_huge),
-            bytes(total.to_add)
-        ));
+        let more = match total.to_add {
+            0 => "without more memory".to_owned(),
+            more => format!("with {} more memory", bytes(more)),
+        };
+        line.push_str(&format!("; {} could be in huge pages, {more}", bytes(total.could_be_huge)));
     }
     line
 }

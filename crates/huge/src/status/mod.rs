@@ -14,6 +14,7 @@ mod text;
 
 use neap_hugetlb::Root;
 use neap_launch::error::Error;
+use neap_launch::sys;
 
 use self::read::Status;
 use crate::args::StatusArgs;
@@ -21,13 +22,10 @@ use crate::args::StatusArgs;
 /// Runs the command.
 pub fn run(args: &StatusArgs) -> Result<u8, Error> {
     let status = Status::read(&Root::system());
-    let text = match args.json {
-        true => {
-            serde_json::to_string_pretty(&status)
-                .map_err(|error| Error::failed(format!("cannot write JSON: {error}")))?
-                + "\n"
-        }
-        false => text::text(&status),
-    };
-    neap_launch::sys::print(text.as_bytes())
+    if !args.json {
+        return sys::print_fitted(&text::text(&status));
+    }
+    let text = serde_json::to_string_pretty(&status);
+    let text = text.map_err(|error| Error::failed(format!("cannot write JSON: {error}")))? + "\n";
+    sys::print(text.as_bytes())
 }

@@ -249,9 +249,10 @@ function showFunctions() {
       const tone = key === 'change' ? (of(s) > 0 ? ' grew' : of(s) < 0 ? ' shrank' : '') : '';
       return el('td', { class: 'number' + tone }, as(of(s)));
     });
-    const find = el('button', { type: 'button', class: 'link', onclick: () => search(nameOf(s.frame)) }, nameOf(s.frame));
     const swatch = data.diff ? '' : el('span', { class: 'swatch', 'aria-hidden': 'true', style: 'background:var(--f' + kind + ')' });
-    return el('tr', null, ...numbers, el('td', null, swatch, find,
+    const find = el('button', { type: 'button', class: 'link', onclick: () => search(nameOf(s.frame)) },
+      swatch, nameOf(s.frame));
+    return el('tr', null, ...numbers, el('td', null, find,
       el('span', { class: 'sub' }, [text(place), text(object)].filter(Boolean).join(' \u00b7 '))));
   });
   $('functions').replaceChildren(el('thead', null, el('tr', null, ...head, el('th', { scope: 'col' }, 'Function'))),
