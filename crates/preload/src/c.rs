@@ -75,16 +75,6 @@ unsafe fn realloc(p: *mut c_void, size: usize) -> *mut c_void {
     }
 }
 
-/// [`realloc`], not inlined.
-///
-/// # Safety
-/// As that.
-#[inline(never)]
-unsafe fn realloc_here(p: *mut c_void, size: usize) -> *mut c_void {
-    // SAFETY: as the caller promises.
-    unsafe { realloc(p, size) }
-}
-
 /// glibc: realloc for `count` objects of `size` bytes, with the product checked. An allocator in front of neap may not
 /// have this function, as jemalloc and most programs' own do not. Then the blocks are that allocator's.
 ///
@@ -96,7 +86,7 @@ unsafe fn reallocarray(p: *mut c_void, count: usize, size: usize) -> *mut c_void
     unsafe {
         match front::realloc() {
             Some(in_front) => in_front(p, bytes),
-            None => realloc_here(p, bytes),
+            None => realloc(p, bytes),
         }
     }
 }
