@@ -7,8 +7,8 @@
 //! bad_alloc. It ends instead, unless it is linked with `-u _ZSt17__throw_bad_allocv`, and its nothrow forms do not
 //! call the new handler.
 
-use crate::foreign;
 use crate::lookup::{self, Scope};
+use crate::{foreign, older};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use neap_sys::{arch, global};
@@ -81,7 +81,7 @@ fn lookup_in_objects(name: &CStr, own: *mut c_void) -> *mut c_void {
         // SAFETY: dl_iterate_phdr calls the function with the `Object`, and the path is a string. The handle is open
         // while it is used.
         unsafe {
-            match libc::dl_iterate_phdr(Some(count_object), (&raw mut object).cast()) {
+            match older::iterate()(Some(count_object), (&raw mut object).cast()) {
                 0 => break,
                 1 => {}
                 _ => continue,

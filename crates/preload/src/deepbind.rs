@@ -7,7 +7,7 @@
 //! keeps that.
 
 use crate::lookup::{self, Scope};
-use crate::{c, foreign};
+use crate::{c, foreign, older};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use neap_sys::global::NEAP;
@@ -196,7 +196,7 @@ impl Table {
     fn around(address: *mut c_void) -> Option<Table> {
         let mut search = Search { inside: address.addr(), table: None };
         // SAFETY: the function gets what it expects.
-        unsafe { libc::dl_iterate_phdr(Some(found), (&raw mut search).cast()) };
+        unsafe { older::iterate()(Some(found), (&raw mut search).cast()) };
         search.table
     }
 

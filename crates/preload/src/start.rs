@@ -30,6 +30,7 @@ extern "C" fn start(_: c_int, _: *const *const c_char, environment: *const *cons
     if calls::sees_filters() {
         neap_sys::filter::watch();
     }
+    calls::find_next();
     foreign::start();
     c::start();
     thread::watch_fork();
