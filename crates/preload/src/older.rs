@@ -132,8 +132,8 @@ pub fn iterate() -> Iterate {
     // Relaxed: the function was there before.
     let mut found = FOUND.load(Ordering::Relaxed);
     if found.is_null() {
-        let listed = symbol_in_list(c"dl_iterate_phdr", is_libc);
-        found = listed.map_or(libc::dl_iterate_phdr as *mut c_void, <*const c_void>::cast_mut);
+        let first = libc::dl_iterate_phdr as *const c_void;
+        found = symbol_in_list(c"dl_iterate_phdr", first, is_libc).unwrap_or(first).cast_mut();
         FOUND.store(found, Ordering::Relaxed);
     }
     // SAFETY: both are functions of this type.

@@ -192,10 +192,10 @@ unsafe fn value_of(section: *const [u64; 2], tag: u64) -> Option<usize> {
     all.find(|entry| entry[0] == tag).map(|entry| entry[1] as usize)
 }
 
-/// The address of a symbol of an object that came with the program and whose path is meant. Walks the list that
-/// glibc's dynamic linker keeps for debuggers, whose beginning stays as it is; takes no lock, and calls nothing. `None`
-/// with musl.
-pub fn symbol_in_list(name: &CStr, is_meant: impl Fn(&[u8]) -> bool) -> Option<*const c_void> {
+/// The address of a symbol of an object that came with the program and whose path is meant; it may be `guess`. Walks the
+/// list that glibc's dynamic linker keeps for debuggers, whose beginning stays as it is; takes no lock, and calls
+/// nothing. `None` with musl.
+pub fn symbol_in_list(name: &CStr, guess: *const c_void, is_meant: impl Fn(&[u8]) -> bool) -> Option<*const c_void> {
     /// An object of the list (`struct link_map`).
     #[repr(C)]
     struct Object {
@@ -214,10 +214,14 @@ pub fn symbol_in_list(name: &CStr, is_meant: impl Fn(&[u8]) -> bool) -> Option<*
         let mut next = debug.add(1).read();
         while !next.is_null() {
             let object = &*next;
-            if is_meant(CStr::from_ptr(object.path).to_bytes())
-                && let Some(found) = symbol_by(object.section, object.bias, name.to_bytes())
-            {
-                return Some(found);
+            if is_meant(CStr::from_ptr(object.path).to_bytes()) {
+                // An object's code lies in front of its dynamic section. This reads none of its tables.
+                if (object.bias..object.section.addr()).contains(&guess.addr()) {
+                    return Some(guess);
+                }
+                if let Some(found) = symbol_by(object.section, object.bias, name.to_bytes()) {
+                    return Some(found);
+                }
             }
             next = object.next;
         }
