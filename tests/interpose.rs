@@ -21,6 +21,9 @@ const OWN: &[(&str, &[&str])] = &[
 
 const PROGRAM: Source = Source::new("interpose/own.c");
 const IDLE: Source = Source::new("interpose/idle.c");
+const CALLS: Source = Source::with_flags("interpose/calls.c", &["-shared", "-fPIC"]);
+const CALLER: Source = Source::with_flags("interpose/calls.c", &["-DPROGRAM"]);
+const OBJECTS: Source = Source::with_flags("interpose/objects.c", &["-shared", "-fPIC"]);
 const CLOCK: Source = Source::with_flags("interpose/clock.c", &["-shared", "-fPIC"]);
 const LOADER: Source = Source::new("interpose/loader.c");
 const SECOND: Source = Source::with_flags("interpose/second.c", &["-shared"]);
@@ -65,6 +68,16 @@ fn main() -> ExitCode {
                 move || beside(&source.build()?, place, "")?.contains(said).map(drop),
             ));
         }
+        cases.push(Case::new(
+            format!("preloaded::calls_{word}"),
+            "a system call of the program's that a library which records or redirects it does not see",
+            move || calls_beside(place),
+        ));
+        cases.push(Case::new(
+            format!("preloaded::objects_{word}"),
+            "a dlsym that needs another library's list of objects, which needs dlsym",
+            move || beside(&OBJECTS.build()?, place, "").map(drop),
+        ));
         cases.push(Case::new(
             format!("preloaded::clock_{word}"),
             "a helper that calls a function which needs the C library's thread storage, or a lock whose holder allocates",
@@ -124,6 +137,34 @@ fn order(other: &Path, place: Place) -> Result<PathBuf, Stop> {
 /// The program that rests, with neap and another library preloaded.
 fn idle_beside(other: &Path, place: Place) -> Result<Finished, Stop> {
     judge_case(Run::new(IDLE.build()?).arg("rest_after_work").preload(Some(order(other, place)?)))?.no_complaint()
+}
+
+/// A program that makes each system call whose function neap has, beside a library that has them too.
+fn calls_beside(place: Place) -> Outcome {
+    let done = Run::new(CALLER.build()?).preload(Some(order(&CALLS.build()?, place)?)).run()?.success()?;
+    for name in [
+        "unshare",
+        "setns",
+        "prctl",
+        "prlimit",
+        "prlimit64",
+        "setrlimit",
+        "setrlimit64",
+        "mmap",
+        "mmap64",
+        "munmap",
+        "mprotect",
+        "pkey_mprotect",
+        "madvise",
+        "mlock",
+        "mlock2",
+        "mremap",
+        "clone",
+        "syscall",
+    ] {
+        expect(done.stderr.lines().any(|line| line == name), &done, &format!("the library does not see {name}"))?;
+    }
+    Ok(())
 }
 
 /// The program without functions of its own, with neap and another library preloaded.

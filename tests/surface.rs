@@ -164,6 +164,7 @@ const IMPORTS: &[(&str, &str)] = &[
     ("_ITM_registerTMCloneTable", "the compiler's start-up code; weak"),
     ("_ZSt15get_new_handlerv", "the program's new handler; weak"),
     ("_ZSt17__throw_bad_allocv", "bad_alloc; weak"),
+    ("_r_debug", "the C library's own dl_iterate_phdr, behind another library's; weak"),
     ("abort", "operator new without memory and without a C++ library"),
     ("bcmp", "plain memory"),
     ("dl_iterate_phdr", "functions that older C libraries have elsewhere; once for each, outside of calls"),

@@ -9,8 +9,8 @@
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
-use neap_surface::foreign;
 use neap_surface::lookup::{self, Scope};
+use neap_surface::{foreign, older};
 use neap_sys::{arch, global};
 
 /// `std::align_val_t`, and the size where it is passed to delete.
@@ -81,7 +81,7 @@ fn lookup_in_objects(name: &CStr, own: *mut c_void) -> *mut c_void {
         // SAFETY: dl_iterate_phdr calls the function with the `Object`, and the path is a string. The handle is open
         // while it is used.
         unsafe {
-            match libc::dl_iterate_phdr(Some(count_object), (&raw mut object).cast()) {
+            match older::iterate()(Some(count_object), (&raw mut object).cast()) {
                 0 => break,
                 1 => {}
                 _ => continue,

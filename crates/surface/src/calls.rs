@@ -9,9 +9,15 @@
 //! - The kernel does not discard the contents of a part of a huge page of its pool, although it may report success.
 //! - A limit on address space counts what neap has reserved, so neap gives that back (`program.rs` of the port).
 //! - A change of how a large block is mapped must not reach the block's next owner (`apart.rs` of the core).
+//!
+//! A library behind neap may have such functions as well, to redirect or record calls (torsocks, uid_wrapper). The call
+//! goes on to its function then, as it would without neap ([`find_next`]).
 
 use crate::lookup::{self, Scope};
+use crate::older;
 use core::ffi::{c_int, c_long, c_uint, c_void};
+use core::ptr::null_mut;
+use core::sync::atomic::{AtomicPtr, Ordering};
 use neap_sys::global::NEAP;
 use neap_sys::{arch, errno, guards, may_read, musl, program};
 
@@ -27,15 +33,56 @@ pub fn sees_filters() -> bool {
     })
 }
 
-/// Makes a system call of the program's, and does what neap must do before and after it. Returns what the C library's
-/// functions return.
+/// Looks for functions of these names behind neap and in front of the C library. Constructors come before other
+/// threads.
+pub fn find_next() {
+    older::each_in_front_of_libc(|object| {
+        for (name, next) in NAMES.as_bytes().split(|&byte| byte == 0).zip(&NEXT) {
+            // Relaxed: see above.
+            if next.load(Ordering::Relaxed).is_null() {
+                next.store(object.symbol(name), Ordering::Relaxed);
+            }
+        }
+    });
+}
+
+/// Makes a system call by the next function of this name, or directly. Returns its result, or the negated error.
 ///
 /// # Safety
 /// As the system call.
-unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
+#[inline(never)]
+unsafe fn call_next(name: Name, number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
+    type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
+    // SAFETY: null, or a function that takes so many words or fewer, and returns a word or an int. Relaxed: it was
+    // stored before there were threads.
+    let next = unsafe { lookup::function::<Function>(NEXT[name as usize].load(Ordering::Relaxed)) };
+    let Some(next) = next else {
+        // SAFETY: as the caller promises.
+        return unsafe { arch::syscall(number as usize, [a, b, c, d, e, f]) };
+    };
+    // SAFETY: as the caller promises.
+    let result = unsafe {
+        match name {
+            Name::syscall => next(number as usize, a, b, c, d, e, f),
+            // The system call's first word is the process.
+            Name::setrlimit | Name::setrlimit64 => next(b, c, 0, 0, 0, 0, 0),
+            _ => next(a, b, c, d, e, f, 0),
+        }
+    };
+    let is_word = matches!(name, Name::syscall | Name::mmap | Name::mmap64 | Name::mremap);
+    let result = if is_word { result } else { result as c_int as isize };
+    if result == -1 { -(errno::get() as isize) } else { result }
+}
+
+/// Makes a system call that the program asks for by the function `name`, and does what neap must do before and after
+/// it. Returns what the C library's functions return.
+///
+/// # Safety
+/// As the system call.
+unsafe fn perform(number: c_long, arguments: [usize; 6], name: Name) -> c_long {
     let [a, b, c, ..] = arguments;
     // SAFETY: the caller's contract is the system call's.
-    let call = || unsafe { arch::syscall(number as usize, arguments) };
+    let call = || unsafe { call_next(name, number, arguments) };
     let result = match number {
         libc::SYS_seccomp if sets_filter(a, b, c) => match a as u32 {
             libc::SECCOMP_SET_MODE_STRICT => program::around_filter(|| program::without_counter(call)),
@@ -50,7 +97,7 @@ unsafe fn perform(number: c_long, arguments: [usize; 6]) -> c_long {
         }
         libc::SYS_madvise if c as c_int == libc::MADV_DONTNEED => {
             // SAFETY: the caller's contract is the system call's, which each part of the range meets.
-            unsafe { program::forget(a, b, |p, len| arch::syscall(number as usize, [p, len, c, 0, 0, 0])) }
+            unsafe { program::forget(a, b, |p, len| call_next(name, number, [p, len, c, 0, 0, 0])) }
         }
         libc::SYS_unshare | libc::SYS_setns => program::without_helper(call),
         // The address may be wrong; then the kernel answers.
@@ -131,7 +178,17 @@ fn shares_memory(flags: usize) -> bool {
 /// Exports C functions that are one system call: name and parameters, type of the result, number, arguments.
 macro_rules! calls {
     ($($(#[$doc:meta])* $name:ident($($parameter:ident: $type:ty),*) -> $result:ty
-        = $number:expr, [$($argument:expr),*];)*) => {$(
+        = $number:expr, [$($argument:expr),*];)*) => {
+        /// The functions of this file.
+        #[allow(non_camel_case_types)]
+        #[derive(Clone, Copy)]
+        enum Name { $($name,)* syscall, clone }
+        /// Their names. One string, as the dynamic linker would write the address of each at each start.
+        const NAMES: &str = concat!($(stringify!($name), "\0",)* "syscall\0clone");
+        /// The functions of these names that come next; null for none.
+        static NEXT: [AtomicPtr<c_void>; Name::clone as usize + 1] =
+            [const { AtomicPtr::new(null_mut()) }; Name::clone as usize + 1];
+        $(
         $(#[$doc])*
         ///
         /// # Safety
@@ -142,7 +199,7 @@ macro_rules! calls {
             // Signed numbers are extended. Pointers are exposed, as the kernel makes pointers of them again.
             arguments.iter_mut().zip([$($argument as usize),*]).for_each(|(to, word)| *to = word);
             // SAFETY: the function's contract is the system call's, and these are its arguments.
-            unsafe { perform($number, arguments) as $result }
+            unsafe { perform($number, arguments, Name::$name) as $result }
         }
     )*};
 }
@@ -197,10 +254,19 @@ calls! {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d: usize, e: usize, f: usize) -> c_long {
     // SAFETY: the function's contract is the system call's.
-    unsafe { perform(number, [a, b, c, d, e, f]) }
+    unsafe { perform(number, [a, b, c, d, e, f], Name::syscall) }
 }
 
 type Function = extern "C" fn(*mut c_void) -> c_int;
+type Clone = unsafe extern "C" fn(
+    Option<Function>,
+    *mut c_void,
+    c_int,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+    *mut c_void,
+) -> c_int;
 
 /// The function of `clone` and its argument.
 struct Start {
@@ -245,8 +311,14 @@ pub unsafe extern "C" fn clone(
     tls: *mut c_void,
     child: *mut c_void,
 ) -> c_int {
-    // SAFETY: the C library's function under its other name, with the contract of this one.
-    let call = |f, arg| musl::result_of_clone(unsafe { __clone(f, stack, flags, arg, parent, tls, child) });
+    // SAFETY: null, or a function of this type. Relaxed: it was stored before there were threads.
+    let next = unsafe { lookup::function::<Clone>(NEXT[Name::clone as usize].load(Ordering::Relaxed)) };
+    let call = |f, arg| match next {
+        // SAFETY: a function with the contract of this one.
+        Some(next) => unsafe { next(f, stack, flags, arg, parent, tls, child) },
+        // SAFETY: the C library's function under its other name, with the contract of this one.
+        None => musl::result_of_clone(unsafe { __clone(f, stack, flags, arg, parent, tls, child) }),
+    };
     // Only the parent returns from this call.
     match f {
         Some(f) if !shares_memory(flags as usize) => {

@@ -6,9 +6,9 @@
 //! symbol table: malloc and related functions get the addresses that they have in the program. A library that defines
 //! or needs another malloc keeps that.
 
-use crate::foreign;
 use crate::lookup::{self, Scope};
 use crate::once::Once;
+use crate::{foreign, older};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_sys::global::NEAP;
@@ -186,7 +186,7 @@ impl Table {
     fn around(address: *mut c_void) -> Option<Table> {
         let mut search = Search { inside: address.addr(), table: None };
         // SAFETY: the function gets what it expects.
-        unsafe { libc::dl_iterate_phdr(Some(found), (&raw mut search).cast()) };
+        unsafe { older::iterate()(Some(found), (&raw mut search).cast()) };
         search.table
     }
 

@@ -38,7 +38,7 @@ pub mod front;
 mod glibc;
 mod line;
 pub mod lookup;
-mod older;
+pub mod older;
 mod once;
 mod prefault;
 mod ranges;

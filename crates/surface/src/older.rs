@@ -11,7 +11,7 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
 use libc::{pthread_attr_t, pthread_key_t, pthread_t};
-use neap_sys::{errno, musl, symbol_in};
+use neap_sys::{errno, musl, symbol_in, symbol_in_list};
 
 /// The function at an address that a look-up returned; `None` for null.
 ///
@@ -37,66 +37,124 @@ fn find(name: &CStr, cell: &AtomicPtr<c_void>) -> *mut c_void {
 /// The objects that are the C library. Up to glibc 2.33 the last two have functions of their own.
 const OF_LIBC: [&[u8]; 3] = [b"libc.so.6", b"libpthread.so.0", b"libdl.so.2"];
 
+#[inline(never)]
+fn is_libc(path: &[u8]) -> bool {
+    let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
+    OF_LIBC.contains(&file) || musl::is_name(file)
+}
+
 /// The function of this name in the C library, wherever in it; null where no loaded object of it has that.
 pub fn function_of_libc(name: &CStr) -> *mut c_void {
-    first(name, &mut |path, _| {
-        let file = path.rsplit(|&byte| byte == b'/').next().unwrap_or(path);
-        OF_LIBC.contains(&file) || musl::is_name(file)
-    })
+    first(name, |object| object.is_libc())
 }
 
 /// The function of this name in the first object that has it, in the order of loading; null where none has it. Objects up
 /// to this library are left out unless `all` are searched. For processes without a dlsym.
 pub fn function_in_order(name: &CStr, all: bool) -> *mut c_void {
     let mut from_here = all;
-    first(name, &mut |_, is_own| {
+    first(name, |object| {
         let is_searched = from_here;
-        from_here |= is_own;
+        from_here |= object.is_own();
         is_searched
     })
 }
 
-/// Whether an object is searched: gets its path, and whether it is this library.
-type Choice<'a> = &'a mut dyn FnMut(&[u8], bool) -> bool;
-
-/// What [`search_object`] looks for, and what it finds.
-struct Search<'a> {
-    name: &'a [u8],
-    is_searched: Choice<'a>,
-    found: *mut c_void,
+/// The function of this name in the first of the searched objects that has it; else null.
+fn first(name: &CStr, mut is_searched: impl FnMut(&Object<'_>) -> bool) -> *mut c_void {
+    let mut found = null_mut();
+    walk(|object| {
+        if is_searched(object) {
+            found = object.symbol(name.to_bytes());
+        }
+        !found.is_null()
+    });
+    found
 }
 
-/// The function of this name in the first of the searched objects that has it; else null. Walks the list of objects
-/// under a lock of the dynamic linker's, which is held for moments, and allocates nothing.
-fn first(name: &CStr, is_searched: Choice<'_>) -> *mut c_void {
-    let mut search = Search { name: name.to_bytes(), is_searched, found: null_mut() };
+/// Calls `f` for the objects behind this library and in front of the C library.
+pub fn each_in_front_of_libc(mut f: impl FnMut(&Object<'_>)) {
+    let mut behind = false;
+    walk(|object| {
+        let ends = behind && object.is_libc();
+        if behind && !ends {
+            f(object);
+        }
+        behind |= object.is_own();
+        ends
+    });
+}
+
+/// A loaded object.
+pub struct Object<'a> {
+    path: &'a [u8],
+    headers: &'a [libc::Elf64_Phdr],
+    bias: usize,
+}
+
+impl Object<'_> {
+    /// The address of a symbol; null where it has none.
+    pub fn symbol(&self, name: &[u8]) -> *mut c_void {
+        // SAFETY: the object is mapped; the dynamic linker's lock keeps it while it is searched.
+        let found = unsafe { symbol_in(self.headers, self.bias, name) };
+        found.map_or(null_mut(), <*const c_void>::cast_mut)
+    }
+
+    fn is_libc(&self) -> bool {
+        is_libc(self.path)
+    }
+
+    /// Whether it is this library.
+    #[inline(never)]
+    fn is_own(&self) -> bool {
+        let own = function_of_libc as *const () as usize;
+        self.headers.iter().any(|header| {
+            let offset = own.wrapping_sub(self.bias.wrapping_add(header.p_vaddr as usize));
+            header.p_type == libc::PT_LOAD && offset < header.p_memsz as usize
+        })
+    }
+}
+
+/// Walks the list of objects, in the order of loading, until `visit` returns true. A lock of the dynamic linker's is
+/// held for moments. Allocates nothing.
+fn walk<F: FnMut(&Object<'_>) -> bool>(mut visit: F) {
     // SAFETY: the function gets what it expects.
-    unsafe { libc::dl_iterate_phdr(Some(search_object), (&raw mut search).cast()) };
-    search.found
+    unsafe { iterate()(Some(visit_object::<F>), (&raw mut visit).cast()) };
 }
 
-/// Ends the walk of dl_iterate_phdr at the object that has the function.
-unsafe extern "C" fn search_object(info: *mut libc::dl_phdr_info, _: usize, search: *mut c_void) -> c_int {
-    // SAFETY: dl_iterate_phdr's contract: `info`, its path and the program headers are valid; `search` is what it was
+type Callback = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
+type Iterate = unsafe extern "C" fn(Option<Callback>, *mut c_void) -> c_int;
+
+/// The C library's dl_iterate_phdr. Another object may have one in front of it (fakechroot has) that looks the C
+/// library's up by dlsym: by neap's, which needs this function for its first call.
+#[inline(never)]
+pub fn iterate() -> Iterate {
+    static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+    // Relaxed: the function was there before.
+    let mut found = FOUND.load(Ordering::Relaxed);
+    if found.is_null() {
+        let first = libc::dl_iterate_phdr as *const c_void;
+        found = symbol_in_list(c"dl_iterate_phdr", first, is_libc).unwrap_or(first).cast_mut();
+        FOUND.store(found, Ordering::Relaxed);
+    }
+    // SAFETY: both are functions of this type.
+    unsafe { function(found) }.unwrap_or(libc::dl_iterate_phdr)
+}
+
+/// Ends the walk of dl_iterate_phdr where the visit says so.
+unsafe extern "C" fn visit_object<F: FnMut(&Object<'_>) -> bool>(
+    info: *mut libc::dl_phdr_info,
+    _: usize,
+    visit: *mut c_void,
+) -> c_int {
+    // SAFETY: dl_iterate_phdr's contract: `info`, its path and the program headers are valid; `visit` is what it was
     // given.
-    let (search, headers, bias, path) = unsafe {
+    let (visit, object) = unsafe {
         let info = &*info;
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum));
         let path = CStr::from_ptr(info.dlpi_name).to_bytes();
-        (&mut *search.cast::<Search<'_>>(), headers, info.dlpi_addr as usize, path)
+        (&mut *visit.cast::<F>(), Object { path, headers, bias: info.dlpi_addr as usize })
     };
-    let own = search_object as *const () as usize;
-    let has_own = |header: &libc::Elf64_Phdr| {
-        let offset = own.wrapping_sub(bias.wrapping_add(header.p_vaddr as usize));
-        header.p_type == libc::PT_LOAD && offset < header.p_memsz as usize
-    };
-    if !(search.is_searched)(path, headers.iter().any(has_own)) {
-        return 0;
-    }
-    // SAFETY: the object is mapped; the dynamic linker's lock keeps it while it is searched.
-    let found = unsafe { symbol_in(headers, bias, search.name) };
-    search.found = found.map_or(null_mut(), <*const c_void>::cast_mut);
-    c_int::from(!search.found.is_null())
+    c_int::from(visit(&object))
 }
 
 /// Defines a function that calls the C library's of another name, or returns `$none` where that is not loaded. Its

@@ -25,6 +25,7 @@ pub unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *
     if calls::sees_filters() {
         neap_sys::filter::watch();
     }
+    calls::find_next();
     foreign::start();
     front::start();
     thread::watch_fork();

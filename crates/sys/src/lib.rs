@@ -36,5 +36,5 @@ pub mod thread;
 pub mod watch;
 
 pub use helper::pressure;
-pub use observe::{files, may_read, once, page, prefault, sites, symbol_in};
+pub use observe::{files, may_read, once, page, prefault, sites, symbol_in, symbol_in_list};
 pub use system::{call, clock, errno, filter, huge, lines, scan};

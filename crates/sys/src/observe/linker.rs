@@ -1,9 +1,10 @@
 //! Reads what the linker and the dynamic linker left in memory: program headers, tables for unwinding, build ids, and
 //! the symbols of the C library. Found without the C library's functions, which take locks.
 
+use crate::arch;
 use crate::system::call;
 use crate::system::filter::Asking;
-use core::ffi::{CStr, c_void};
+use core::ffi::{CStr, c_char, c_void};
 use core::ops::Range;
 use neap_sites::unwind::Tables;
 
@@ -175,17 +176,73 @@ fn front_before(code: *const u8) -> Option<*const u8> {
 /// The headers must be those of an object that is mapped and stays so, `bias` what is added to its addresses.
 #[inline]
 pub unsafe fn symbol_in(headers: &[libc::Elf64_Phdr], bias: usize, name: &[u8]) -> Option<*const c_void> {
+    let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
+    let section = core::ptr::with_exposed_provenance(bias.wrapping_add(dynamic.p_vaddr as usize));
+    // SAFETY: as the caller promises.
+    unsafe { symbol_by(section, bias, name) }
+}
+
+/// The value of a tag of a dynamic section.
+///
+/// # Safety
+/// The section must be that of an object that is mapped.
+unsafe fn value_of(section: *const [u64; 2], tag: u64) -> Option<usize> {
+    // SAFETY: the section ends with the tag 0.
+    let mut all = (0..).map(|i| unsafe { section.add(i).read() }).take_while(|entry| entry[0] != 0);
+    all.find(|entry| entry[0] == tag).map(|entry| entry[1] as usize)
+}
+
+/// The address of a symbol of an object that came with the program and whose path is meant; it may be `guess`. Walks the
+/// list that glibc's dynamic linker keeps for debuggers, whose beginning stays as it is; takes no lock, and calls
+/// nothing. `None` with musl.
+pub fn symbol_in_list(name: &CStr, guess: *const c_void, is_meant: impl Fn(&[u8]) -> bool) -> Option<*const c_void> {
+    /// An object of the list (`struct link_map`).
+    #[repr(C)]
+    struct Object {
+        bias: usize,
+        path: *const c_char,
+        section: *const [u64; 2],
+        next: *const Object,
+    }
+    let debug = arch::weak!("_r_debug").cast::<*const Object>();
+    if debug.is_null() {
+        return None;
+    }
+    // SAFETY: `struct r_debug`, whose second word is the list. Objects that came with the program stay, with their
+    // paths and dynamic sections.
+    unsafe {
+        let mut next = debug.add(1).read();
+        while !next.is_null() {
+            let object = &*next;
+            if is_meant(CStr::from_ptr(object.path).to_bytes()) {
+                // An object's code lies in front of its dynamic section. This reads none of its tables.
+                if (object.bias..object.section.addr()).contains(&guess.addr()) {
+                    return Some(guess);
+                }
+                if let Some(found) = symbol_by(object.section, object.bias, name.to_bytes()) {
+                    return Some(found);
+                }
+            }
+            next = object.next;
+        }
+    }
+    None
+}
+
+/// [`symbol_in`] for the object that has this dynamic section.
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn symbol_by(section: *const [u64; 2], bias: usize, name: &[u8]) -> Option<*const c_void> {
     const GNU_HASH: u64 = 0x6fff_fef5;
     const STRINGS: u64 = 5;
     const SYMBOLS: u64 = 6;
     // SAFETY: the object's own tables say where they are and how long.
     unsafe {
         let at = |address: usize| core::ptr::with_exposed_provenance::<u8>(address);
-        let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
-        let entries = at(bias.wrapping_add(dynamic.p_vaddr as usize)).cast::<[u64; 2]>();
         let entry = |tag: u64| {
-            let all = (0..dynamic.p_memsz as usize / 16).map(|i| entries.add(i).read());
-            let value = all.take_while(|entry| entry[0] != 0).find(|entry| entry[0] == tag)?[1] as usize;
+            let value = value_of(section, tag)?;
             // The dynamic linker has added the bias already, unless the section cannot be written.
             Some(at(if value < bias { bias + value } else { value }))
         };

@@ -14,4 +14,4 @@ pub mod stack;
 pub mod trace;
 pub mod written;
 
-pub use linker::{may_read, symbol_in};
+pub use linker::{may_read, symbol_in, symbol_in_list};
