@@ -9,11 +9,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+use neap_tests::sys::TempDir;
 use neap_tests::system::{self, tail};
 use neap_tests::vm::Machine;
 use neap_tests::{Case, Outcome, Stop, package_dir, program, suite, target_dir};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
+/// The variable by which cargo is given a linker for it.
+const LINKER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
 /// Debian's C library for Arm, for cross compilers.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 
@@ -114,7 +117,11 @@ fn main() -> ExitCode {
         Case::new("whole::on_kernel", "limits, filters, threads and forks on Linux for Arm", cases_on_kernel)
             .exclusive(),
         Case::new("whole::programs", "a real program that does not run on neap", programs).exclusive(),
-        Case::new("whole::packages", "packages for Arm with other paths or processors in them", packages).exclusive(),
+        Case::new("whole::packages_deb", "packages for Arm with other paths or processors in them", deb).exclusive(),
+        Case::new("whole::packages_rpm", "the same", rpm).exclusive(),
+        Case::new("whole::packages_wheel", "the same, and a wheel that pip takes for other platforms", wheel)
+            .exclusive(),
+        Case::new("whole::packages_tar", "the same, and a script that leaves files out", tar).exclusive(),
         Case::new("whole::pages_of_4_kib", "OS pages that stay, or lose what is on them", || pages(SMALL_PAGES, 4096))
             .exclusive(),
         Case::new("whole::pages_of_16_kib", "the same where they are larger", || pages("-arm64-16k", 16384))
@@ -151,7 +158,7 @@ fn library() -> Result<PathBuf, Stop> {
     let done = cargo()
         .args(["build", "--release", "-p", "neap-preload", "--target", TARGET, "--target-dir"])
         .arg(&target)
-        .env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", compiler("clang")?)
+        .env(LINKER, compiler("clang")?)
         .output()?;
     if !done.status.success() {
         return Err(Stop::Fail(format!("cannot build for Arm: {}", tail(&done))));
@@ -273,7 +280,8 @@ fn programs() -> Outcome {
 const INSTALL: &str = r#"set -e
 mount -t tmpfs none /mnt
 mkdir /mnt/upper /mnt/work /mnt/root
-mount -t overlay -o "lowerdir=$1,upperdir=/mnt/upper,workdir=/mnt/work" none /mnt/root
+# Directories can be renamed with marks that a user may make (dpkg does that).
+mount -t overlay -o "userxattr,lowerdir=$1,upperdir=/mnt/upper,workdir=/mnt/work" none /mnt/root
 line=$2
 shift 2
 mkdir /mnt/root/packages
@@ -282,33 +290,139 @@ for folder in /dev /proc /sys; do mount --rbind "$folder" "/mnt/root$folder"; do
 exec chroot /mnt/root env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=/tmp sh -ec "$line"
 "#;
 
-/// Debian's packages for Arm are installed by the system's own tools: the loader finds the library, and the command runs.
-fn packages() -> Outcome {
+/// The packages of a kind for Arm, built afresh. Their names end with `end`.
+fn packages(kind: &str, end: &str) -> Result<Vec<PathBuf>, Stop> {
     let mut command = cargo();
-    command.args(["run", "-q", "-p", "xtask", "--", "package", "--arch", "arm64"]);
-    let built = command.env("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", compiler("clang")?).output()?;
+    command.args(["run", "-q", "-p", "xtask", "--", "package", kind, "--arch", "arm64"]);
+    let built = command.env(LINKER, compiler("clang")?).output()?;
     let said = String::from_utf8_lossy(&built.stdout);
-    let files: Vec<&str> = said.lines().filter_map(|line| line.split(" (").next()).collect();
-    let kinds =
-        ["_arm64.deb", ".aarch64.rpm", "manylinux_2_17_aarch64.musllinux_1_1_aarch64.whl", "-aarch64-linux.tar.xz"];
-    if !built.status.success() || !kinds.iter().all(|kind| files.iter().any(|file| file.ends_with(kind))) {
-        return Err(Stop::Fail(format!("not all kinds were built: {}", tail(&built))));
+    let files: Vec<PathBuf> = said.lines().filter_map(|line| line.split(" (").next()).map(PathBuf::from).collect();
+    let named = files.iter().all(|file| file.to_string_lossy().ends_with(end));
+    if built.status.success() && named && !files.is_empty() { Ok(files) } else { Err(Stop::Fail(tail(&built))) }
+}
+
+/// What a command prints, which must end well.
+fn said(command: &mut Command) -> Result<String, Stop> {
+    let done = command.output()?;
+    if done.status.success() {
+        return Ok(String::from_utf8_lossy(&done.stdout).into_owned());
     }
+    Err(Stop::Fail(format!("{command:?}: {}", tail(&done))))
+}
+
+/// Fails with `text` unless `holds`.
+fn expect(holds: bool, text: &str) -> Outcome {
+    if holds { Ok(()) } else { Err(Stop::Fail(text.into())) }
+}
+
+/// How the command's version begins.
+const SAID_VERSION: &str = concat!("neap ", env!("CARGO_PKG_VERSION"), " ");
+
+/// The command of a package says its version.
+fn command_runs(command: &Path) -> Outcome {
+    let text = said(with_qemu()?.args([REGISTER, "sh"]).arg(command).arg("--version"))?;
+    expect(text.starts_with(SAID_VERSION), &text)
+}
+
+/// Prints neap's version, and fails where its malloc is another.
+const OF_NEAP: &str = "#include <neap.h>\n#include <stdio.h>\n#include <stdlib.h>\n\
+    int main(void) { void *large = malloc(1 << 20); free(large); puts(neap_version()); return neap_purge() == 0; }\n";
+
+/// Programs can be linked with the library and the archive in the folder `lib` below a prefix, and run on them.
+fn programs_link(prefix: &Path, lib: &str) -> Outcome {
+    let (place, lib) = (TempDir::new("neap-arm-")?, prefix.join(lib));
+    let (source, program) = (place.join("p.c"), place.join("p"));
+    std::fs::write(&source, OF_NEAP)?;
+    let found_at_run_time = format!("-Wl,-rpath,{}", lib.display());
+    for flags in [&["-lneap", &found_at_run_time][..], &["-static", "-l:libneap.a"]] {
+        let mut clang = Command::new(compiler("clang")?);
+        clang.args(["-pthread", "-fno-builtin", "-I"]).arg(prefix.join("include")).arg("-o").args([&program, &source]);
+        said(clang.arg("-L").arg(&lib).args(flags))?;
+        let mut run = with_qemu()?;
+        let text = said(run.args([REGISTER, "sh"]).arg(&program).env("QEMU_LD_PREFIX", SYSROOT))?;
+        expect(text.trim() == env!("CARGO_PKG_VERSION"), &text)?;
+    }
+    Ok(())
+}
+
+/// Debian's packages are installed by the system's own tools: the loader finds the library, and the command runs.
+fn deb() -> Outcome {
     // The packages that libneap0 depends on are unpacked there, and not set up.
     let line = "dpkg --force-depends --install /packages/*.deb >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
         ls /usr/lib/aarch64-linux-gnu/libneap.so.0
         LD_PRELOAD=libneap.so.0 python3 -c 'print(\"libneap\" in open(\"/proc/self/maps\").read())'
+        neap run -- python3 -c 'print(\"libneap\" in open(\"/proc/self/maps\").read())'
         neap --version";
+    let files = packages("deb", "_arm64.deb")?;
     let mut install = with_qemu()?;
     install.args([REGISTER, "sh", "sh", "-c", INSTALL, "sh"]).arg(folder()?).arg(line);
-    let done = install.args(files.iter().filter(|file| file.ends_with(".deb"))).output()?;
-    let out = String::from_utf8_lossy(&done.stdout);
-    let lines: Vec<&str> = out.lines().collect();
-    let version = concat!("neap ", env!("CARGO_PKG_VERSION"), " ");
-    match lines[..] {
-        [library, "True", said] if library.ends_with("libneap.so.0") && said.starts_with(version) => Ok(()),
-        _ => Err(Stop::Fail(format!("{}: {}", done.status, tail(&done)))),
+    let text = said(install.args(files))?;
+    match text.lines().collect::<Vec<_>>()[..] {
+        [library, "True", "True", said] if library.ends_with("libneap.so.0") && said.starts_with(SAID_VERSION) => {
+            Ok(())
+        }
+        _ => Err(Stop::Fail(text)),
     }
+}
+
+/// RPMs are for aarch64, have their files, and can be installed in an empty folder.
+fn rpm() -> Outcome {
+    let (place, rpm) = (TempDir::new("neap-arm-")?, program("rpm")?);
+    let files = packages("rpm", ".aarch64.rpm")?;
+    for (name, inside) in [
+        ("neap", "/usr/bin/neap"),
+        ("neap-libs", "/usr/lib64/libneap.so.0"),
+        ("neap-devel", "/usr/lib64/neap.o"),
+        ("neap-debuginfo", "/usr/lib/debug/.build-id"),
+    ] {
+        let begins = format!("{name}-{}-", env!("CARGO_PKG_VERSION"));
+        let of_name =
+            |file: &&PathBuf| file.file_name().is_some_and(|file| file.to_string_lossy().starts_with(&begins));
+        let file = files.iter().find(of_name).ok_or_else(|| Stop::Fail(format!("no {name} in {files:?}")))?;
+        let text = said(Command::new(&rpm).args(["-qlp", "--queryformat", "of %{ARCH}\n"]).arg(file))?;
+        let has = |what: &str| text.lines().any(|line| line.starts_with(what));
+        expect(has("of aarch64") && has(inside), &format!("{name}: {text}"))?;
+    }
+    let root = place.join("root");
+    std::fs::create_dir(&root)?;
+    let mut install = Command::new(&rpm);
+    install.arg("--root").arg(&root).args(["--install", "--nodeps", "--noscripts", "--ignorearch"]);
+    said(install.args(files))?;
+    command_runs(&root.join("usr/bin/neap"))?;
+    programs_link(&root.join("usr"), "lib64")
+}
+
+/// pip takes the wheel for Arm with glibc and with musl, and for no other processor.
+fn wheel() -> Outcome {
+    let place = TempDir::new("neap-arm-")?;
+    let files = packages("wheel", "-py3-none-manylinux_2_17_aarch64.musllinux_1_1_aarch64.whl")?;
+    let venv = place.join("venv");
+    said(Command::new(program("python3")?).args(["-m", "venv"]).arg(&venv))?;
+    for (platform, takes) in
+        [("manylinux_2_17_aarch64", true), ("musllinux_1_1_aarch64", true), ("manylinux_2_17_x86_64", false)]
+    {
+        let installed = place.join(platform);
+        let mut pip = Command::new(venv.join("bin/python"));
+        pip.args(["-m", "pip", "install", "--quiet", "--no-index", "--disable-pip-version-check"]);
+        pip.args(["--only-binary=:all:", "--platform", platform, "--target"]).arg(&installed).args(&files);
+        let done = pip.output()?;
+        expect(done.status.success() == takes, &format!("{platform}: {}", tail(&done)))?;
+        if takes {
+            command_runs(&installed.join("bin/neap"))?;
+        }
+    }
+    Ok(())
+}
+
+/// The archive's script puts all below a prefix.
+fn tar() -> Outcome {
+    let (place, files) = (TempDir::new("neap-arm-")?, packages("tar", "-aarch64-linux.tar.xz")?);
+    said(Command::new("tar").arg("-C").arg(place.path()).arg("-xf").args(&files))?;
+    let script = place.join(format!("neap-{}-aarch64-linux/install.sh", env!("CARGO_PKG_VERSION")));
+    let prefix = place.join("prefix with space");
+    said(Command::new("sh").args([&script, &prefix]))?;
+    command_runs(&prefix.join("bin/neap"))?;
+    programs_link(&prefix, "lib")
 }
 
 /// What programs that look at OS pages run: variables, program, case. `pages` prints figures.

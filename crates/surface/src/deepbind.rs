@@ -52,7 +52,7 @@ static REDIRECTED: Once = Once::new();
 extern "C" fn before(_: *const c_char, flags: c_int) -> *mut c_void {
     if flags & libc::RTLD_DEEPBIND != 0 && !musl::is_here() && !REDIRECTED.is_done() {
         errno::kept(|| {
-            REDIRECTED.run(|| {
+            REDIRECTED.run(&mut || {
                 if !redirect() {
                     // The library's malloc will be the C library's.
                     foreign::start_malloc();

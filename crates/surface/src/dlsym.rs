@@ -10,6 +10,11 @@ use crate::{foreign, glibc};
 use core::ffi::{CStr, c_char, c_void};
 use neap_sys::arch;
 
+/// Whether a function of malloc's family that makes blocks may have this name; other functions may too.
+fn allocates(name: &[u8]) -> bool {
+    name.ends_with(b"alloc") || name.ends_with(b"memalign") || name == b"reallocarray"
+}
+
 /// neap's function of this name where `handle` is that of the C library, or null.
 ///
 /// # Safety
@@ -20,19 +25,18 @@ unsafe extern "C" fn find(handle: *mut c_void, name: *const c_char) -> *mut c_vo
         return null;
     }
     // SAFETY: dlsym's contract: a string.
-    let name = unsafe { CStr::from_ptr(name) };
-    let ours = match name.to_bytes() {
+    let text = unsafe { CStr::from_ptr(name) };
+    let ours = match text.to_bytes() {
         b"mallopt" => glibc::mallopt as *mut c_void,
         b"malloc_trim" => glibc::malloc_trim as *mut c_void,
         b"mallinfo" => glibc::mallinfo as *mut c_void,
         b"mallinfo2" => glibc::mallinfo2 as *mut c_void,
         b"malloc_info" => glibc::malloc_info as *mut c_void,
         b"malloc_stats" => glibc::malloc_stats as *mut c_void,
-        b"malloc" | b"calloc" | b"realloc" | b"reallocarray" | b"memalign" | b"aligned_alloc" | b"posix_memalign"
-        | b"valloc" | b"pvalloc" | b"__libc_malloc" | b"__libc_calloc" | b"__libc_realloc" | b"__libc_memalign"
-        | b"__libc_valloc" | b"__libc_pvalloc" => {
+        name if allocates(name) => {
             // A library that needs the C library has its functions too.
-            if lookup::symbol(Scope(handle), name) == lookup::symbol(Scope(lookup::libc()), name) {
+            let found = lookup::symbol(Scope(handle), text);
+            if !found.is_null() && found == lookup::symbol(Scope(lookup::libc()), text) {
                 foreign::start_malloc();
             }
             return null;

@@ -61,7 +61,7 @@ pub fn start_malloc() {
     };
     if let Some((malloc, free)) = functions {
         // SAFETY: free's contract: a block of the same allocator, or null.
-        errno::kept(|| STARTED.run(|| unsafe { free(malloc(1)) }));
+        errno::kept(|| STARTED.run(&mut || unsafe { free(malloc(1)) }));
     }
 }
 

@@ -22,7 +22,7 @@ impl Once {
     /// Does the work, or waits until another thread has done it. That thread may be missing in a child of fork, or this
     /// one's own call may have been interrupted, so the wait ends.
     #[cold]
-    pub fn run(&self, work: impl FnOnce()) {
+    pub fn run(&self, work: &mut dyn FnMut()) {
         // Acquire, as in `is_done`.
         if self.0.compare_exchange(0, UNDER_WAY, Ordering::Acquire, Ordering::Acquire).is_ok() {
             work();
