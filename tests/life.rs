@@ -37,6 +37,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
         "arenas that tools which read the first line of /proc/PID/maps take for the program",
     ),
     (THREADS, "key_destructors", "", "thread-key destructors that allocate after the heap was given up"),
+    (THREADS, "late_heaps", "", "a heap that is never given up, as its thread got it in the last round but one"),
     (THREADS, "storm", "", "heaps of ended threads that are not reused (10,000 threads)"),
     (THREADS, "detached", "", "detached threads whose end is not noticed"),
     (THREADS, "orphans", "", "blocks of ended threads that cannot be freed, resized or reused"),

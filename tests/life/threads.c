@@ -65,6 +65,30 @@ static void key_destructors(void) {
     CHECK_AT(grown < 16384, grown);
 }
 
+/* Threads that allocate in destructors alone, so that they get a heap of their own in the third of the four rounds. */
+static pthread_key_t late_key;
+static void late_end(void *rounds) {
+    for (int i = 0; i < 3; i++) free(some(100 + i, 1));
+    if ((intptr_t)rounds > 1) CHECK(pthread_setspecific(late_key, (void *)((intptr_t)rounds - 1)) == 0);
+}
+static void *with_late_key(void *rounds) {
+    CHECK(pthread_setspecific(late_key, rounds) == 0);
+    return NULL;
+}
+static void late_heaps(void) {
+    enum { COUNT = 2000 };
+    long before = 0;
+    free(some(100, 1));
+    CHECK(pthread_key_create(&late_key, late_end) == 0);
+    for (int i = 0; i < COUNT; i++) {
+        CHECK(pthread_join(start(with_late_key, (void *)4), NULL) == 0);
+        if (i == COUNT / 10) before = status_kib("VmRSS:");
+    }
+    long grown = status_kib("VmRSS:") - before;
+    printf("RSS grew by %ld KiB over 1,800 threads\n", grown);
+    CHECK_AT(grown < 4096, grown);
+}
+
 /* 10,000 short threads, 20 at a time; each frees what an earlier one left. */
 static char *_Atomic left[1000];
 static void *short_life(void *arg) {
@@ -280,6 +304,6 @@ static void small_stacks(void) {
 static const struct test_case CASES[] = {
     CASE(key_destructors), CASE(storm),       CASE(detached), CASE(idle),
     CASE(orphans),         CASE(remote_ring), CASE(one_way),  CASE(cancelled),
-    CASE(small_stacks),
+    CASE(small_stacks),    CASE(late_heaps),
 };
 TEST_MAIN(CASES)

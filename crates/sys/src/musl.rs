@@ -5,7 +5,7 @@
 //! |---|---|---|
 //! | `__register_atfork` | `pthread_atfork`, which is in libc.so | [`register_fork_handlers`] |
 //! | passes the arguments of main to constructors | passes none | [`environment`] |
-//! | gives the lowest key of thread storage that is free, of which the first 32 need no memory | gives any, and none needs memory | [`is_first_round`] |
+//! | gives the lowest key of thread storage that is free, of which the first 32 need no memory | gives any, and none needs memory | `key` in `thread/heap.rs` |
 //! | SIGRTMIN is 34 | 35: it uses three signals itself | [`first_real_time_signal`] |
 //! | mprotect refuses addresses within an OS page | rounds them | [`start_of_page`], [`to_end_of_page`] |
 //! | `__clone` sets errno | returns the negated error, in static programs; libc.so has `clone` alone | [`result_of_clone`] |
@@ -86,17 +86,6 @@ pub fn environment(passed: *const *const c_char) -> *const *const c_char {
     // SAFETY: the C library's variable, which it sets before it calls constructors.
     if place.is_null() { core::ptr::null() } else { unsafe { place.read() } }
 }
-
-/// Whether a destructor of a key has to wait for another round: `value` is the key's, [`FIRST_ROUND`] at first. With
-/// musl the destructors of other keys may come behind it in the same round.
-pub fn is_first_round(value: *mut c_void) -> bool {
-    value.addr() == FIRST_ROUND && is_here()
-}
-
-/// The value of a key whose destructor has not been called.
-pub const FIRST_ROUND: usize = 1;
-/// The value in the second round.
-pub const SECOND_ROUND: usize = 2;
 
 /// The first real-time signal that the C library leaves to programs: its SIGRTMIN.
 pub fn first_real_time_signal() -> c_int {

@@ -5,8 +5,7 @@
 //! The destructor of a pthread key runs at the end of a thread, and gives the heap up at once. Later destructors borrow
 //! a heap. The key has index 31, the last one that needs no memory of the C library's. Destructors run in the order of
 //! the indices, so this one runs behind those of most other keys. A value that one of those sets is handled in the same
-//! round, also in the last round. With musl the destructor is called once more, in the second round, because other keys
-//! may have greater indices.
+//! round, also in the last round. With musl other keys may have greater indices: their destructors borrow a heap.
 //!
 //! # Early calls
 //!
@@ -216,7 +215,7 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     // What follows may allocate, and can now: outside of the call, in a thread that has a heap.
     watch_fork();
     // SAFETY: the key exists; the value is a number.
-    let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(musl::FIRST_ROUND)) };
+    let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(1)) };
     // ENOSYS: an old C library without threads (`older.rs` of the preload library).
     if seen == 0 || (seen == libc::ENOSYS && call::thread() == call::process()) {
         // The destructor will run at the thread's end, and the slot lasts until then; or the thread is the first one of
@@ -274,14 +273,9 @@ fn late_key() -> Option<libc::pthread_key_t> {
     }
 }
 
-unsafe extern "C" fn end_of_thread(value: *mut c_void) {
-    if musl::is_first_round(value) {
-        // SAFETY: the key exists; the value is a number.
-        let again = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(musl::SECOND_ROUND)) };
-        if again == 0 {
-            return;
-        }
-    }
+/// Gives the heap up in the first round that comes, as there may be no other: a destructor may have got the heap in the
+/// last round but one.
+unsafe extern "C" fn end_of_thread(_: *mut c_void) {
     while slot::has_heap() {
         match Turn::to_free() {
             Turn::Heap(lent) => {
