@@ -154,7 +154,23 @@ impl<O: Os> Allocator<O> {
     /// Returns a large or huge block, or null if there is no memory.
     pub(crate) fn take_whole_pages(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         let p = self.malloc_cached_large(heap, size.max(1), align, zero);
-        if p.is_null() { self.malloc_fresh(size, align, zero) } else { p }
+        if !p.is_null() {
+            return p;
+        }
+        let p = self.malloc_fresh(size, align, zero);
+        if p.is_null() { self.malloc_joined(heap, size, align, zero) } else { p }
+    }
+
+    /// After [`Allocator::malloc_fresh`] failed: tries again where free ranges have enough chunks in all, after a purge.
+    /// That makes one range of free neighbours, of which some were dirty, on their way to the system, or in caches.
+    #[cold]
+    #[inline(never)]
+    fn malloc_joined(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
+        if !self.has_in_parts(size.div_ceil(CHUNK)) {
+            return core::ptr::null_mut();
+        }
+        self.purge_with(heap);
+        self.malloc_fresh(size, align, zero)
     }
 
     /// Returns a large block of at least `size` bytes, or a huge one, past the heap's cache. Null if there is no

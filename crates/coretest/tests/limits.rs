@@ -107,6 +107,34 @@ fn little_address_space_is_used() {
     }
 }
 
+/// Catches a call that fails although an arena is free, as its parts differ in state or heaps have blocks in caches.
+#[test]
+fn free_parts_make_one_block() {
+    const LIMIT: usize = 64 << 20;
+    // Blocks of `size` bytes fill an arena of an eighth of the limit; every `nth` goes back to the system.
+    for (size, nth) in [(1 << 20, 2), (1 << 20, 3), (100_000, 5), (1000, 7)] {
+        let config = Config { address_limit: Some(LIMIT), ..Config::default() };
+        let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
+        let thread = Owner::new(&a, true, true).expect("memory for a heap");
+        let take = |size| thread.with(&a, |heap| a.malloc(heap, size));
+        let blocks: Vec<*mut u8> = std::iter::from_fn(|| Some(take(size)).filter(|p| !p.is_null())).collect();
+        let purged = |i: &usize| i.is_multiple_of(nth);
+        for purges in [true, false] {
+            for i in (0..blocks.len()).filter(|i| purged(i) == purges) {
+                // SAFETY: the heap is lent by its thread; the blocks are this test's.
+                thread.with(&a, |heap| unsafe { a.free(heap, blocks[i]) }).expect("a block");
+            }
+            if purges {
+                a.purge();
+            }
+        }
+        let long = take(LIMIT / 8 * 3 / 4);
+        assert!(!long.is_null(), "{:?} bytes are free, after blocks of {size}", a.free_bytes());
+        // SAFETY: no other thread uses the allocator.
+        unsafe { a.validate(Depth::Bits) }.expect("valid");
+    }
+}
+
 /// Catches a short arena at the place of a long one whose unused front was given back: blocks of the long one would not
 /// be known.
 #[test]

@@ -294,6 +294,11 @@ impl<O: Os> Pages<O> {
         !self.policy.has_own_limit() || self.ranges.with(&self.os, |r| self.is_allowed(r, len, true))
     }
 
+    /// Whether free ranges have `len` chunks, perhaps apart, and the limit for this process allows to take them.
+    pub(crate) fn has_in_parts(&self, len: usize) -> bool {
+        self.ranges.with(&self.os, |r| r.free_chunks.iter().sum::<usize>() >= len && self.is_allowed(r, len, false))
+    }
+
     /// Bytes in free ranges: dirty ones, clean ones.
     pub fn free_bytes(&self) -> (usize, usize) {
         self.ranges.with(&self.os, |r| (r.free_chunks[1] << CHUNK_SHIFT, r.free_chunks[0] << CHUNK_SHIFT))
