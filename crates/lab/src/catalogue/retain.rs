@@ -42,8 +42,15 @@ fn freed(round: usize) -> String {
     format!("round-{round:02}-freed")
 }
 
-/// RSS after each round, without and with the remedies.
-fn rounds_chart(program: &str, rounds: usize, marks: Vec<Mark>) -> Vec<neap_results::Chart> {
+/// RSS when the program has freed everything and waited.
+fn rest_chart() -> neap_results::Chart {
+    let points = vec![Point::named("after 1 s", PLAIN, "rss-1s")];
+    let axes = (axis("", "", false), axis("RSS", "MiB", true));
+    chart("rest", "Resident memory 1 s after the last free", ChartKind::Bar, axes, Better::Less, points)
+}
+
+/// [`rest_chart`]; then RSS after each round, without and with the remedies.
+fn memory_charts(program: &str, rounds: usize, marks: Vec<Mark>) -> Vec<neap_results::Chart> {
     let points = |case: &str| (1..=rounds).map(|round| Point::at(round as f64, case, freed(round))).collect();
     let axes = || (axis("round", "count", false), axis("RSS after the frees", "MiB", true));
     let title = "Resident memory after the frees of each round";
@@ -54,7 +61,7 @@ fn rounds_chart(program: &str, rounds: usize, marks: Vec<Mark>) -> Vec<neap_resu
     let series = |(label, case): (&str, &str)| Series { label: label.into(), points: points(case) };
     remedies.series = [("none", PLAIN), ("malloc_trim", TRIM), ("two variables", VARIABLES)].map(series).into();
     remedies.allocators = vec![GLIBC.into()];
-    vec![plain, remedies]
+    vec![rest_chart(), plain, remedies]
 }
 
 fn remedies_table() -> neap_results::Table {
@@ -78,7 +85,7 @@ pub fn retain_large(quick: bool) -> Design {
         ("after 2 s", "rss-2s"),
         ("page faults", "run-faults"),
     ];
-    let mut charts = rounds_chart("retain-large", ROUNDS, Vec::new());
+    let mut charts = memory_charts("retain-large", ROUNDS, Vec::new());
     let who = Who::Only(if quick { &[GLIBC] } else { &[GLIBC, NEAP] });
     let point = |case: &str, metric: &str| vec![Point::named("all rounds", case, metric)];
     let axes = (axis("", "", false), axis("wall time", "ms", false));
@@ -212,7 +219,7 @@ pub fn retain_small(quick: bool) -> Design {
             metric("rss-1s", "RSS one second after the last free", Better::Less),
             metric("peak-ratio", "peak against live bytes", Better::Less),
         ],
-        charts: rounds_chart("retain-small", 5, Vec::new()),
+        charts: memory_charts("retain-small", 5, Vec::new()),
         tables: vec![table("RSS in MiB", columns(PLAIN, &figures)), remedies_table()],
         judge: judge_small,
     }

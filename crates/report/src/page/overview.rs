@@ -65,12 +65,15 @@ impl Line<'_> {
         self.cells.iter().find(|(name, _)| name == allocator).map_or(Value::Absent, |(_, value)| value.clone())
     }
 
+    /// A value as it is compared and shown: memory that grew by less than nothing is no better than none.
+    fn cost(&self, value: f64) -> f64 {
+        if self.better == Better::Less { value.max(0.0) } else { value }
+    }
+
     /// The place of a value among all, from 1.
     fn place(&self, value: f64) -> usize {
-        // Memory that grew by less than nothing is no better than none.
-        let cost = |value: f64| if self.better == Better::Less { value.max(0.0) } else { value };
-        let value = cost(value);
-        let medians = self.cells.iter().filter_map(|(_, value)| value.spread()).map(|spread| cost(spread.median));
+        let value = self.cost(value);
+        let medians = self.cells.iter().filter_map(|(_, value)| value.spread()).map(|spread| self.cost(spread.median));
         let ahead = |other: f64| match self.better {
             Better::More => other > value * NEAR,
             _ if value > 0.0 => other * NEAR < value,
@@ -103,7 +106,7 @@ fn row(line: &Line<'_>, allocators: &[&String]) -> String {
                         if spread.median < 10.0 { format!("{:.2}", spread.median) } else { number(spread.median) }
                     )
                 } else {
-                    quantity(spread.median, line.unit)
+                    quantity(line.cost(spread.median), line.unit)
                 };
                 format!("<td class=\"{class}\"><b>{place}</b> {}</td>", escaped(&value))
             }
@@ -195,6 +198,17 @@ mod tests {
         assert_eq!([0.0, 100.0, 104.0, 200.0].map(|value| line.place(value)), [1, 2, 2, 4]);
         line.better = Better::More;
         assert_eq!([0.0, 100.0, 104.0, 200.0].map(|value| line.place(value)), [4, 2, 2, 1]);
+    }
+
+    // Would catch a winner with less than no memory.
+    #[test]
+    fn nothing_is_the_least() {
+        let experiment = Experiment::default();
+        let value = |value: f64| neap_results::Spread::of(&[value]).map_or(Value::Absent, Value::Is);
+        let cells = vec![("a".to_owned(), value(-0.5)), ("b".to_owned(), value(0.0))];
+        let line = Line { experiment: &experiment, what: String::new(), unit: "MiB", better: Better::Less, cells };
+        let html = row(&line, &[&"a".to_owned(), &"b".to_owned()]);
+        assert_eq!(html.matches("<td class=\"first\"><b>1</b> 0 MiB</td>").count(), 2, "{html}");
     }
 
     // Would catch an allocator that failed at one position and has a mean over the others.
