@@ -488,7 +488,7 @@ fn several() -> Outcome {
             return fail("no samples, as another asker has ended".into());
         }
     }
-    if !profile_of(&beside)?.notes.iter().any(|note| note.contains(" 4096 bytes")) {
+    if !profile_of(&beside)?.notes.iter().any(|note| note.contains(" 4.0 KiB ")) {
         return fail("samples of another distance".into());
     }
     said(beside.end())?;
@@ -503,7 +503,7 @@ fn several() -> Outcome {
     // What one asker wants does not stay for the next.
     let mut later = said(Asked::ask(program.pid(), request(64 << 10)))?;
     said(later.wait(&mut || false))?;
-    if !profile_of(&later)?.notes.iter().any(|note| note.contains(" 65536 bytes")) {
+    if !profile_of(&later)?.notes.iter().any(|note| note.contains(" 64.0 KiB ")) {
         return fail("samples of an earlier distance".into());
     }
     said(later.end())

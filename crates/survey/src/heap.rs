@@ -156,7 +156,7 @@ fn describe(head: &mut Profile, view: &View<'_>, snapshot: &Snapshot, scope: &Sc
         "Each block is counted.".into()
     } else {
         format!(
-            "One block in {} is sampled on average; each stands for those around it.",
+            "One block per {} is sampled on average; each stands for those around it.",
             neap_profile::amount(number(interval), &Unit::Bytes)
         )
     });
