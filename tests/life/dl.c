@@ -193,8 +193,10 @@ static void by_library_first_in_threads(void) {
 }
 /* Another malloc stands in front of neap, so libraries that are opened so get the C library's. */
 static void deepbind_first_in_threads(void) {
+#ifdef __GLIBC__
     void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD | RTLD_DEEPBIND);
     theirs = (make_fn)dlvsym(libc, "malloc", FIRST_GLIBC);
+#endif
     use_first_in_threads();
 }
 
