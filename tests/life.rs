@@ -147,7 +147,13 @@ fn main() -> ExitCode {
         "dl::deepbind_first_in_threads",
         "the C library's malloc, which several threads set up at the same time, as a library that is opened so has it",
         || {
-            let both = format!("{}:{}", TRACER.build()?.display(), library::require_neap()?.display());
+            let (tracer, neap) = (TRACER.build()?, library::require_neap()?);
+            // Its look-ups need its calloc where each thread's first dlsym allocates (glibc 2.31), with neap or without.
+            let alone = Run::new(DL.build()?).arg("by_rtld_next").preload(Some(tracer.clone())).run()?;
+            if !alone.status.success() {
+                return Err(Stop::Skip("a malloc that uses dlsym does not work with this C library".into()));
+            }
+            let both = format!("{}:{}", tracer.display(), neap.display());
             let run = Run::new(DL.build()?).arg("deepbind_first_in_threads").preload(Some(both.into()));
             judge_case(run)?.no_complaint()?;
             Ok(())
