@@ -33,6 +33,7 @@ const ON_KERNEL: &[(&str, &str, &[&str])] = &[
             "data_limit",
             "address_limit_lowered",
             "address_limit_later",
+            "free_parts_under_limit",
             "address_limit_by_syscall",
             "address_limit_beside_threads",
             "address_limit_from_outside",

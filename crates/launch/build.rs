@@ -4,6 +4,7 @@
 //! The nested cargo has a target directory of its own below `OUT_DIR`: the outer cargo holds the lock of the
 //! usual one for as long as this program runs.
 
+use std::collections::BTreeSet;
 use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -122,30 +123,20 @@ fn fnv1a_128(bytes: &[u8]) -> u128 {
     bytes.iter().fold(BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Rebuild when a source of a library changes: the list that cargo wrote beside it.
+/// Rebuild when a source of a library changes, which cargo listed beside it, or anything else in the source's crate.
 fn watch_sources(list: &Path) {
     let text = fs::read_to_string(list).unwrap_or_else(|e| panic!("cannot read {}: {e}", list.display()));
-    for source in dep_info_sources(&text) {
-        println!("cargo:rerun-if-changed={source}");
+    let sources = dep_info_sources(&text);
+    let in_crates = |folder: &&Path| folder.parent().and_then(Path::file_name).is_some_and(|name| name == "crates");
+    let crates: BTreeSet<&Path> =
+        sources.iter().filter_map(|file| Path::new(file).ancestors().find(in_crates)).collect();
+    assert!(!crates.is_empty(), "{} names no source in a folder of crates/", list.display());
+    for path in sources.iter().map(Path::new).chain(crates) {
+        println!("cargo:rerun-if-changed={}", path.display());
     }
 }
 
 fn watch_manifests(root: &Path) {
-    for krate in [
-        "core",
-        "sys",
-        "counters",
-        "sites",
-        "samples",
-        "options",
-        "control",
-        "ranges",
-        "surface",
-        "preload",
-        "instrument",
-    ] {
-        println!("cargo:rerun-if-changed={}", root.join("crates").join(krate).display());
-    }
     for file in ["Cargo.toml", "Cargo.lock", ".cargo/config.toml", "rust-toolchain.toml"] {
         let path = root.join(file);
         if path.exists() {

@@ -145,6 +145,31 @@ static void address_limit_later(void) {
     CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
     use_what_is_left(limit.rlim_cur);
 }
+/* Half of the blocks went back to the system, the other half is free and dirty: no range of one state is long enough. */
+static void free_parts_under_limit(void) {
+    static void *blocks[1024];
+    struct rlimit limit = {512u << 20, RLIM_INFINITY};
+    size_t count = 0;
+    CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+    while (count < 1024 && (blocks[count] = malloc(1 << 20))) fill(blocks[count], 1 << 20, count), count++;
+    CHECK_AT(count > 256 && count < 512, count);
+    for (size_t i = 0; i < count; i += 2) free(blocks[i]);
+    malloc_trim(0);
+    for (size_t i = 1; i < count; i += 2) {
+        CHECK_FILL(blocks[i], 1 << 20, i);
+        free(blocks[i]);
+    }
+    /* Under this limit an arena has 32 MiB. */
+    size_t most = 24u << 20;
+    void *p = malloc(most);
+    CHECK(p);
+    p = realloc(p, most + (1 << 20));
+    CHECK(p);
+    free(p);
+    CHECK((p = calloc(1, most)));
+    free(p);
+    work();
+}
 static void address_limit_by_syscall(void) {
     struct rlimit limit = {1 << 30, RLIM_INFINITY};
     work();
@@ -436,7 +461,7 @@ static const struct test_case CASES[] = {
     CASE(address_limit_lowered), CASE(data_limit_lowered), CASE(data_limit_below),
     CASE(overcommit_never), CASE(data_limit),    CASE(mappings_used_up), CASE(mappings_used_up_threads),
     CASE(many_mappings_moved),
-    CASE(address_limit_later), CASE(address_limit_by_syscall), CASE(address_limit_beside_threads),
+    CASE(address_limit_later), CASE(free_parts_under_limit), CASE(address_limit_by_syscall), CASE(address_limit_beside_threads),
     CASE(address_limit_from_outside), CASE(address_limit_in_vfork),
     CASE(locked),           CASE(seccomp_kill),  CASE(seccomp_kill_after_work),
     CASE(seccomp_kill_populate), CASE(seccomp_no_populate),

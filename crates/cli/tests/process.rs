@@ -351,5 +351,8 @@ fn a_profile_has_an_end() {
 fn an_empty_heap_is_explained() {
     let neap = Neap::new();
     let text = common::stderr(&neap.output(["profile", "--heap", "--", "sleep", "0"]));
-    assert!(text.contains("live: 0 B in 0 blocks") && text.contains("# Nothing was: --allocs shows"), "{text}");
+    assert!(
+        text.contains("live: 0 B in 0 blocks") && text.contains("# No block was live at the end: --allocs"),
+        "{text}"
+    );
 }

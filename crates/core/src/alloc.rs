@@ -154,41 +154,43 @@ impl<O: Os> Allocator<O> {
     /// Returns a large or huge block, or null if there is no memory.
     pub(crate) fn take_whole_pages(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         let p = self.malloc_cached_large(heap, size.max(1), align, zero);
-        if !p.is_null() {
-            return p;
-        }
-        let p = self.malloc_fresh(size, align, zero);
-        if p.is_null() { self.malloc_joined(heap, size, align, zero) } else { p }
+        if p.is_null() { self.malloc_fresh(heap, size, align, zero) } else { p }
     }
 
-    /// After [`Allocator::malloc_fresh`] failed: tries again where free ranges have enough chunks in all, after a purge.
-    /// That makes one range of free neighbours, of which some were dirty, on their way to the system, or in caches.
-    #[cold]
+    /// Returns a large block of at least `size` bytes, or a huge one, past the cache of the caller's `heap`. Null if
+    /// there is no memory, not even after a purge where that may help ([`Allocator::join_parts`]).
     #[inline(never)]
-    fn malloc_joined(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
-        if !self.has_in_parts(size.div_ceil(CHUNK)) {
-            return core::ptr::null_mut();
-        }
-        self.purge_with(heap);
-        self.malloc_fresh(size, align, zero)
-    }
-
-    /// Returns a large block of at least `size` bytes, or a huge one, past the heap's cache. Null if there is no
-    /// memory.
-    #[inline(never)]
-    pub fn malloc_fresh(&self, size: usize, align: usize, zero: bool) -> *mut u8 {
+    pub fn malloc_fresh(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK {
             return core::ptr::null_mut();
         }
-        self.make_room(size.div_ceil(CHUNK));
-        let p = match self.malloc_large(size, align, 0, zero) {
-            Some(block) => block.start(),
-            None => self.huge.malloc(self, size, align),
-        };
-        // See `malloc_stranded`.
-        let p = if p.is_null() && self.is_stranded() { self.malloc_reentrant(size, align, zero) } else { p };
-        self.settle();
-        p
+        let mut is_joined = false;
+        loop {
+            self.make_room(size.div_ceil(CHUNK));
+            let p = match self.malloc_large(size, align, 0, zero) {
+                Some(block) => block.start(),
+                None => self.huge.malloc(self, size, align),
+            };
+            // See `malloc_stranded`.
+            let p = if p.is_null() && self.is_stranded() { self.malloc_reentrant(size, align, zero) } else { p };
+            self.settle();
+            if !p.is_null() || is_joined || !self.join_parts(heap, size) {
+                return p;
+            }
+            is_joined = true;
+        }
+    }
+
+    /// Makes one range of free neighbours of which some were dirty, on their way to the system, or in caches, by a
+    /// purge, if free ranges have enough chunks for `size` bytes in all. Otherwise does nothing, and returns false.
+    #[cold]
+    #[inline(never)]
+    fn join_parts(&self, heap: Mine<'_>, size: usize) -> bool {
+        let enough = self.has_in_parts(size.div_ceil(CHUNK));
+        if enough {
+            self.purge_with(heap);
+        }
+        enough
     }
 
     /// Returns a block whose first `size` bytes are zero, or null if there is no memory.

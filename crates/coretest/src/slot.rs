@@ -28,7 +28,7 @@ pub fn malloc<O: Os>(a: &Allocator<O>, heap: Mine<'_>, size: usize) -> *mut u8 {
         return a.malloc_after_miss(heap, size);
     }
     let p = a.malloc_cached_large(heap, size, CHUNK, false);
-    if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
+    if p.is_null() { a.malloc_fresh(heap, size, CHUNK, false) } else { p }
 }
 
 /// free with a heap of the caller, in the steps of the port.

@@ -336,7 +336,7 @@ pub fn malloc(size: usize) -> *mut u8 {
         a.malloc_after_miss(mine, size)
     } else {
         let p = a.malloc_cached_large(mine, size, CHUNK, false);
-        if p.is_null() { a.malloc_fresh(size, CHUNK, false) } else { p }
+        if p.is_null() { a.malloc_fresh(mine, size, CHUNK, false) } else { p }
     };
     leave();
     p

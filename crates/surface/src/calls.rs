@@ -14,7 +14,7 @@
 //! goes on to its function then, as it would without neap ([`find_next`]).
 
 use crate::lookup::{self, Scope};
-use crate::older;
+use crate::older::{self, Child, Clone};
 use core::ffi::{c_int, c_long, c_uint, c_void};
 use core::ptr::null_mut;
 use core::sync::atomic::{AtomicPtr, Ordering};
@@ -257,20 +257,9 @@ pub unsafe extern "C" fn syscall(number: c_long, a: usize, b: usize, c: usize, d
     unsafe { perform(number, [a, b, c, d, e, f], Name::syscall) }
 }
 
-type Function = extern "C" fn(*mut c_void) -> c_int;
-type Clone = unsafe extern "C" fn(
-    Option<Function>,
-    *mut c_void,
-    c_int,
-    *mut c_void,
-    *mut c_void,
-    *mut c_void,
-    *mut c_void,
-) -> c_int;
-
 /// The function of `clone` and its argument.
 struct Start {
-    f: Function,
+    f: Child,
     arg: *mut c_void,
 }
 
@@ -287,7 +276,7 @@ extern "C" fn run_in_child(start: *mut c_void) -> c_int {
 unsafe extern "C" {
     /// The C library's `clone`, under its other name.
     fn __clone(
-        f: Option<Function>,
+        f: Option<Child>,
         stack: *mut c_void,
         flags: c_int,
         arg: *mut c_void,
@@ -303,7 +292,7 @@ unsafe extern "C" {
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn clone(
-    f: Option<Function>,
+    f: Option<Child>,
     stack: *mut c_void,
     flags: c_int,
     arg: *mut c_void,

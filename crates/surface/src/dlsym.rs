@@ -2,8 +2,8 @@
 //!
 //! A program may load the C library by name (`ctypes.CDLL("libc.so.6").malloc_trim(0)` in Python, as Dask does). It
 //! would reach an allocator that is not in use. The C library does all other look-ups, and finds the address of the
-//! caller, on which the meaning of RTLD_NEXT depends. Where it finds a function of the C library's own malloc, that is
-//! set up before.
+//! caller, on which the meaning of RTLD_NEXT depends. If it will find a function of the C library's own malloc, that
+//! malloc is initialised first.
 
 use crate::lookup::{self, Scope};
 use crate::{foreign, glibc};
@@ -33,7 +33,7 @@ unsafe extern "C" fn find(handle: *mut c_void, name: *const c_char) -> *mut c_vo
         b"mallinfo2" => glibc::mallinfo2 as *mut c_void,
         b"malloc_info" => glibc::malloc_info as *mut c_void,
         b"malloc_stats" => glibc::malloc_stats as *mut c_void,
-        name if allocates(name) => {
+        name if allocates(name) && !foreign::malloc_is_started() => {
             // A library that needs the C library has its functions too.
             let found = lookup::symbol(Scope(handle), text);
             if !found.is_null() && found == lookup::symbol(Scope(lookup::libc()), text) {

@@ -44,24 +44,35 @@ pub fn start() {
     FIRST_BREAK.store(if behind { end } else { end.min(program_break()) }, Ordering::Relaxed);
 }
 
-/// Has the C library's malloc set itself up before the program may call it. Without neap its first call comes while the
-/// process has one thread. That call takes no lock for it: where two threads make it at the same time, both count as
-/// one user of the main heap, and an assertion of glibc's fails when the second of them ends.
+static MALLOC: Once = Once::new();
+
+/// Whether [`start_malloc`] has nothing to do.
+pub fn malloc_is_started() -> bool {
+    MALLOC.is_done() || musl::is_here()
+}
+
+/// Initialises the C library's malloc before the program may call it. Without neap its first call comes while the
+/// process has one thread. That call takes no lock for it: if two threads make it at the same time, both count as one
+/// user of the main heap, and an assertion of glibc's fails when the second of them ends.
 pub fn start_malloc() {
-    static STARTED: Once = Once::new();
-    if STARTED.is_done() || musl::is_here() {
+    if malloc_is_started() {
         return;
     }
-    // Looked up before other threads wait: a look-up takes locks of the dynamic linker's.
+    // Looked up before other threads wait, because a look-up takes locks of the dynamic linker.
     let theirs = Scope(lookup::libc());
+    let malloc = lookup::symbol(theirs, c"malloc");
+    // `deepbind` puts neap's functions into the C library's table one after the other: free may still be the C library's.
+    if malloc == libc::malloc as *mut c_void {
+        return;
+    }
     // SAFETY: the C library's functions of these names have these types.
     let functions = unsafe {
-        let malloc = lookup::function::<unsafe extern "C" fn(usize) -> *mut u8>(lookup::symbol(theirs, c"malloc"));
+        let malloc = lookup::function::<unsafe extern "C" fn(usize) -> *mut u8>(malloc);
         malloc.zip(lookup::function::<unsafe extern "C" fn(*mut u8)>(lookup::symbol(theirs, FREE_NAME)))
     };
     if let Some((malloc, free)) = functions {
-        // SAFETY: free's contract: a block of the same allocator, or null.
-        errno::kept(|| STARTED.run(&mut || unsafe { free(malloc(1)) }));
+        // SAFETY: free's contract: null, or a block of the same allocator, or one that neap's free passes on to it.
+        errno::kept(|| MALLOC.run(&mut || unsafe { free(malloc(1)) }));
     }
 }
 

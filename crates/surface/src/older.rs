@@ -176,9 +176,11 @@ macro_rules! in_place_of {
     };
 }
 
-type Child = extern "C" fn(*mut c_void) -> c_int;
+/// The function that a child of `clone` runs.
+pub type Child = extern "C" fn(*mut c_void) -> c_int;
 /// `clone` and `__clone`.
-type Clone = unsafe extern "C" fn(
+/// The C library's `clone`.
+pub type Clone = unsafe extern "C" fn(
     Option<Child>,
     *mut c_void,
     c_int,

@@ -19,8 +19,9 @@ impl Once {
         self.0.load(Ordering::Acquire) == DONE
     }
 
-    /// Does the work, or waits until another thread has done it. That thread may be missing in a child of fork, or this
-    /// one's own call may have been interrupted, so the wait ends.
+    /// Does the work, or waits until another thread has done it. The wait is bounded, because that thread may be missing
+    /// in the child of a fork, or be this one, whose call was interrupted. After such a wait the work counts as done, so
+    /// that later calls do not wait.
     #[cold]
     pub fn run(&self, work: &mut dyn FnMut()) {
         // Acquire, as in `is_done`.
@@ -35,5 +36,6 @@ impl Once {
             }
             rustix::thread::sched_yield();
         }
+        self.0.store(DONE, Ordering::Release);
     }
 }

@@ -113,7 +113,7 @@ fn malloc_entered(size: usize, heap: Mine<'static>) -> *mut u8 {
     }
     let p = NEAP.malloc_cached_large(heap, size, CHUNK, false);
     if p.is_null() {
-        return malloc_fresh(size);
+        return malloc_fresh(size, heap);
     }
     arch::leave();
     p
@@ -129,8 +129,8 @@ fn malloc_missed(size: usize, heap: Mine<'static>) -> *mut u8 {
 
 /// [`malloc_entered`] of a large block that the large cache does not have.
 #[inline(never)]
-fn malloc_fresh(size: usize) -> *mut u8 {
-    let p = NEAP.malloc_fresh(size, CHUNK, false);
+fn malloc_fresh(size: usize, heap: Mine<'static>) -> *mut u8 {
+    let p = NEAP.malloc_fresh(heap, size, CHUNK, false);
     arch::leave();
     if p.is_null() { no_memory() } else { p }
 }

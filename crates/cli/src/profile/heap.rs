@@ -136,7 +136,10 @@ fn of_ended(all: &[Snapshot], pid: u32, view: View, args: &ProfileArgs) -> Resul
     let mut made = profile(Some(last), None, &scope(args));
     made.notes.push("Live is what was live when the program ended.".to_owned());
     if view == View::Heap && made.column(&view.main().name).is_some_and(|live| made.total(live) == 0) {
-        made.notes.push("Nothing was: --allocs shows what was freed too, --pid looks while it runs.".to_owned());
+        made.notes.push(
+            "No block was live at the end: --allocs also shows freed blocks, --pid reads a program that runs."
+                .to_owned(),
+        );
     }
     if all.len() > 1 {
         made.notes.push(format!("{} other processes and programs that it started are not in it.", all.len() - 1));
