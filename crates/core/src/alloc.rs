@@ -158,7 +158,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Returns a large block of at least `size` bytes, or a huge one, past the cache of the caller's `heap`. Null if
-    /// there is no memory, not even after a purge where that may help ([`Allocator::join_parts`]).
+    /// there is no memory, not even after a purge where that may help (`join_parts`).
     #[inline(never)]
     pub fn malloc_fresh(&self, heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
         if size > MAX_SIZE - CHUNK {
