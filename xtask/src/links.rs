@@ -232,3 +232,22 @@ fn simulated_faults_are_listed() {
     };
     assert_eq!(list.lines().filter_map(cells).collect::<Vec<_>>(), faults);
 }
+
+/// Catches an example in a comment of a crate whose examples the gate does not run.
+#[test]
+fn only_the_rust_crate_has_examples() {
+    let mut files = Vec::new();
+    sources(&root().join("crates"), &mut files);
+    files.retain(|path| !path.starts_with("crates/neap/"));
+    assert!(files.len() > 100, "{}", files.len());
+    let other_languages = ["text", "json", "c"];
+    for path in files {
+        let text = fs::read_to_string(root().join(&path)).expect("a source file");
+        let comments =
+            text.lines().map(str::trim_start).filter(|line| line.starts_with("///") || line.starts_with("//!"));
+        let fences = comments.map(|line| line[3..].trim()).filter(|line| line.starts_with("```"));
+        for opening in fences.step_by(2) {
+            assert!(other_languages.contains(&&opening[3..]), "{path}: {opening}: examples belong into crates/neap");
+        }
+    }
+}
