@@ -14,7 +14,8 @@
 //! | exec | the constructor finds the record's owner: the same process goes on, another one records nothing |
 //!
 //! May depend on the C library.
-#![cfg_attr(not(test), no_std)]
+// The development build unwinds and takes the panic handler of `std`.
+#![cfg_attr(panic = "abort", no_std)]
 
 mod maps;
 mod record;
@@ -269,7 +270,7 @@ fn prepare(header: &'static Header) {
     }
 }
 
-#[cfg(not(test))]
+#[cfg(panic = "abort")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     // SAFETY: abort takes nothing.
@@ -277,5 +278,5 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 }
 
 // Precompiled parts of `core` name this symbol in their unwind tables. Nothing here unwinds, so it is never called.
-#[cfg(not(test))]
+#[cfg(panic = "abort")]
 core::arch::global_asm!(".hidden rust_eh_personality", ".globl rust_eh_personality", ".set rust_eh_personality, 0",);

@@ -7,7 +7,8 @@
 //!
 //! A call from C or C++ goes to `neap_sys::global`. `neap-surface` has all else that the library exports, and what it
 //! does when it is loaded. May depend on `neap-core`, `neap-sys`, `neap-surface` and the C library.
-#![cfg_attr(not(test), no_std)]
+// The development build unwinds and takes the panic handler of `std`.
+#![cfg_attr(panic = "abort", no_std)]
 
 mod c;
 mod cxx;
@@ -25,7 +26,7 @@ static START: unsafe extern "C" fn(c_int, *const *const c_char, *const *const c_
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = start::end;
 
-#[cfg(not(test))]
+#[cfg(panic = "abort")]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     use neap_core::Os;
@@ -33,5 +34,5 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 }
 
 // Precompiled parts of `core` name this symbol in their unwind tables. Nothing here unwinds, so it is never called.
-#[cfg(not(test))]
+#[cfg(panic = "abort")]
 core::arch::global_asm!(".hidden rust_eh_personality", ".globl rust_eh_personality", ".set rust_eh_personality, 0",);
