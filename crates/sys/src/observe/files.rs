@@ -99,7 +99,7 @@ pub fn memory_file(name: &CStr, len: usize) -> Option<OwnedFd> {
 
 /// A shared mapping of the front of a file, or of no file. With `own` the child of a fork does not get it.
 pub fn map(file: Option<&OwnedFd>, len: usize, own: bool) -> Option<*mut u8> {
-    // SAFETY: a fresh mapping, which goes if it would be copied.
+    // SAFETY: a fresh mapping, which is removed if the child of a fork would get it.
     unsafe {
         let p = match file {
             Some(file) => mm::mmap(core::ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, file, 0).ok()?,
