@@ -116,10 +116,10 @@ unsafe impl Os for Linux {
         call::page_size()
     }
 
-    /// Behind the program, as some tools take the first line of /proc/PID/maps for the program's, with 1 TiB between
-    /// for its heap (`brk`). The end lies below other mappings, which the kernel puts from 0x7fff_ffff_f000 downwards.
-    /// That gives 600 places (9 random bits) where the kernel has 28 bits for a program's address, and 300 (8 bits)
-    /// where it has 32.
+    /// Behind the program, because some tools take the first line of /proc/PID/maps for the program's, with 1 TiB
+    /// between for its heap (`brk`). The end lies below other mappings, which the kernel puts from 0x7fff_ffff_f000
+    /// downwards. That gives 600 places (9 random bits) where the kernel has 28 bits for a program's address, and 300
+    /// (8 bits) where it has 32.
     fn places(&self) -> Range<usize> {
         const PROGRAMS: Range<usize> = 0x5555_5555_4000..0x6800_0000_0000;
         const TIB: usize = 1 << 40;

@@ -11,7 +11,7 @@ use neap_core::heap::Mine;
 use neap_core::sample::{by_chance, is_also, weight};
 use neap_core::watch::Reason;
 
-/// A block that is a sample, if the next block is to be one; else null.
+/// A block that is a sample, if one is due; else null.
 #[cold]
 pub fn malloc_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
     let due = are_taken() && NEAP.is_due_for_sample(heap, size);

@@ -98,7 +98,7 @@ unsafe extern "C" fn decide(signal: c_int, info: *const libc::siginfo_t, context
 const SEGV_MAPERR: c_int = 1;
 const SEGV_ACCERR: c_int = 2;
 
-/// Whether the instruction is to be repeated, as the page is accessible now.
+/// Reports a fault in the pool. Returns whether the page is accessible now, so that the instruction can be repeated.
 fn in_pool(pool: &Pool, address: *mut u8, fault: Fault) -> bool {
     let page = pool.page(address);
     let (slot, reported) = match page {

@@ -19,9 +19,9 @@
 //! thread waits for that thread. After a while it takes the slot away; the other thread notices at its next change of
 //! the state.
 //!
-//! **Memory.** Of `pool::SLOTS` slots at most `pool::OPEN_BYTES` are open at a time; beyond that a sample is an
-//! ordinary block. Nothing here fails the program: a page that cannot be opened is not used, and one that cannot be
-//! closed counts as open.
+//! **Memory.** Of the `pool::SLOTS` slots, as many are open at a time as fit into `pool::OPEN_BYTES`; beyond that a
+//! sample is an ordinary block. Nothing here fails the program: a page that cannot be opened is not used, and one that
+//! cannot be closed counts as open.
 //!
 //! | file | holds |
 //! |---|---|

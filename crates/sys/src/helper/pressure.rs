@@ -28,9 +28,9 @@ use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// The variables of the protocol.
+/// The variable with the path of the file.
 pub const WATCH: &str = "MEMORY_PRESSURE_WATCH";
-/// What is to be written to the file.
+/// The variable with the bytes that neap writes to the file.
 pub const WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
 /// Milliseconds after a report during which the file is not watched, so that a file that reports all the time costs
@@ -47,7 +47,7 @@ const SIGNALS: u64 = 1 << (SIGNAL - 1);
 /// the helper cannot be woken by it.
 const NAP_MS: u32 = 50;
 
-/// A copy of the variables, as a program may write over its environment.
+/// A copy of the variables, because a program may overwrite its environment.
 struct Chosen {
     /// The path; empty: nothing is to be watched.
     path: Text<1024>,

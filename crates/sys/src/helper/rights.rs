@@ -33,8 +33,8 @@ pub enum Rights {
 
 /// Notes the rights of the process. The thread that is about to start the helper calls this, not the helper: a change
 /// of user reaches the threads of the C library by a signal, and this thread has signals blocked until the helper is
-/// there. False where the rights cannot be found out: then no helper may be started, as it would keep what the process
-/// gives up.
+/// there. False where the rights cannot be found out: then no helper may be started, because it would keep what the
+/// process gives up.
 pub fn note() -> bool {
     let by_file = lines::look().map_or(UNKNOWN, |look| look.credentials);
     let by_calls = by_calls();

@@ -203,8 +203,9 @@ pub fn onward() -> Onward {
     }
 }
 
-/// Ends the process: only the helper is left, as the first thread has ended alone (by `SYS_exit`, as the function of
-/// `clone` does). The status of a process is that of its last thread, so the helper takes over the status of the first.
+/// Ends the process: only the helper is left, because the first thread has ended alone (by `SYS_exit`, as the function
+/// of `clone` does). The status of a process is that of its last thread, so the helper takes over the status of the
+/// first.
 #[cold]
 fn end_process() -> ! {
     let code = usize::from(lines::status_of_first().unwrap_or(0));

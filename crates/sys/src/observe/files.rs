@@ -15,7 +15,7 @@ use rustix::mm::{self, MapFlags};
 /// earlier processes of its number may have left some.
 const MOST: u32 = 1000;
 
-/// A directory that is chosen once. Its path is a copy, as a program may write over its environment.
+/// A directory that is chosen once. Its path is a copy, because a program may overwrite its environment.
 #[derive(Debug)]
 pub struct Directory {
     path: AtStart<Text<4096>>,
@@ -91,8 +91,8 @@ pub fn memory_file(name: &CStr, len: usize) -> Option<OwnedFd> {
     let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC))
         .ok()?;
-    // Not ftruncate: where memory is short fallocate fails; after ftruncate the first store would bring SIGBUS. Signals
-    // are blocked, as one would end the call (EINTR), and the page would have no name.
+    // Not ftruncate: where memory is short fallocate fails; after ftruncate the first store would raise SIGBUS. Signals
+    // are blocked, because one would end the call (EINTR), and the page would have no name.
     call::without_signals(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)).ok()?;
     Some(file)
 }

@@ -88,8 +88,8 @@ pub fn in_directory(directory: &Directory) -> Option<&'static Counters> {
         return None;
     }
     let p = directory.create(|file| {
-        // Where the disk is full this write fails; without it the first store to the mapping would bring SIGBUS. Not
-        // fallocate, as a filter that the program was started with may end the process for it.
+        // Where the disk is full this write fails; without it the first store to the mapping would raise SIGBUS. Not
+        // fallocate, because a filter that the program was started with may end the process for it.
         let write = |_| retry_on_intr(|| rustix::io::write(file, &ZEROS)) == Ok(ZEROS.len());
         let written = (0..FILE_BYTES / ZEROS.len()).all(write);
         if written { map(Some(file), FILE_BYTES, false) } else { None }

@@ -15,7 +15,7 @@ pub struct Prefaulted {
     pub microseconds: u64,
 }
 
-/// A copy, as a program may write over its environment. In a section apart from the data that each start writes,
+/// A copy, because a program may overwrite its environment. In a section apart from the data that each start writes,
 /// because it is long.
 #[unsafe(link_section = ".sbss.neap")]
 static TEXT: AtStart<Text<4096>> = AtStart::new(Text::new());

@@ -2,9 +2,9 @@
 //!
 //! The slow paths come here with each sample, in no call and under no lock. The file is a shared mapping: in a
 //! directory, where option `profile` names one, so that it outlives the process; else a memory file without a name in
-//! any directory, or plain memory where a seccomp filter might end the process for that. It has all its memory from the
-//! start, so no store to it brings SIGBUS. Writers take places by one compare-exchange, so there is no lock and nothing
-//! is allocated; a handler may interrupt this anywhere and record its own samples.
+//! any directory, or plain memory where a seccomp filter might end the process for that. A file has all its memory from
+//! the start, so no store to it raises SIGBUS. Writers take places by one compare-exchange, so there is no lock and
+//! nothing is allocated; a handler may interrupt this anywhere and record its own samples.
 //!
 //! **Requests.** Another process may request samples at any time (`neap_samples::control`). A request has a lease:
 //! sampling ends by itself if the requester goes away.
@@ -355,8 +355,8 @@ mod tests {
         control.request.store(number, Ordering::Release);
     }
 
-    /// Catches a request that is answered and never followed, as it came while another one was; and the program's own
-    /// choice that a request takes away.
+    /// Catches a request that is answered and never followed, because it came while another one was; and the program's
+    /// own choice that a request takes away.
     #[test]
     fn requests() {
         let asked = control();

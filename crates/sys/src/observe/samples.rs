@@ -38,7 +38,7 @@ pub struct Sample {
 /// The type of a hook.
 pub type Hook = unsafe extern "C" fn(sample: *const Sample, context: *mut c_void);
 
-/// A hook and its argument. It is never freed, as another thread may be about to call the hook.
+/// A hook and its argument. It is never freed, because another thread may be about to call the hook.
 #[derive(Debug)]
 pub struct Target {
     /// The hook.

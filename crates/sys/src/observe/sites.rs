@@ -3,7 +3,7 @@
 //! While this is on, every malloc takes its slow path (`Reason::Sites`), which comes here with the new block. Records
 //! go into a ring in a shared mapping. One addition claims a slot, so there is no lock and nothing is allocated; a
 //! handler may interrupt this anywhere and record its own blocks. The memory of the file is taken in steps by
-//! MADV_POPULATE_WRITE. That fails where a store would bring SIGBUS, and it is no page fault in a trace.
+//! MADV_POPULATE_WRITE. That fails where a store would raise SIGBUS, and it is no page fault in a trace.
 //!
 //! **Fork.** The mapping is not copied (MADV_DONTFORK), and [`Ring`] lies in memory that the kernel wipes: the child
 //! makes a file of its own when it allocates.

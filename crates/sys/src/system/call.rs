@@ -14,7 +14,7 @@ pub fn auxiliary(kind: c_ulong) -> usize {
     errno::kept(|| unsafe { libc::getauxval(kind) as usize })
 }
 
-/// Bytes of an OS page. Kept, as a library in front of the C library may replace getauxval by one that the helper
+/// Bytes of an OS page. Kept, because a library in front of the C library may replace getauxval by one that the helper
 /// thread cannot call.
 pub fn page_size() -> usize {
     static KEPT: AtomicUsize = AtomicUsize::new(0);

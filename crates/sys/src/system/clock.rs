@@ -27,8 +27,8 @@ pub fn is_coarse() -> bool {
 }
 
 /// Reads a clock, without a system call where the kernel has code for it (`vdso.rs`). The C library's function is not
-/// used, as a library in front may replace it. Nor is that of rustix, which finds the auxiliary vector by system calls
-/// for which a filter may end the process.
+/// used, because a library in front may replace it. Nor is that of rustix, which finds the auxiliary vector by system
+/// calls for which a filter may end the process.
 pub fn read(clock: libc::clockid_t) -> Option<Duration> {
     let clock = match clock {
         libc::CLOCK_MONOTONIC if is_coarse() => libc::CLOCK_MONOTONIC_COARSE,

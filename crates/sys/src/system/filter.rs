@@ -159,7 +159,7 @@ pub fn forked() {
     GUESTS.iter().for_each(|guest| guest.store(0, Ordering::Relaxed));
 }
 
-/// The number of the calling process; `None` where even getpid is forbidden, as a filter is or may be in force.
+/// The number of the calling process; `None` where even getpid is forbidden, because a filter is or may be in force.
 pub fn known_process() -> Option<u32> {
     let _asking = Asking::begin();
     (FORBIDDEN.load(Ordering::SeqCst) < ONE).then(process)

@@ -183,8 +183,9 @@ pub unsafe fn allow(p: *mut u8, len: usize) -> bool {
 /// Splits the huge page, if there is one, of which the OS page at `p` is a part: what goes back of it then goes to the
 /// system at once. The rest keeps its contents; the OS page may lose them.
 ///
-/// The kernel splits for MADV_FREE (Linux 4.5), as it has to note which OS pages it may take. That takes some 300 us;
-/// 0.3 us where there is no huge page. Best effort: not for memory that the program has locked, or shares with a child.
+/// The kernel splits for MADV_FREE (Linux 4.5), because it has to note which OS pages it may take. That takes some 300
+/// us; 0.3 us where there is no huge page. Best effort: not for memory that the program has locked, or shares with a
+/// child.
 ///
 /// # Safety
 /// The OS page must be mapped by this caller, and its contents not needed.

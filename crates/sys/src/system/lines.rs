@@ -5,8 +5,8 @@ use core::ffi::CStr;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Bytes that are read at a time from /proc/self, as the stack may be short. All lines that matter fit, except that of
-/// the groups.
+/// Bytes that are read at a time from /proc/self. Few, because the stack may be short. All lines that matter fit,
+/// except that of the groups.
 const PIECE: usize = 256;
 
 /// The lines of a text. `source` reads it: it fills the front of a buffer and returns how many bytes it wrote, 0 at the

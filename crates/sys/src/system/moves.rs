@@ -39,7 +39,8 @@ enum Piece {
 }
 
 /// Whole OS pages of an arena. Having one proves that the addresses are this call's: no other code of the process uses
-/// what is mapped there. Only `Part::new` is unsafe, as it promises that; the calls below change these pages alone.
+/// what is mapped there. Only `Part::new` is unsafe, because its caller promises that; the calls below change only
+/// these OS pages.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     start: *mut u8,
@@ -400,7 +401,7 @@ mod tests {
         }
     }
 
-    /// Catches a move that ends by SIGSEGV where it is taken back, as the program has taken access to a part away.
+    /// Catches SIGSEGV where a move is taken back, because the program has taken access to a part away.
     #[test]
     fn takes_back_what_is_not_accessible() {
         let os = &NEAP.os;

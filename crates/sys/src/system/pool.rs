@@ -44,7 +44,7 @@ pub fn page(policy: &Policy) -> Option<usize> {
 /// Whether a part of a range lies in pages of the pool.
 #[inline]
 pub fn has(p: *mut u8, len: usize) -> bool {
-    // Relaxed, here and below: a thread that has memory of the pool sees that, as it got the memory later.
+    // Relaxed, here and below: a thread that has memory of the pool sees that, because it got the memory later.
     ANY.load(Ordering::Relaxed) && is_in_interval(p.addr(), p.addr() + len)
 }
 
@@ -168,7 +168,7 @@ fn renew_pages(part: Part) -> Moved {
         if !pages.unmap() {
             return Moved::Not;
         }
-        // `Not`: small pages, as another process took those of the pool meanwhile.
+        // `Not`: small pages, because another process took those of the pool meanwhile.
         if fill(pages, POPULATE.is_usable()) == Moved::Lost {
             return Moved::Lost;
         }

@@ -289,7 +289,7 @@ fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run], question
 /// Makes a query by the entries of the file.
 fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
     const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-    // 1 KiB, as no call may take more than 2 KiB of stack.
+    // 1 KiB, because no call may take more than 2 KiB of stack.
     let mut entries = [0u8; 1024];
     let (mut looked, mut count) = (0, 0);
     while looked < len {

@@ -30,7 +30,7 @@ pub fn watch_fork() {
 const FORK: u32 = 1 << 16;
 
 /// From here to [`in_parent`] or [`in_child`] all calls of all threads are reentrant, and no lock is held. A fork in a
-/// handler that interrupted a call (also this function) leaves the locks alone, as the call may hold them.
+/// handler that interrupted a call (also this function) leaves the locks alone, because the call may hold them.
 unsafe extern "C" fn before_fork() {
     let mut patience = NEAP.fork_patience();
     while let Some(entered) = arch::enter() {
@@ -42,7 +42,7 @@ unsafe extern "C" fn before_fork() {
         match begin {
             Begin::Ready => return,
             Begin::Refused => break,
-            // This wait is outside of the call, as the other fork waits for this thread.
+            // This wait is outside of the call, because the other fork waits for this thread.
             Begin::Later => {
                 patience.wait(&NEAP.os);
             }

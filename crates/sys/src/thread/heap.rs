@@ -273,8 +273,8 @@ fn late_key() -> Option<libc::pthread_key_t> {
     }
 }
 
-/// Gives the heap up in the first round that comes, as there may be no other: a destructor may have got the heap in the
-/// last round but one.
+/// Gives the heap up at once, because there may be no other round of destructors: the thread may have got the heap in
+/// the last round but one.
 unsafe extern "C" fn end_of_thread(_: *mut c_void) {
     while slot::has_heap() {
         match Turn::to_free() {

@@ -75,7 +75,7 @@ impl Groups {
 
     /// Finds the directory of the cgroup `buffers.own` in the table of mounts.
     ///
-    /// Takes the first mount that shows the cgroup. The rest of the table is not read, as it may have thousands of
+    /// Takes the first mount that shows the cgroup. The rest of the table is not read, because it may have thousands of
     /// lines. If no mount shows it, see [`Seen::Unknown`].
     #[inline(never)]
     fn locate(&mut self, files: Files, version: Version, buffers: &mut Buffers) {
