@@ -22,7 +22,7 @@
 
 pub use neap_control::profile::{Error, Kind};
 
-/// Begins to keep samples that are `interval` bytes apart on average; 0: the default of 512 KiB; 1: each block is kept
+/// Begins to keep samples that are `interval` bytes apart on average; 0: the default of 512 KiB; 1: every block
 /// (slower). Blocks that were allocated before are in no profile. The child of a fork starts without samples and keeps
 /// its own.
 ///

@@ -15,7 +15,7 @@ fn resident() -> usize {
 /// Catches a purge that gives back too little or counts wrong, and free bytes that do not follow.
 #[test]
 fn purge_gives_memory_back() {
-    // Not by the helper, before this test looks.
+    // Otherwise the helper might give memory back before the test measures.
     neap::set_option("purge", "never").expect("an option");
     let first = resident();
     let blocks: Vec<Vec<u8>> = (0..64).map(|_| vec![1; MIB]).collect();
