@@ -166,7 +166,8 @@ pub fn known_process() -> Option<u32> {
 }
 
 /// Whether unusual calls are forbidden to this process: it has set a filter, or sets one now. This costs one load,
-/// unless a guest in this memory has set one, so it may be called often.
+/// unless a guest in this memory has set one, so it may be called often. (Then getpid says which process this is: the
+/// filter of a guest must allow that call too.)
 #[inline]
 pub fn is_forbidden() -> bool {
     match FORBIDDEN.load(Ordering::SeqCst) {
