@@ -178,7 +178,7 @@ int neap_sample(neap_hook hook, void *context, size_t interval);
 
 /* Begins to keep samples that are `interval` bytes apart on average; 0: the default of 512 KiB; 1: each block (slower).
  * Blocks that were allocated before are in no profile. If samples are kept already (NEAP_PROFILE, neap profile --pid),
- * only the interval changes. NEAP_NO_MEMORY: there is no memory (5 MiB; 36 MiB with an interval of 1) or no file for
+ * only the interval changes. NEAP_NO_MEMORY: there is no memory (5 MiB; 35 MiB with an interval of 1) or no file for
  * the samples. Not for signal handlers. The child of a fork starts without samples and keeps its own. */
 int neap_profile_start(size_t interval);
 

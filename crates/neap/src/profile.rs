@@ -27,7 +27,7 @@ pub use neap_control::profile::{Error, Kind};
 /// its own.
 ///
 /// # Errors
-/// [`Error::NoMemory`]: there is no memory for the samples (5 MiB; 36 MiB with an interval of 1).
+/// [`Error::NoMemory`]: there is no memory for the samples (5 MiB; 35 MiB with an interval of 1).
 pub fn start(interval: usize) -> Result<(), Error> {
     neap_control::profile::start(interval)
 }

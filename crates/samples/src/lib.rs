@@ -141,6 +141,11 @@ pub const fn words(live_shift: u32) -> usize {
     LIVE_AT + (LIVE_WORDS << live_shift)
 }
 
+const _: () = assert!(
+    words(LIVE_SHIFT) * 8 <= 5 << 20 && words(EXACT_SHIFT) * 8 <= 35 << 20,
+    "neap.h, the crate neap and docs/options.md state these sizes"
+);
+
 /// Words of a module.
 pub(crate) mod module {
     // First a number that stands for the object; 0: no module.
