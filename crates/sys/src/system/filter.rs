@@ -235,7 +235,7 @@ pub fn filter() -> Filter {
     }
 }
 
-/// [`filter`], which is known even if no file descriptor is free.
+/// [`filter`], but finds out by another call where that is unknown: never [`Filter::Unknown`].
 pub fn filter_for_sure() -> Filter {
     match filter() {
         Filter::Unknown if call::has_no_filter() => Filter::No,

@@ -2,7 +2,7 @@
 //!
 //! | question | module |
 //! |---|---|
-//! | Which calls are general? | `call` |
+//! | Which system calls does more than one module make? | `call` |
 //! | How is errno set and kept? | `errno` |
 //! | How does a thread wait? | `wait` |
 //! | What time is it? | `clock`, `vdso` |

@@ -162,7 +162,7 @@ fn take_back(from: Part, to: Part, lost: bool) -> Moved {
     let mut lost = lost;
     if from.len > 0 {
         from.copy(to);
-        // What the program set for the pages (that they are locked, say) moved with them, so they are replaced.
+        // What the program set for the pages (that they are locked, say) moved with them, so `to` is replaced.
         lost = if lost { to.unmap() || lost } else { replace(to) == Moved::Lost };
     }
     if lost { Moved::Lost } else { Moved::Not }

@@ -106,8 +106,8 @@ pub unsafe fn take(p: *mut u8, len: usize, policy: &Policy) -> Moved {
 }
 
 /// See `Os::renew`, for a range of which a part lies in pages of the pool. The program can change the mapping of whole
-/// pages of the pool only, so these are replaced. A part of such a page can only have lost its contents, so it is
-/// cleared. What lies outside of the pool is replaced.
+/// pages of the pool only, so these are replaced. A part of such a page keeps its mapping, and is cleared. What lies
+/// outside of the pool is replaced.
 ///
 /// # Safety
 /// As `Os::renew`.
