@@ -76,7 +76,7 @@ int neap_option_origin(const char *option, char *origin, size_t size);
 /* Sets an option. The new value also applies to memory that already waits to go back. */
 int neap_option_set(const char *option, const char *value);
 
-/* ---- Figures ------------------------------------------------------------------------------------------------------ */
+/* ---- Figures ----------------------------------------------------------------------------------------------------- */
 
 /* How much memory is where: bytes, unless the name says otherwise. Newer versions add fields at the end. */
 struct neap_stats {
@@ -114,7 +114,7 @@ int neap_stats_get(struct neap_stats *stats);
  * blocks that were handed out and did not go back, large blocks, and free memory that waits. */
 size_t neap_held(void);
 
-/* ---- Giving memory back ------------------------------------------------------------------------------------------- */
+/* ---- Giving memory back ------------------------------------------------------------------------------------------ */
 
 /* Gives free memory back to the system now: the caches of all threads, free ranges except `keep` bytes, and the free OS
  * pages among small blocks. Ends after about `microseconds` (0: when it is done); it checks the time after each heap
@@ -161,9 +161,9 @@ struct neap_sample {
 
 typedef void (*neap_hook)(const struct neap_sample *sample, void *context);
 
-/* From now on neap calls `hook` for samples that are `interval` bytes apart on average (0 counts as 1: every block). It
- * replaces the hook before; NULL ends sampling. A thread that is in a call at that moment follows soon after, and may
- * still call the old hook. */
+/* From now on neap calls `hook` for samples that are `interval` bytes apart on average (0 counts as 1: nearly every
+ * block). It replaces the hook before; NULL ends sampling. A thread that is in a call at that moment follows soon
+ * after, and may still call the old hook. */
 int neap_sample(neap_hook hook, void *context, size_t interval);
 
 /* ---- Profiles -----------------------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ int neap_sample(neap_hook hook, void *context, size_t interval);
 
 /* Begins to keep samples that are `interval` bytes apart on average; 0: the default of 512 KiB; 1: each block (slower).
  * Blocks that were allocated before are in no profile. If samples are kept already (NEAP_PROFILE, neap profile --pid),
- * only the interval changes. NEAP_NO_MEMORY: there is no memory (5 MiB; 36 MiB with an interval of 1) or no file for
+ * only the interval changes. NEAP_NO_MEMORY: there is no memory (5 MiB; 35 MiB with an interval of 1) or no file for
  * the samples. Not for signal handlers. The child of a fork starts without samples and keeps its own. */
 int neap_profile_start(size_t interval);
 

@@ -21,7 +21,7 @@
         }                                                                                              \
     } while (0)
 
-/* As CHECK, and prints one number that tells which round, size or address was wrong. */
+/* As CHECK, and prints one number: which round, size or address was wrong. */
 #define CHECK_AT(cond, number)                                                                         \
     do {                                                                                               \
         if (!(cond)) {                                                                                 \
@@ -90,7 +90,7 @@ static inline size_t first_difference(const void *block, size_t size, uint64_t s
 }
 #define CHECK_FILL(block, size, seed) CHECK_AT(first_difference(block, size, seed) == (size), size)
 
-/* A field of /proc/self/status in KiB, read without malloc. */
+/* A field in KiB of a file such as /proc/self/status, read without malloc; -1 if it is not there. */
 static inline long proc_kib(const char *file, const char *field) {
     static char text[8192];
     int fd = open(file, O_RDONLY);

@@ -1,4 +1,4 @@
-/* glibc's controls, all at once: what programs that may do little still can. */
+/* Calls all of glibc's controls, for programs under restrictions such as filters. */
 #ifndef NEAP_TESTS_CONTROLS_H
 #define NEAP_TESTS_CONTROLS_H
 

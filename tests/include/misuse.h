@@ -34,7 +34,7 @@ static inline void in_thread(void *(*f)(void *), void *arg) {
     if (pthread_create(&t, NULL, f, arg) || pthread_join(t, NULL)) abort();
 }
 
-/* A freed block of 64 bytes, printed, whose OS page went back to the system, and with it the mark that tells. */
+/* A freed block of 64 bytes, whose address is printed. Its OS page went back to the system, and its tag with it. */
 static inline char *make_purged(void) {
     static char *p[20000];
     for (int i = 0; i < 20000; i++) memset(p[i] = malloc(64), 1, 64);
@@ -45,7 +45,7 @@ static inline char *make_purged(void) {
     return p[10500];
 }
 
-/* Ordinary work of the same block size, in which a misuse that was only noted must be seen. */
+/* Ordinary work with blocks of the same size, during which neap must find a misuse that did not fail at once. */
 static inline void churn(void) {
     static void *p[20000];
     for (int i = 0; i < 20000; i++) p[i] = malloc(64);

@@ -1,4 +1,4 @@
-/* What the programs about rare faults share: how long to try, and a watch over threads that must get on. */
+/* What the programs about rare faults share: how long to try, and a watcher that finds hanging threads. */
 #ifndef NEAP_TESTS_TRUST_H
 #define NEAP_TESTS_TRUST_H
 
@@ -33,15 +33,15 @@ static inline void fill_and_free(int count, size_t size) {
     for (int i = 0; i < count; i++) free(p[i]);
 }
 
-/* A thread hangs that makes no progress while the watcher wakes so often: a machine under load delays both. */
+/* A thread hangs if it makes no progress while the watcher wakes HANG_WAKES times: a machine under load delays both. */
 enum { WATCH_MS = 20, HANG_WAKES = 300 };
 
-/* Counters of progress, one for each thread that must get on. */
+/* Counters of progress, one for each thread that is watched. */
 struct progress {
     atomic_long beats[8];
 };
 
-/* Fails where one of `count` counters stands still, within `ms` or at the end of it; returns early once `stop` is set. */
+/* Fails if one of `count` counters stops, within `ms` or at the end of it; returns early once `stop` is set. */
 static inline void watch_progress(struct progress *of, int count, long ms, atomic_int *stop) {
     long seen[8], wakes[8] = {0}, end = now_ms() + ms;
     int waiting = 1;
@@ -65,7 +65,7 @@ static inline void watch_progress(struct progress *of, int count, long ms, atomi
     }
 }
 
-/* Whether a process was ended by a signal that comes of a jump to anywhere. */
+/* Whether a process was ended by a signal such as a jump to a random address raises. */
 static inline int has_crashed(int status) {
     int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     return signal == SIGSEGV || signal == SIGTRAP || signal == SIGILL || signal == SIGBUS;

@@ -1,5 +1,5 @@
-/* What glibc declares and musl does not, for the test programs. neap has the functions of malloc with both; the program is
-   linked with empty ones of musl's name (tests/musl.rs). */
+/* What glibc declares and musl does not, for the test programs. neap has these functions of malloc with both C
+   libraries. To link a program, tests/musl.rs makes a library with empty ones, under the name of musl's. */
 #include <features.h>
 #include <stddef.h>
 #include <stdio.h>

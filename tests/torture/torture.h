@@ -1,8 +1,8 @@
-/* A program that tortures its allocator. A run is made of actors: threads that each do one kind of thing in a loop, on one
-   table of blocks. Every block's bytes follow from its number; they are checked when it is freed, resized, met by chance,
-   inherited by a child, and at the end.
+/* A program that tortures its allocator. A run is made of actors: threads that each do one kind of thing in a loop, on
+   one table of blocks. Every block's bytes follow from its number. They are checked when it is freed, resized, chosen
+   for a check, inherited by a child, and at the end.
 
-   Everything is chosen by numbers that start from one seed. The order in which threads run is the system's. */
+   All choices come from random numbers with one seed. The order in which threads run is the system's. */
 #ifndef NEAP_TORTURE_H
 #define NEAP_TORTURE_H
 
@@ -32,7 +32,7 @@
 #define PR_MDWE_REFUSE_EXEC_GAIN 1
 #endif
 
-/* Ends the process at once with a line on standard error. Takes no lock and no memory: what failed may hold all of them. */
+/* Ends the process at once with a line on standard error. Takes no lock and no memory, which may be what failed. */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The generator xorshift64*. */
@@ -80,13 +80,13 @@ extern int sizes;
 /* A generator of its own for each caller. */
 uint64_t new_seed(void);
 
-/* Progress that is seen from outside: a slot in a shared file for each actor. A slot that does not change for long while
-   its actor runs is a hang. */
+/* Progress, for an observer: a slot in a shared file for each actor. A slot that does not change for long while its
+   actor runs is a hang. */
 int progress_begin(const char *name);
 void progress(int slot);
 void progress_end(int slot);
 
-/* Starts a thread with signals blocked or not, a stack of `stack` bytes (0: 256 KiB), detached or not; 0 where the system
+/* Starts a thread with signals blocked or not, a stack of `stack` bytes (0: 256 KiB), detached or not; 0 if the system
    refuses. */
 int start_thread(pthread_t *thread, void *(*body)(void *), void *arg, size_t stack, int detached, int signals);
 
@@ -155,7 +155,8 @@ void *ranges(void *unused);
 void *profiles(void *unused);
 void start_signals(uint64_t *seed);
 
-/* Whether this thread is in a handler; whether a handler may fork in this thread: it is in no call of the C library that takes locks. */
+/* Whether this thread is in a handler; whether a handler may fork in this thread: it is in no call of the C library
+   that takes locks. */
 extern __thread int in_handler __attribute__((tls_model("initial-exec")));
 extern __thread int may_fork __attribute__((tls_model("initial-exec")));
 

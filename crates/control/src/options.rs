@@ -33,7 +33,8 @@ impl fmt::Display for Error {
 
 impl core::error::Error for Error {}
 
-/// The directory of option `counters`, if it is set. Apart from the data that each start writes, because it is long.
+/// The directory of option `counters`, if it is set. In a section apart from the data that each start writes, because
+/// it is long.
 #[unsafe(link_section = ".sbss.neap")]
 pub static COUNTERS: Directory = Directory::new();
 
@@ -47,7 +48,7 @@ pub fn find(name: impl AsRef<[u8]>) -> Result<&'static Opt, Error> {
     Opt::by_name(name).ok_or(Error::Unknown)
 }
 
-/// The value of an option that is in force.
+/// The value in force of an option.
 pub fn value(option: &Opt) -> Value<'static> {
     option.load(&NEAP.policy).unwrap_or_else(|| match option.id {
         Id::Sites => Value::Path(sites::directory()),
@@ -98,7 +99,7 @@ pub static SAVED: Saved = Saved::new();
 
 /// mallopt: returns 0 for a value out of range, else 1, also for an unknown parameter.
 pub fn mallopt(parameter: i32, value: i32) -> i32 {
-    // As in glibc, a negative number stands for one of the greatest sizes.
+    // As in glibc, a negative number counts as one of the greatest.
     let number = i64::from(value).cast_unsigned();
     let by = By { origin: Origin::Mallopt, variable: None };
     glibc::by_parameter(parameter).is_none_or(|control| SAVED.apply(control, number, by, &mut Process)).into()

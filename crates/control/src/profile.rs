@@ -29,7 +29,7 @@ impl Error {
         all.into_iter().find(|&error| error as c_int == number)
     }
 
-    /// It in words.
+    /// The error in words.
     pub const fn text(self) -> &'static core::ffi::CStr {
         match self {
             Error::NoMemory => c"there is no memory for it",
@@ -64,13 +64,13 @@ impl From<Unwritten> for Error {
     }
 }
 
-/// Begins to keep samples that are `interval` bytes apart on average (1: each block; 0: the usual 512 KiB).
+/// Begins to keep samples that are `interval` bytes apart on average (1: every block; 0: the default of 512 KiB).
 pub fn start(interval: usize) -> Result<(), Error> {
     let interval = if interval == 0 { profile::DEFAULT } else { interval as u64 };
     if profile::start(interval) { Ok(()) } else { Err(Error::NoMemory) }
 }
 
-/// Stops keeping samples. Samples so far stay in the profile, and their frees are noted.
+/// Stops keeping samples. Samples so far stay in the profile, and their frees are still noted.
 pub fn stop() {
     profile::stop();
 }

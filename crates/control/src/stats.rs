@@ -68,7 +68,7 @@ stats! {
     cleared_bytes: totals.cleared,
     /// Bytes that calloc did not need to clear.
     skipped_bytes: totals.skipped,
-    /// The memory limit that was last found; 0: none was.
+    /// The memory limit that was last read; 0: none.
     memory_limit: memory_limit,
     /// Bytes of that limit that were used, by all processes that share it.
     memory_used: memory_used,

@@ -85,9 +85,9 @@ gauges! {
     purge_bytes: Bytes,
     /// The limit that was chosen (option `limit`): 0 off, the largest number stands for `auto`.
     limit: Bytes,
-    /// The memory limit that was found when it was last looked at; 0: none, or not read yet.
+    /// The memory limit that was last read; 0: none, or not read yet.
     memory_limit: Bytes,
-    /// What was used of it then, by all who share it.
+    /// How much of it was used then, by all processes that share it.
     memory_used: Bytes,
     /// Bytes of an OS page.
     page_size: Bytes,

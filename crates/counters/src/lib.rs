@@ -2,11 +2,11 @@
 //!
 //! There are two kinds of pages, of one layout:
 //! - **Gauges.** Every process that ever uses more than some 8 MiB has a page of its own, which shows how much memory
-//!   is where ([`gauges`]). It is a shared mapping named `/memfd:neap-counters` in `/proc/PID/maps` ([`maps`] finds it),
-//!   or one without a name where the system refuses that. The page of a forked child is another one.
-//! - **Exact counts.** When the option `counters` names a directory, `libneap.so` creates one file in it for each process
-//!   image (`PID.N`, N from 0, the first name that is free), of [`FILE_BYTES`] bytes, and maps it shared. Every call is
-//!   counted. A forked child makes a file of its own, which counts from zero except for `blocks_inherited` and
+//!   is where ([`gauges`]). It is a shared mapping named `/memfd:neap-counters` in `/proc/PID/maps` ([`maps`] finds
+//!   it), or one without a name where the system refuses that. The page of a forked child is another one.
+//! - **Exact counts.** When the option `counters` names a directory, `libneap.so` creates one file in it for each
+//!   process image (`PID.N`, N from 0, the first name that is free), of [`FILE_BYTES`] bytes, and maps it shared. Every
+//!   call is counted. A forked child makes a file of its own, which counts from zero except for `blocks_inherited` and
 //!   `bytes_inherited`. The gauges are in this page then.
 //!
 //! The numbers are live: files survive `_exit`, signals and SIGKILL. All values are in the byte order of the machine.
@@ -100,7 +100,7 @@ pub struct Counters {
     pub magic: AtomicU64,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// The process that writes the page, by its own number for itself; 0 where it may not ask.
+    /// The process that writes the page, by its number in its own namespace; 0 if a filter forbids getpid.
     pub pid: AtomicU32,
     /// Bytes of the layout that the writer knows.
     pub size: AtomicU32,

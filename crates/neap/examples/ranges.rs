@@ -1,4 +1,4 @@
-//! A table in pages of each kind: what was asked for, what the kernel gave, and what a walk through it costs.
+//! A table in pages of each kind: what was requested, what the kernel gave, and what a walk through it costs.
 //!
 //! Run it with `cargo run --release -p neap --example ranges [MIB]`. As root, `echo 64 > /proc/sys/vm/nr_hugepages`
 //! gives the pool pages first.

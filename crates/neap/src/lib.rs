@@ -138,8 +138,8 @@ unsafe fn foreign(p: *mut u8) {
 /// Gives free memory back to the system. Returns the number of bytes of address space that were given back, including
 /// OS pages that were never touched.
 ///
-/// This gives back the free memory outside of the threads' heaps: whole chunks of 64 KiB. What a thread keeps for its
-/// next blocks stays. A later block that needs the memory again pays for a fault in each OS page.
+/// Like [`trim`] without a limit, this gives back the caches of all threads, free ranges, and the free OS pages among
+/// small blocks. A later block that needs the memory again pays for a page fault in each OS page.
 pub fn purge() -> usize {
     global::purge()
 }

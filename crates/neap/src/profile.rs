@@ -22,12 +22,12 @@
 
 pub use neap_control::profile::{Error, Kind};
 
-/// Begins to keep samples that are `interval` bytes apart on average; 0: the default of 512 KiB; 1: each block is kept
+/// Begins to keep samples that are `interval` bytes apart on average; 0: the default of 512 KiB; 1: every block
 /// (slower). Blocks that were allocated before are in no profile. The child of a fork starts without samples and keeps
 /// its own.
 ///
 /// # Errors
-/// [`Error::NoMemory`]: there is no memory for the samples (5 MiB; 36 MiB with an interval of 1).
+/// [`Error::NoMemory`]: there is no memory for the samples (5 MiB; 35 MiB with an interval of 1).
 pub fn start(interval: usize) -> Result<(), Error> {
     neap_control::profile::start(interval)
 }

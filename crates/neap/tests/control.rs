@@ -1,4 +1,4 @@
-//! What a Rust program can ask of the allocator and tell it.
+//! What a Rust program can query and set.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
@@ -102,8 +102,8 @@ fn hook(sample: &neap::Sample) {
     }
 }
 
-/// Catches samples whose weights do not sum up to what was asked for, in any way to allocate; samples whose end is not
-/// reported; and hooks that are called after they were taken away.
+/// Catches samples whose weights do not sum up to the requested bytes, in any way to allocate; samples whose free is
+/// not reported; and hooks that are called after they were removed.
 #[test]
 fn samples_stand_for_all() {
     let _one = alone();
@@ -125,7 +125,7 @@ fn samples_stand_for_all() {
     assert_eq!(MISTAKES.load(Ordering::Relaxed), 0);
 }
 
-/// Allocates in all ways, and returns the bytes asked for.
+/// Allocates in all ways, and returns the requested bytes.
 fn work() -> u64 {
     let mut asked = 0;
     for i in 0..30_000usize {

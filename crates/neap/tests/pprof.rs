@@ -74,8 +74,8 @@ impl Drop for Server {
     }
 }
 
-/// Catches profiles that Go's tool cannot read, or that name other code than what holds memory or allocated it; and a
-/// server that ends when a client goes away.
+/// Catches profiles that Go's tool cannot read, or that name other code than that which holds or allocated memory; and
+/// a server that ends when a client goes away.
 #[test]
 fn served_profiles() {
     let server = Server::start();

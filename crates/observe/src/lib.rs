@@ -1,5 +1,5 @@
-//! Reads the counters page of a running process under neap, from outside and without stopping it; [`mapped`] opens files
-//! that processes have mapped.
+//! Reads the counters page of a running process under neap, from outside and without stopping it; [`mapped`] opens
+//! files that processes have mapped.
 //!
 //! The page is found in `/proc/PID/maps` and read through `/proc/PID/map_files` (which needs privilege) or through
 //! `/proc/PID/mem` (which needs the rights of a debugger: the same user, if the kernel permits). May depend on
@@ -18,9 +18,10 @@ use std::time::Duration;
 use neap_counters::maps::{Likely, candidate};
 use neap_counters::{FILE_BYTES, Snapshot, Unreadable};
 
-/// How often a page is read while its writer is in the middle of an update, which takes less than a microsecond.
+/// How often reading a page is tried while its writer is in the middle of an update, which takes less than a
+/// microsecond.
 const TRIES: u32 = 20;
-/// Mappings that are tried as the page: a process can make any number that look like it and are never done.
+/// Limit on the mappings that are tried as the page: a process can have any number that look like it.
 const CANDIDATES: usize = 256;
 const PAUSE: Duration = Duration::from_micros(50);
 
@@ -138,7 +139,7 @@ fn refused(why: Unreadable) -> Error {
     }
 }
 
-/// Whether process `pid` has the number `other` in some namespace, as its own for itself.
+/// Whether process `pid` has the number `other` in some namespace.
 fn is_number_of(pid: u32, other: u32) -> bool {
     pid == other
         || fs::read(format!("/proc/{pid}/status")).is_ok_and(|text| has_number(&String::from_utf8_lossy(&text), other))

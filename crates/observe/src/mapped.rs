@@ -21,8 +21,8 @@ pub struct Identity {
     pub inode: u64,
 }
 
-/// Opens the file that process `pid` has mapped at `range`: the very file where that is allowed, else what `path` leads to
-/// for the process, if it is the same file. Only regular files are opened.
+/// Opens the file that process `pid` has mapped at `range`: the very file where that is allowed, else what `path` leads
+/// to for the process, if it is the same file. Only regular files are opened.
 pub fn open(pid: u32, range: &Range<u64>, path: &str, identity: Identity) -> io::Result<File> {
     let link = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end);
     regular(link.as_ref(), None).or_else(|_| regular(format!("/proc/{pid}/root{path}").as_ref(), Some(identity)))
@@ -30,7 +30,7 @@ pub fn open(pid: u32, range: &Range<u64>, path: &str, identity: Identity) -> io:
 
 /// Opens a regular file, without doing anything to what else may be there.
 pub fn regular(path: &Path, identity: Option<Identity>) -> io::Result<File> {
-    // This opens nothing yet, so it does nothing to what is there.
+    // O_PATH only locates the file, and does nothing to what is there.
     let place = File::options().read(true).custom_flags(PATH).open(path)?;
     let metadata = place.metadata()?;
     if !metadata.is_file() || identity.is_some_and(|identity| !identity.is_of(&metadata)) {
@@ -44,7 +44,7 @@ impl Identity {
         let device = metadata.dev();
         let major = ((device >> 8 & 0xfff) | (device >> 32 & !0xfff)) as u32;
         let minor = ((device & 0xff) | (device >> 12 & !0xff)) as u32;
-        // btrfs and overlayfs have devices without a major number, and say another one for mapped files.
+        // btrfs and overlayfs have devices without a major number, and report another device for mapped files.
         let is_alike = (major, minor) == self.device || major == 0 || self.device.0 == 0;
         self.inode == metadata.ino() && is_alike
     }

@@ -1,5 +1,5 @@
-//! What glibc's controls do there and in neap, for docs/controls.md. Apart from the controls, as the library needs no
-//! texts.
+//! What glibc's controls do there and in neap, for docs/controls.md. Apart from the controls, because the library needs
+//! no texts.
 
 use crate::glibc::Control;
 

@@ -12,7 +12,8 @@ pub const SET_BY_RUN: &str = "NEAP_SET_BY_RUN";
 /// The variable of glibc's tunables.
 const TUNABLES: &str = "GLIBC_TUNABLES";
 
-/// How the names of all variables begin that [`read`] asks for. In an environment without such a name it does nothing.
+/// The beginnings of the names of all variables that [`read`] looks up. In an environment without such a name it does
+/// nothing.
 pub const BEGINNINGS: [&str; 3] = ["NEAP_", "MALLOC_", TUNABLES];
 
 /// Sets the options of the environment in `target`. Calls `complain` with a line about each value that its option does
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
     use core::cell::Cell;
 
-    /// Catches a variable that would have no effect, as no name with its beginning is looked for.
+    /// Catches a variable that would have no effect, because its name has none of the beginnings.
     #[test]
     fn beginnings_of_all_names() {
         struct Nothing;

@@ -41,9 +41,9 @@ fn meaning(key: &[u8], value: &[u8]) -> Meaning {
         // A helper thread gives memory back, and lives only while memory waits.
         (b"background_thread", b"true") => Same,
         (b"background_thread", _) => Instead("NEAP_PURGE=eager or never"),
-        // All threads share one set of arenas, and do not wait for each other.
         (b"tcache", b"true") => Same,
         (b"tcache", _) => Instead("GLIBC_TUNABLES=glibc.malloc.tcache_count=0"),
+        // All threads share one set of arenas, and do not wait for each other.
         (b"narenas" | b"metadata_thp" | b"percpu_arena" | b"max_background_threads", _) => Same,
         (b"thp", b"always") => Option(Id::Huge, Value::Word("always")),
         (b"thp", b"never") => Option(Id::Huge, Value::Word("off")),

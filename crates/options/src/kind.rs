@@ -224,7 +224,7 @@ mod tests {
         }
     }
 
-    /// Catches a unit or a spelling of it that is not understood, or decimal units.
+    /// Catches a unit or a spelling of it that is refused, or decimal units.
     #[test]
     fn sizes_in_every_unit_and_spelling() {
         for (letter, shift) in [("k", 10), ("m", 20), ("g", 30), ("t", 40)] {

@@ -1,4 +1,4 @@
-//! Which of some names was meant by a mistyped one.
+//! Finds the name that is nearest to a mistyped one.
 
 use core::fmt::{Display, Formatter, Result};
 
@@ -24,7 +24,7 @@ impl<T: AsRef<str>> Display for DidYouMean<T> {
     }
 }
 
-/// Longest name of which the distance is counted.
+/// Longest name whose distance is computed.
 const LONGEST: usize = 40;
 
 /// How many letters have to be put in, left out, changed, or swapped with the next one to make one text of the other

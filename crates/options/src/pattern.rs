@@ -1,7 +1,7 @@
 //! Patterns for paths, as shells have them: `*` stands for any bytes, `?` for one.
 
-/// Whether a path is meant by a pattern. One without a slash means the last part of the path; in others `*` and `?` stand
-/// for slashes too.
+/// Whether a pattern matches a path. A pattern without a slash is compared with the last part of the path; in others
+/// `*` and `?` stand for slashes too.
 pub fn matches(pattern: &[u8], path: &[u8]) -> bool {
     if pattern.contains(&b'/') {
         return is_like(pattern, path);
@@ -37,7 +37,7 @@ fn is_like(pattern: &[u8], text: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    /// Catches paths that are not meant, and stars that stand for too little.
+    /// Catches paths that match wrongly, and stars that stand for too little.
     #[test]
     fn patterns() {
         for (pattern, path, wanted) in [

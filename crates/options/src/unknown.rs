@@ -5,7 +5,7 @@ use crate::nearest::nearest;
 use crate::text::Quoted;
 use core::fmt::{Display, Formatter, Result};
 
-/// How the variables of all options begin.
+/// The beginning of the names of all options' variables.
 pub const BEGINNING: &str = "NEAP_";
 
 /// Variables that are not options: of the command, of builds and of tests. A `*` stands for the rest of a name. One
@@ -21,7 +21,7 @@ const OTHERS: &str = "NEAP_SET_BY_RUN NEAP_ADVISE_PID NEAP_INSTRUMENT NEAP_LINK_
 pub struct Unknown<'a>(&'a [u8]);
 
 impl<'a> Unknown<'a> {
-    /// `None` if the variable is an option's, or does not begin like one.
+    /// `None` if the variable is an option's, or its name does not begin like one.
     pub fn of(name: &'a [u8]) -> Option<Self> {
         let is = |other: &str| match other.strip_suffix('*') {
             Some(beginning) => name.starts_with(beginning.as_bytes()),

@@ -68,7 +68,7 @@ fn controls() -> String {
     text
 }
 
-/// Catches a page that tells other options, values or defaults than there are, and an option without a section.
+/// Catches a page with other options, values or defaults than there are, and an option without a section.
 #[test]
 fn the_page_of_options_is_not_stale() {
     let (_, text) = page("options.md");
@@ -82,7 +82,7 @@ fn the_page_of_options_is_not_stale() {
     check("options.md", "table.rs", &options());
 }
 
-/// Catches a page that tells other controls than there are.
+/// Catches a page with other controls than there are.
 #[test]
 fn the_page_of_controls_is_not_stale() {
     check("controls.md", "glibc.rs", &controls());

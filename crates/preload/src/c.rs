@@ -30,7 +30,7 @@ fn malloc(size: usize) -> *mut c_void {
     global::malloc(size).cast()
 }
 
-/// C: ends the life of a block; NULL is ignored.
+/// C: frees a block; NULL is ignored.
 ///
 /// # Safety
 /// `p` must be NULL or a live block.

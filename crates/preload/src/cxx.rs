@@ -30,7 +30,7 @@ macro_rules! string {
     };
 }
 
-/// A function of the C++ library: the one that neap is linked with, else one that all objects find.
+/// A function of the C++ library: the one that neap is linked with, else the first in symbol order.
 macro_rules! library {
     ($name:literal) => {{
         let linked = arch::weak!($name);
@@ -38,7 +38,7 @@ macro_rules! library {
     }};
 }
 
-/// The C++ library's operator of this name, or null. `own` is neap's operator, which is not the answer.
+/// The C++ library's operator of this name, or null. `own` is neap's operator, which is never the result.
 #[cold]
 fn theirs(name: &CStr, own: *mut c_void) -> *mut c_void {
     let next = lookup::symbol(Scope::BEHIND, name);
@@ -140,8 +140,8 @@ extern "C" fn retry(size: usize, align: usize) -> *mut u8 {
 /// - A throwing form calls the new handler and tries again. Where the C++ library is visible only to the object that
 ///   needs it, the library's own operator of the same name does that.
 /// - A nothrow form returns NULL if the new handler throws. Only C++ can catch that. So the C++ library's own operator
-///   of the same name is called, which calls neap's throwing one in a `try`. Without that library there is no handler,
-///   unless it is linked in statically.
+///   of the same name is called, which calls neap's throwing one in a `try`. Without that library in the process there
+///   is no handler, unless the library is linked in statically.
 #[cold]
 #[inline(never)]
 unsafe extern "C-unwind" fn failed(
@@ -156,7 +156,7 @@ unsafe extern "C-unwind" fn failed(
     type Plain = unsafe extern "C" fn(usize, Nothrow) -> *mut c_void;
     type Aligned = unsafe extern "C" fn(usize, Word, Nothrow) -> *mut c_void;
     // SAFETY: `symbol` is a string: the name of an operator, whose type follows from its arguments; the throwing ones
-    // may get an argument more than they take. The functions have the types that the loop wants.
+    // may get an argument more than they take. The functions have the types that `new_loop` takes.
     unsafe {
         let symbol = CStr::from_ptr(symbol);
         if throws {

@@ -24,7 +24,7 @@ fn quarters(mut all: Vec<f64>) -> [f64; 3] {
 fn compare(name: &str, pages: Pages, bytes: usize, pairs: usize, [one, other]: [&dyn Fn(&Range); 2]) {
     let (mut ones, mut others, mut ratios) = (Vec::new(), Vec::new(), Vec::new());
     for pair in 0..pairs {
-        // Which comes first changes, as the second one may find memory that the first one gave back.
+        // The order alternates, because the second one may find memory that the first one gave back.
         let (a, b) = if pair % 2 == 0 {
             let a = time(pages, bytes, one);
             (a, time(pages, bytes, other))

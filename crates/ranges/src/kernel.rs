@@ -88,8 +88,8 @@ pub fn map_aligned(bytes: usize, align: usize, flags: c_int) -> Result<*mut u8, 
 /// They must be the caller's.
 pub unsafe fn unmap(start: *mut u8, bytes: usize) {
     if bytes > 0 {
-        // The kernel joins neighbouring mappings. To remove one from their middle takes one mapping more, which the
-        // process may not have. Then the addresses stay, and the memory goes.
+        // The kernel joins neighbouring mappings. Removing one from their middle takes one mapping more, which the
+        // limit on mappings may not allow. In that case the addresses stay, and the memory goes back.
         // SAFETY: as the caller promises.
         unsafe {
             if syscall(libc::SYS_munmap, [start.expose_provenance(), bytes, 0, 0, 0, 0]).is_err() {
@@ -102,13 +102,13 @@ pub unsafe fn unmap(start: *mut u8, bytes: usize) {
 /// Whether each OS page of the range is mapped; `each` gets whether it is resident.
 ///
 /// # Errors
-/// The kernel's: `NOMEM` where one is not mapped. `NOSYS` where a filter may end the process for the question: few
-/// programs ask it.
+/// The kernel's: `NOMEM` if one is not mapped. `NOSYS` if a filter may end the process for mincore, which few programs
+/// call.
 pub fn resident(start: *const u8, bytes: usize, mut each: impl FnMut(bool)) -> Result<(), Errno> {
     let _asking = Asking::if_allowed().ok_or(Errno::NOSYS)?;
     match lines::has_no_filter() {
         Ok(true) => {}
-        // Without /proc, or room for a file.
+        // Without /proc, or a free file descriptor.
         Err(_) if call::has_no_filter() => {}
         _ => return Err(Errno::NOSYS),
     }

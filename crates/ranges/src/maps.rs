@@ -16,7 +16,7 @@ pub struct Mapping {
     pub end: usize,
     /// Bytes of a page; more than an OS page only for hugetlb (and device memory).
     pub page_size: usize,
-    /// Bytes mapped by huge entries, but for hugetlb; `None` if the source does not say.
+    /// Bytes mapped by huge entries, except hugetlb; `None` if the source does not say.
     pub huge: Option<usize>,
 }
 
@@ -109,14 +109,14 @@ fn parse(source: impl FnMut(&mut [u8]) -> usize, start: usize, end: usize, mut e
     let mut buffer = [0u8; 512];
     let mut lines = Lines::new(&mut buffer, source);
     let mut now: Option<Mapping> = None;
-    let mut tell = |mapping: Option<Mapping>| {
+    let mut report = |mapping: Option<Mapping>| {
         if let Some(mapping) = mapping.filter(|mapping| mapping.end > start && mapping.start < end) {
             each(mapping);
         }
     };
     while let Some(line) = lines.next() {
         if let Some((from, to)) = addresses(line) {
-            tell(now.take());
+            report(now.take());
             if from >= end {
                 return;
             }
@@ -137,7 +137,7 @@ fn parse(source: impl FnMut(&mut [u8]) -> usize, start: usize, end: usize, mut e
             }
         }
     }
-    tell(now);
+    report(now);
 }
 
 /// The addresses with which the first line of a mapping begins.

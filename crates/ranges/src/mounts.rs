@@ -19,7 +19,7 @@ const HUGETLBFS: u64 = 0x9584_58F6;
 pub struct Mount {
     /// Its path.
     pub path: Text<PATH>,
-    /// Its folder, to be used as a place only.
+    /// Its folder (O_PATH).
     pub folder: OwnedFd,
     /// Bytes of a page.
     pub page_size: usize,
@@ -48,7 +48,7 @@ impl Mount {
 pub fn each(mut each: impl FnMut(Mount) -> ControlFlow<()>) -> Result<(), Error> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC;
     let table = rustix::fs::openat(CWD, c"/proc/self/mounts", flags, Mode::empty()).map_err(|_| Error::NoMount)?;
-    // Only the front of a longer line is looked at, which has the path if it can be used at all.
+    // Only the front of a longer line is read, which has the path if that is short enough to be used.
     let mut buffer = [0u8; 2048];
     let read = |buffer: &mut [u8]| rustix::io::retry_on_intr(|| rustix::io::read(&table, &mut *buffer)).unwrap_or(0);
     let mut lines = Lines::new(&mut buffer, read);

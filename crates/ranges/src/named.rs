@@ -18,7 +18,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, RawDir};
 use rustix::io::Errno;
 
-/// How all names begin, so that files of others are left alone.
+/// The beginning of all names, so that files of others are left alone.
 const PREFIX: &str = "neap-";
 
 /// A file that this process has open, with a lock on it.
@@ -46,8 +46,8 @@ impl Named {
 impl Drop for Named {
     fn drop(&mut self) {
         let is_alone = || lock(&self.file, libc::F_WRLCK, false) == Ok(());
-        // Two that close it at once would both fail as long as both have a lock. So it is given up: the last one that
-        // does so finds no other.
+        // Two processes that close the file at the same time would both fail while both hold their locks. So the lock
+        // is given up first: the last process that does so finds no other lock.
         let is_last = is_alone() || (lock(&self.file, libc::F_UNLCK, false) == Ok(()) && is_alone());
         if is_last && is_at(&self.file, self.path.as_c()) {
             let _ = rustix::fs::unlinkat(CWD, self.path.as_c(), AtFlags::empty());
@@ -55,8 +55,8 @@ impl Drop for Named {
     }
 }
 
-/// A lock on all of a file, or another kind of lock in its place. Without `wait` it is refused with `AGAIN` if another
-/// process has one that it cannot stand beside.
+/// Locks all of a file, or changes the lock to another kind. Without `wait` it fails with `AGAIN` if another process
+/// has a conflicting lock.
 fn lock(file: &OwnedFd, kind: c_int, wait: bool) -> Result<(), Errno> {
     // SAFETY: all zero is a lock from the beginning to the end, of no process, as these locks want it.
     let mut lock: libc::flock64 = unsafe { core::mem::zeroed() };
@@ -93,13 +93,13 @@ pub fn open<R>(
             Err(Errno::NOENT) => return Err(Error::NotFound),
             file => file?,
         };
-        // Before its lock is waited for, which another user may have for ever.
+        // Checked before this waits for the lock, which another user may hold for ever.
         if rustix::fs::fstat(&file)?.st_uid != rustix::process::geteuid().as_raw() {
             return Err(Error::NotAllowed);
         }
         let is_alone = match lock(&file, libc::F_WRLCK, false) {
             Err(Errno::AGAIN | Errno::ACCESS) => {
-                // Waits for the process that makes it.
+                // Waits for the process that makes the file.
                 lock(&file, libc::F_RDLCK, true)?;
                 false
             }

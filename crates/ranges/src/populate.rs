@@ -31,7 +31,7 @@ fn is_supported() -> bool {
     // Relaxed: all threads find the same.
     match KNOWN.load(Ordering::Relaxed) {
         UNKNOWN => {
-            // The OS page of a local variable is certainly usable.
+            // The OS page of a local variable is certainly mapped and writable.
             let place = 0u8;
             let page = (&raw const place).cast_mut().map_addr(|at| at & !(page_size() - 1));
             let works = call::populate(page, page_size()).is_ok();
@@ -42,7 +42,7 @@ fn is_supported() -> bool {
     }
 }
 
-/// How often a call is made again that a signal has ended.
+/// How often a call that a signal interrupted is made again.
 const TRIES: u32 = 1000;
 
 /// Makes the OS pages of a range resident; `start` and `bytes` are whole OS pages. No contents change, so any addresses
@@ -77,7 +77,7 @@ pub fn populate(start: *const u8, bytes: usize, access: Access) -> Result<(), Er
             Err(error) => return Err(error.into()),
         }
     }
-    // No signal comes as often: a filter of system calls refuses in this way.
+    // Signals do not come as often: a filter of system calls refuses in this way.
     touch(start, bytes, access)
 }
 
@@ -93,7 +93,7 @@ fn touch(start: *const u8, bytes: usize, access: Access) -> Result<(), Error> {
     })
 }
 
-/// Has the kernel add 0 to the word at an address, which begins an OS page.
+/// Lets the kernel add 0 to the word at an address, which begins an OS page.
 fn add_nothing(word: usize) -> Result<(), Error> {
     const ADD: usize = 1 << 28;
     // Threads that wait for the word are woken if it has this value. A program has to expect that of any futex.

@@ -103,7 +103,8 @@ impl Prefault {
     /// meanwhile; the range need not be the caller's.
     ///
     /// # Errors
-    /// Why a part of it is not resident. [`Error::Inaccessible`] if a part is not mapped, or does not permit this access.
+    /// Why a part of it is not resident. [`Error::Inaccessible`] if a part is not mapped, or does not permit this
+    /// access.
     pub fn run(self, start: *const u8, bytes: usize) -> Result<(), Incomplete> {
         self.run_with(start, bytes, |_| ControlFlow::Continue(()))
     }
@@ -142,17 +143,17 @@ impl Prefault {
             done: AtomicUsize::new(0),
             error: AtomicI32::new(0),
         };
-        let mut is_told = false;
+        let mut is_reported = false;
         let helpers = Helpers::start(&job, threads - 1);
         job.work(&mut |now| {
             let answer = progress(now);
-            is_told = answer.is_break() || now.done == total;
+            is_reported = answer.is_break() || now.done == total;
             answer
         });
         drop(helpers);
         let result = job.result();
-        if result.is_ok() && !is_told {
-            // Another thread had the last piece.
+        if result.is_ok() && !is_reported {
+            // Another thread took the last piece.
             let _ = progress(Progress { done: total, total });
         }
         result
@@ -252,7 +253,7 @@ impl Helpers<'_> {
 
 impl Drop for Helpers<'_> {
     fn drop(&mut self) {
-        // Pieces are left only where the callback has panicked; no thread is to begin another one.
+        // Pieces are left only where the callback has panicked; no thread may begin another one.
         self.job.next.store(self.job.bytes, Ordering::Relaxed);
         errno::kept(|| {
             for thread in &self.threads[..self.started] {
@@ -265,7 +266,7 @@ impl Drop for Helpers<'_> {
     }
 }
 
-/// What the other threads do.
+/// The start function of the other threads.
 extern "C" fn work(job: *mut c_void) -> *mut c_void {
     // SAFETY: `Helpers::start` passes a job that lives until this thread has ended.
     let job = unsafe { &*job.cast::<Job>() };

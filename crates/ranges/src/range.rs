@@ -39,10 +39,10 @@ impl Pages {
         }
     }
 
-    /// The next smaller ones, where pages of `requested` bytes were.
+    /// The next smaller pages, for a request for pages of `requested` bytes.
     fn smaller(self, requested: usize) -> Pages {
         match self {
-            // The smallest has four OS pages.
+            // The smallest mTHP has four OS pages.
             Pages::Transparent(size) if size > 4 * kernel::page_size() => Pages::Transparent(size / 2),
             Pages::Small | Pages::Transparent(_) => Pages::Small,
             Pages::Hugetlb(size) if size > SMALLEST_HUGETLB => Pages::Hugetlb(size / 2),
@@ -197,13 +197,13 @@ impl Request {
         }
     }
 
-    /// Also returns why such pages are not certain.
+    /// Makes the memory in these pages. Also returns why it is not certain that they are such pages.
     fn try_pages(self, pages: Pages, bytes: usize, flags: i32) -> Result<(Memory, Option<Error>), Error> {
         let memory = |start: *mut u8| {
             let memory = Memory::new(start, bytes, pages)?;
             if flags & libc::MAP_SHARED == 0 {
-                // A page of a pool that parent and child share copies itself when it is written, and is SIGBUS where the
-                // pool has no other one.
+                // When parent and child share a page of a pool, a write copies it, and raises SIGBUS if the pool has no
+                // page for the copy.
                 // SAFETY: the range is new; its contents stay.
                 unsafe { kernel::advise(start, bytes, libc::MADV_DONTFORK)? };
             }
@@ -363,7 +363,7 @@ impl<K> Range<K> {
     /// [`Prefault::run`] of the whole range.
     ///
     /// # Errors
-    /// As that.
+    /// As [`Prefault::run`].
     pub fn prefault(&self, how: Prefault) -> Result<(), Incomplete> {
         how.run(self.as_ptr(), self.bytes())
     }
@@ -371,7 +371,7 @@ impl<K> Range<K> {
     /// [`Prefault::run_with`] of the whole range.
     ///
     /// # Errors
-    /// As that.
+    /// As [`Prefault::run_with`].
     pub fn prefault_with(
         &self,
         how: Prefault,
@@ -393,8 +393,8 @@ impl<K> Range<K> {
     /// # Errors
     /// See [`Advice`].
     pub fn advise(&mut self, advice: Advice) -> Result<(), Error> {
-        // SAFETY: bytes of 0 are as good as others; a private range is borrowed by the caller alone, and of a shared one
-        // there are no references.
+        // SAFETY: any bytes are valid contents, also 0; a private range is borrowed mutably, and to a shared one there
+        // are no references.
         unsafe { advice::advise(self.as_ptr(), self.bytes(), advice) }
     }
 
@@ -455,7 +455,7 @@ impl Range<Shared> {
     }
 }
 
-/// What a range is made of, without its end. See [`Range::into_parts`].
+/// What a range is made of, without a destructor. See [`Range::into_parts`].
 #[derive(Debug)]
 #[expect(missing_docs, reason = "see the methods of `Range`")]
 pub struct Parts {

@@ -133,7 +133,7 @@ fn open(path: &core::ffi::CStr) -> Result<OwnedFd, Errno> {
 
 const WANTED: Wanted = Wanted { without: 0, returned: PRESENT | SWAPPED | ZERO_PAGE | HUGE };
 
-/// A look at a range.
+/// One query about a range, and its result so far.
 struct Look {
     pagemap: OwnedFd,
     flags: Option<Flags>,
@@ -142,7 +142,7 @@ struct Look {
 }
 
 impl Look {
-    /// The part of a mapping that lies in `first..end`.
+    /// Counts the part of a mapping that lies in `first..end`.
     fn mapping(&mut self, mapping: Mapping, first: usize, end: usize) {
         let (from, to) = (mapping.start.max(first), mapping.end.min(end));
         let page = mapping.page_size.max(page_size());
@@ -158,7 +158,7 @@ impl Look {
         }
     }
 
-    /// By PAGEMAP_SCAN.
+    /// Counts by PAGEMAP_SCAN.
     fn scan(&mut self, from: usize, to: usize, page: usize) -> Result<(), Errno> {
         let mut at = from;
         while at < to {
@@ -197,7 +197,7 @@ impl Look {
         }
     }
 
-    /// By the entries of /proc/self/pagemap, and what smaps says of a whole mapping.
+    /// Counts by the entries of /proc/self/pagemap, and by what smaps says of a whole mapping.
     fn entries(&mut self, mapping: Mapping, from: usize, to: usize, page: usize) -> Result<(), Errno> {
         self.out.source = Source::Entries as u32;
         let mut small = 0;
@@ -244,7 +244,7 @@ impl Look {
         let Some(flags) = &mut self.flags else { return self.out.add(to - from, page_size()) };
         let out = &mut self.out;
         let known = entries(&self.pagemap, from, to, |entry| {
-            // It may have gone since the scan.
+            // It may have gone back since the scan.
             if entry & ENTRY_PRESENT != 0 {
                 out.add(page_size(), flags.folio(entry));
             }
@@ -255,7 +255,7 @@ impl Look {
 
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SWAPPED: u64 = 1 << 62;
-/// The number of the OS page of memory; 0 without the right to know it.
+/// The number of the page frame; 0 without the right to know it.
 const ENTRY_FRAME: u64 = (1 << 55) - 1;
 
 /// Calls `each` with the entry of each OS page.
@@ -277,7 +277,7 @@ fn entries(pagemap: &OwnedFd, from: usize, to: usize, mut each: impl FnMut(u64))
     Ok(())
 }
 
-/// /proc/kpageflags, for those who may read it.
+/// /proc/kpageflags, for processes that may read it.
 struct Flags {
     file: OwnedFd,
     /// The folio that was found last: its first frame, and how many it has.

@@ -1,5 +1,5 @@
-//! SysV segments in huge pages (SHM_HUGETLB). A segment is marked for removal as soon as it is attached, so it goes with
-//! the last process that has it, however that ends; until then Linux lets other processes attach it by its number.
+//! SysV segments in huge pages (SHM_HUGETLB). A segment is marked for removal as soon as it is attached, so it goes
+//! with the last process that has it, however that ends; until then Linux lets other processes attach it by its number.
 
 use crate::error::Error;
 use crate::kernel;
@@ -28,7 +28,7 @@ pub fn make(bytes: usize, page_size: usize) -> Result<(i32, *mut u8), Error> {
         other => other.into(),
     })? as i32;
     let attached = attach(id);
-    // SAFETY: this process's own segment; who has it attached keeps it.
+    // SAFETY: this process's own segment; processes that have attached it keep it.
     unsafe {
         let _ = kernel::syscall(libc::SYS_shmctl, [id as usize, libc::IPC_RMID as usize, 0, 0, 0, 0]);
     }

@@ -35,11 +35,11 @@ fn word(text: &[u8]) -> Word {
     }
 }
 
-/// Whether prctl(PR_SET_THP_DISABLE) holds for ranges that are advised too.
+/// Whether prctl(PR_SET_THP_DISABLE) also applies to ranges that are advised.
 fn is_off_for_process() -> bool {
     // With PR_THP_DISABLE_EXCEPT_ADVISED (Linux 6.18) the answer is 3.
     const COMPLETELY: usize = 1;
-    // SAFETY: this question takes no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { kernel::syscall(libc::SYS_prctl, [libc::PR_GET_THP_DISABLE as usize, 0, 0, 0, 0, 0]) == Ok(COMPLETELY) }
 }
 

@@ -168,7 +168,7 @@ fn one_gibibyte() {
         assert_eq!(range.why_smaller(), Some(Error::PoolShort));
         assert!(range.bytes() < 8 * MIB, "{range:?}");
         drop(range);
-        // Or it has.
+        // The smaller pool has some.
         let Some(_pool) = machine.pool(pmd_size(), 3) else { return };
         let range = request.allocate(5 * MIB).expect("smaller pages");
         assert_eq!((range.pages(), range.bytes()), (Pages::Hugetlb(pmd_size()), 6 * MIB));
@@ -176,7 +176,7 @@ fn one_gibibyte() {
     one_page(&machine, size);
 }
 
-/// Catches settings that are not looked at, and a strict range that is not what it says.
+/// Catches settings that are ignored, and a strict range that is not what it says.
 #[test]
 fn transparent_always_advised_never() {
     let Some(machine) = Machine::lock() else { return };
@@ -204,7 +204,7 @@ fn transparent_always_advised_never() {
     }
 }
 
-/// Catches pages of 64 KiB that are none, or that are counted as others by root, who may know.
+/// Catches pages of 64 KiB that are OS pages, or that are counted as such by root, which can see their size.
 #[test]
 fn pages_of_64_kib() {
     let Some(machine) = Machine::lock() else { return };
@@ -229,7 +229,7 @@ fn pages_of_64_kib() {
     }
 }
 
-/// Catches shared memory whose own settings are not looked at.
+/// Catches shared memory whose own settings are ignored.
 #[test]
 fn transparent_and_shared() {
     let Some(machine) = Machine::lock() else { return };

@@ -251,7 +251,7 @@ fn a_callback_that_panics() {
     assert_eq!(held(&range), before);
 }
 
-/// Catches an answer about other addresses, and a hole that is an error.
+/// Catches figures of other addresses, and a hole that is an error.
 #[test]
 fn what_is_resident() {
     let mut range = small(8 * MIB);

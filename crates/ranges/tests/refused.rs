@@ -10,7 +10,7 @@ use neap_ranges::range::{Pages, Request};
 use neap_ranges::resident::Source;
 
 const MIB: usize = 1 << 20;
-/// The calls of Linux 5.14, 6.7 and 6.11: number, place of the argument that is looked at, its value.
+/// The calls of Linux 5.14, 6.7 and 6.11: number, place of the argument that is compared, its value.
 const POPULATE_READ: Call = (libc::SYS_madvise, 2, libc::MADV_POPULATE_READ as u32);
 const POPULATE_WRITE: Call = (libc::SYS_madvise, 2, libc::MADV_POPULATE_WRITE as u32);
 const SCAN: Call = (libc::SYS_ioctl, 1, 0xC060_6610);
@@ -152,7 +152,7 @@ fn older_kernels_say_the_same() {
     }
 }
 
-/// Catches a question for which a filter ends the process that it was started under.
+/// Catches a call for which a filter that the process was started under ends it.
 #[test]
 fn a_filter_may_end_it_for_mincore() {
     if !apart("a_filter_may_end_it_for_mincore") {
@@ -214,7 +214,7 @@ fn without_proc_and_sys() {
     std::fs::remove_dir(empty).unwrap();
 }
 
-/// Catches a setting of the process that is not looked at.
+/// Catches a setting of the process that is ignored.
 #[test]
 fn huge_pages_off_for_the_process() {
     if !apart("huge_pages_off_for_the_process") {
@@ -237,8 +237,8 @@ fn huge_pages_off_for_the_process() {
     assert_eq!(huge.allocate(1).expect("OS pages").why_smaller(), Some(Error::HugeOff));
 }
 
-/// Catches memory that stays for good where the process has all mappings that it may have: the kernel joins ranges that
-/// lie side by side, and to remove one of the middle takes one mapping more.
+/// Catches memory that stays for good in a process that has reached its limit on mappings: the kernel joins
+/// neighbouring ranges, and removing one from the middle takes one mapping more.
 #[test]
 fn memory_goes_without_mappings() {
     if !apart("memory_goes_without_mappings") {

@@ -1,5 +1,5 @@
-//! Memory of a pool that processes share: files of hugetlbfs by name, and SysV segments. Mounts are those of a namespace
-//! of its own.
+//! Memory of a pool that processes share: files of hugetlbfs by name, and SysV segments. Mounts are those of a
+//! namespace of its own.
 
 mod common;
 

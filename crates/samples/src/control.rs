@@ -1,4 +1,4 @@
-//! How another process asks a process under neap to sample its blocks, and how that one answers.
+//! How another process requests that a process under neap samples its blocks, and how that one answers.
 //!
 //! The control block is in the memory of each process under neap. An ELF note of the object that contains neap says
 //! where ([`NOTE_NAME`]). A process that has the rights to write there (the same user, or root: those of a debugger,
@@ -12,7 +12,7 @@ use core::sync::atomic::AtomicU64;
 
 /// First word of a control block: `neapctl\0`.
 pub const CONTROL_MAGIC: u64 = u64::from_le_bytes(*b"neapctl\0");
-/// Version of the block and of the file of samples; an asker refuses any other.
+/// Version of the block and of the file of samples; a requester refuses any other.
 pub const CONTROL_VERSION: u64 = 2;
 /// The name of the note.
 pub const NOTE_NAME: &[u8] = b"neap";
@@ -42,21 +42,22 @@ pub struct Control {
     pub magic: AtomicU64,
     /// [`CONTROL_VERSION`].
     pub version: AtomicU64,
-    /// How far from the block's first byte the byte is by which the process is made to look.
+    /// How far from the block's first byte the byte is that makes the process look at the request.
     pub knock: AtomicU64,
-    /// The number of the request: above the last one, so that an asker whose request was replaced sees a later answer.
+    /// The number of the request: above the last one, so that a requester whose request was replaced sees a later
+    /// answer.
     pub request: AtomicU64,
-    /// Asked: mean bytes between two samples; 1: each block; 0: no samples.
+    /// Requested: mean bytes between two samples; 1: every block; 0: no samples.
     pub interval: AtomicU64,
-    /// Asked: milliseconds after which sampling ends unless a request renews it; 0: it does not end, also where the
-    /// program itself has chosen to keep samples. Then requests change nothing.
+    /// Requested: milliseconds after which sampling ends unless a request renews it; 0: it does not end. The process
+    /// stores 0 if the program itself has chosen to keep samples; then requests change nothing.
     pub lease: AtomicU64,
     /// The number of the last request that was carried out.
     pub answer: AtomicU64,
     /// Mean bytes between two samples now; 0: no samples are taken.
     pub state: AtomicU64,
-    /// The process that answered, by its own number for itself; 0 where it may not ask. The child of a fork has a copy
-    /// of its parent's block.
+    /// The process that answered, by its number in its own namespace; 0 if a filter forbids getpid. The child of a fork
+    /// has a copy of its parent's block.
     pub process: AtomicU64,
     /// The address of the file of samples; 0: there is none yet.
     pub file: AtomicU64,

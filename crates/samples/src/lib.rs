@@ -1,5 +1,5 @@
-//! Layout of the file in which a process under neap keeps its sampled blocks: which stacks allocated them, which of them
-//! are live. With the writer, which works on a shared mapping, and the parser.
+//! Layout of the file in which a process under neap keeps its sampled blocks: which stacks allocated them, which of
+//! them are live. With the writer, which works on a shared mapping, and the parser.
 //!
 //! The file is made of 64-bit words in the byte order of the machine:
 //!
@@ -14,7 +14,7 @@
 //! **Equation.** For each stack, `allocated - freed` is what is live, in bytes and in objects, each sample counted by
 //! its weight. The entry of a live block keeps its weight, so a free takes away what the allocation added.
 //!
-//! **Bounds.** All tables have fixed lengths, and searches look at [`WINDOW`] places. A stack that finds no room is
+//! **Bounds.** All tables have fixed lengths, and searches examine [`WINDOW`] places. A stack that finds no room is
 //! counted as stack [`NO_STACK`]; a block that finds no room is counted as allocated and freed at once. Both are
 //! counted in the header, so totals stay right and nothing is dropped silently.
 //!
@@ -76,16 +76,16 @@ pub const LIVE_WORDS: usize = 4;
 pub const FRAMES: usize = 64;
 /// Binary logarithm of the limit of live samples where blocks are sampled: at 512 KiB, those of 32 GiB.
 pub const LIVE_SHIFT: u32 = 16;
-/// The same where each block is recorded.
+/// The same where every block is recorded.
 pub const EXACT_SHIFT: u32 = 20;
-/// Number of places that a search looks at.
+/// Number of places that a search examines.
 pub const WINDOW: usize = 32;
 /// The stack of samples whose own stack found no room.
 pub const NO_STACK: u32 = 0;
 /// Objects are counted in parts of this size, because a sample stands for 1.6 objects, or 32768.5.
 pub const PARTS: u64 = 1024;
 
-/// Where the module number of a frame lies.
+/// Bit position of the module's number in a frame.
 pub const MODULE_SHIFT: u32 = 48;
 
 const _: () = assert!(MODULES + 1 < 1 << (64 - MODULE_SHIFT), "a module's number has a place above the address");
@@ -99,9 +99,9 @@ pub enum Word {
     Magic,
     /// [`VERSION`].
     Version,
-    /// The process that writes the file, by its own number for itself; 0 where it may not ask.
+    /// The process that writes the file, by its number in its own namespace; 0 if a filter forbids getpid.
     Process,
-    /// Mean bytes between two samples when the file was made; 1: each block is recorded.
+    /// Mean bytes between two samples when the file was made; 1: every block is recorded.
     Interval,
     /// When the file was made: CLOCK_MONOTONIC in nanoseconds.
     Started,
@@ -141,6 +141,11 @@ pub const fn words(live_shift: u32) -> usize {
     LIVE_AT + (LIVE_WORDS << live_shift)
 }
 
+const _: () = assert!(
+    words(LIVE_SHIFT) * 8 <= 5 << 20 && words(EXACT_SHIFT) * 8 <= 35 << 20,
+    "neap.h, the crate neap and docs/options.md state these sizes"
+);
+
 /// Words of a module.
 pub(crate) mod module {
     // First a number that stands for the object; 0: no module.
@@ -151,7 +156,7 @@ pub(crate) mod module {
     pub const START: usize = 2;
     /// Address behind the last.
     pub const END: usize = 3;
-    /// What is added to the addresses that the object states.
+    /// The load bias.
     pub const BIAS: usize = 4;
     /// Bytes of the build id, and above them those of the path.
     pub const LENGTHS: usize = 5;
@@ -161,7 +166,7 @@ pub(crate) mod module {
     pub const CODE: usize = 10;
     /// Address behind its code.
     pub const CODE_END: usize = 11;
-    /// Where the code lies in the file.
+    /// File offset of the code.
     pub const CODE_OFFSET: usize = 12;
     /// The path.
     pub const PATH: usize = 13;
@@ -191,9 +196,9 @@ pub(crate) mod stack {
     /// Samples that were freed.
     pub const FREED_SAMPLES: usize = 7;
 
-    /// In a place: the frames are there.
+    /// In a word [`PLACE`]: the frames are written.
     pub const READY: u64 = 1 << 63;
-    /// In a place: where the number of frames lies.
+    /// In a word [`PLACE`]: bit position of the number of frames.
     pub const COUNT_SHIFT: u32 = 32;
 }
 
@@ -210,9 +215,9 @@ pub(crate) mod live {
 
     /// Blocks are aligned to 16, so no address has this bit.
     pub const BUSY: u64 = 1;
-    /// Where the stack lies.
+    /// Bit position of the stack's number in a word [`SIZE`].
     pub const STACK_SHIFT: u32 = 48;
-    /// With the size: the block is there as each one is kept.
+    /// In a word [`SIZE`]: the block was kept because every block was.
     pub const EXACT: u64 = 1 << 63;
 
     /// The bytes, and the stack, of a word [`SIZE`].

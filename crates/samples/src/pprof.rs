@@ -37,8 +37,8 @@ const TEXTS: &str = concat!(
     "bytes\n",
     "space\n",
     "[no stack]\n",
-    // Where neap is part of the program, its own functions are on the stacks: what these call. Readers may leave modules
-    // out of names.
+    // Where neap is part of the program, its own functions are the innermost frames. Readers may leave modules out of
+    // names.
     r"(__rustc(\[[0-9a-f]+\])?::)?__rust_(alloc|alloc_zeroed|realloc|dealloc)|",
     r"(neap|neap_sys|neap_core)::.*|",
     r"malloc|calloc|realloc|reallocarray|aligned_alloc|posix_memalign|memalign|valloc|pvalloc",
@@ -54,7 +54,7 @@ const OWN: u64 = 9;
 /// What is counted of samples that are missing or incomplete.
 const LOSSES: [Word; 3] = [Word::LostStacks, Word::LostLive, Word::Lost];
 
-/// What a note says of it, behind the number.
+/// The text of a note about it, after the number.
 fn note(lost: Word) -> &'static str {
     match lost {
         Word::LostStacks => " samples are without their stack, as there was no room for more stacks.",
@@ -190,7 +190,7 @@ fn sample(out: &mut Out<'_>, ids: &Piece<ROOM>, stack: &Stack<'_>) {
     for value in [
         count(stack.objects),
         stack.bytes,
-        // The counts were read one after the other while they changed.
+        // Saturating: the counts were read one after the other while they changed.
         count(stack.objects.saturating_sub(stack.freed_objects)),
         stack.bytes.saturating_sub(stack.freed_bytes),
     ] {
@@ -272,8 +272,8 @@ fn hex(bytes: &Path) -> ([u8; 2 * crate::BUILD_BYTES], usize) {
     (text, (2 * bytes.bytes().len()).min(2 * crate::BUILD_BYTES))
 }
 
-/// The locations of frames: a table that is searched from a frame's place on. The number of its place is its location's,
-/// behind [`NOWHERE`].
+/// The locations of frames: a hash table that is searched from a frame's place on. The number of that place, counted
+/// from after [`NOWHERE`], is the number of the location.
 struct Seen<'a> {
     set: &'a mut [u64],
 }
@@ -293,7 +293,7 @@ impl Seen<'_> {
                 return (NOWHERE + 1 + at as u64, is_new);
             }
         }
-        // It is full, which its length excludes.
+        // Never reached: the set has more places than frames.
         (NOWHERE, false)
     }
 }
@@ -355,7 +355,7 @@ impl<const N: usize> Piece<N> {
     }
 }
 
-/// What was written and not passed on yet.
+/// Bytes that were written and not passed on yet.
 struct Out<'a> {
     piece: Piece<ROOM>,
     sink: &'a mut dyn FnMut(&[u8]) -> bool,

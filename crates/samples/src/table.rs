@@ -16,10 +16,10 @@ pub struct Module<'a> {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// What is added to the addresses that the object states.
+    /// The load bias.
     pub bias: u64,
-    /// The part of it that has the code of the frame, as it is mapped: first address, address behind the last, place in
-    /// the file. Zeros where that is not known.
+    /// The part of it that has the code of the frame, as it is mapped: first address, end address, file offset. Zeros
+    /// if that is not known.
     pub code: [u64; 3],
     /// The build id; empty if there is none.
     pub build: &'a [u8],
@@ -64,8 +64,8 @@ impl<'a> Table<'a> {
         (given.len() >= words(live_shift)).then_some(Table { words: given, live_shift })
     }
 
-    /// The word at a place, which lies in the file. (In place of a panic, whose text each start would relocate, there is
-    /// a spare word.)
+    /// The word at a place, which lies in the file. (A spare word takes the place of a panic, whose text each start
+    /// would relocate.)
     fn word(&self, at: usize) -> &'a AtomicU64 {
         static SPARE: AtomicU64 = AtomicU64::new(0);
         self.words.get(at).unwrap_or(&SPARE)
@@ -81,7 +81,7 @@ impl<'a> Table<'a> {
     pub fn copy(&self, to: &mut [u64]) {
         let frames = (self.header(Word::Frames).load(Ordering::Relaxed) as usize).min(FRAME_WORDS);
         for (at, place) in to.iter_mut().enumerate().take(FRAMES_AT + frames) {
-            // Acquire: what a word says is there is copied after it.
+            // Acquire: what a word refers to is copied after the word.
             let word = self.word(at).load(Ordering::Acquire);
             // A word that is not written takes no memory.
             if word != 0 {
@@ -170,7 +170,7 @@ impl<'a> Table<'a> {
         let frames_at = self.word(STACKS_AT + place * STACK_WORDS + stack::PLACE);
         if new {
             let used = self.header(Word::Frames).fetch_add(frames.len() as u64, Ordering::Relaxed) as usize;
-            // Without room for its frames the stack stays without: its counts are there.
+            // Without room for its frames, the stack has its counts only.
             if used.checked_add(frames.len()).is_none_or(|end| end > FRAME_WORDS) {
                 self.count(Word::LostStacks);
                 frames_at.store(stack::READY, Ordering::Relaxed);
@@ -215,7 +215,7 @@ impl<'a> Table<'a> {
         self.enter(address, size, weight, stack, time, 0);
     }
 
-    /// The same of a block that is kept as each one is.
+    /// The same, for a block that is kept because every block is.
     pub fn allocated_exact(&self, address: u64, size: u64, stack: u32, time: u64) {
         self.enter(address, size, size, stack, time, live::EXACT);
     }
@@ -226,7 +226,7 @@ impl<'a> Table<'a> {
         let size = size & ((1 << live::STACK_SHIFT) - 1);
         for at in self.window(address) {
             let word = self.word(at + live::ADDRESS);
-            // Acquire pairs with the Release of `freed`: what follows comes behind what was read there.
+            // Acquire pairs with the Release of `freed`: the stores below come after the loads there.
             let taken = word.load(Ordering::Relaxed) == 0
                 && word.compare_exchange(0, live::BUSY, Ordering::Acquire, Ordering::Relaxed).is_ok();
             if taken {
@@ -264,8 +264,8 @@ impl<'a> Table<'a> {
         taken
     }
 
-    /// Removes all blocks that are there as each one was kept, and counts them as freed. To be called after that has
-    /// ended and before it begins again: meanwhile their frees were not noted.
+    /// Removes all blocks that were entered by [`Table::allocated_exact`], and counts them as freed. To be called
+    /// before samples are kept again after that has ended: their frees have not been noted since.
     pub fn forget_exact(&self) {
         for number in 0..1usize << self.live_shift {
             let at = LIVE_AT + number * LIVE_WORDS;

@@ -110,8 +110,8 @@ fn stacks_without_frames_are_counted() {
     assert_eq!(view.header(Word::LostStacks), nameless);
 }
 
-/// Catches blocks that stay live for ever, as their frees were not noted after each block was kept; and samples, whose
-/// frees are noted, that are forgotten with them.
+/// Catches blocks that stay live for ever, because their frees were no longer noted after every block was kept; and
+/// samples, whose frees are noted, that are forgotten with them.
 #[test]
 fn what_was_kept_exactly_is_forgotten() {
     let words = zeroed();
@@ -135,7 +135,7 @@ fn what_was_kept_exactly_is_forgotten() {
     assert!(table.freed(50 << 16) && !table.freed(50 << 16) && table.freed(101 << 16));
 }
 
-/// Catches entries that are lost or doubled where threads write at a time.
+/// Catches entries that are lost or doubled when threads write at the same time.
 #[test]
 #[cfg_attr(miri, ignore = "long loops without pointers")]
 fn threads() {

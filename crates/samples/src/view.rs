@@ -59,9 +59,9 @@ pub struct Mapped {
     pub start: u64,
     /// Address behind the last.
     pub end: u64,
-    /// What is added to the addresses that the object states.
+    /// The load bias.
     pub bias: u64,
-    /// Its code, as it is mapped: first address, address behind the last, place in the file. Zeros: not known.
+    /// Its code, as it is mapped: first address, end address, file offset. Zeros: not known.
     pub code: [u64; 3],
     /// The build id; empty if it has none.
     pub build: Path,

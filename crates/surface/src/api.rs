@@ -112,7 +112,7 @@ pub unsafe extern "C" fn neap_option_get(option: *const c_char, value: *mut c_ch
     unsafe { put(option, value, size, options::value) }
 }
 
-/// neap: writes who chose the value of an option into `size` bytes at `origin`.
+/// neap: writes where the value of an option comes from into `size` bytes at `origin`.
 ///
 /// # Safety
 /// `option` must be a string, and `origin` valid for writes of `size` bytes.
@@ -185,13 +185,13 @@ pub unsafe extern "C" fn neap_sample(hook: Option<hooks::Hook>, context: *mut c_
     if unsafe { hooks::set(hook, context, interval) } { OK } else { NO_MEMORY }
 }
 
-/// neap: begins to keep samples for a profile, `interval` bytes apart on average (0: 512 KiB; 1: each block).
+/// neap: begins to keep samples for a profile, `interval` bytes apart on average (0: 512 KiB; 1: every block).
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_profile_start(interval: usize) -> c_int {
     result(profile::start(interval))
 }
 
-/// neap: ends that.
+/// neap: stops keeping samples for a profile.
 #[unsafe(no_mangle)]
 pub extern "C" fn neap_profile_stop() {
     profile::stop();

@@ -10,8 +10,8 @@
 //! - A limit on address space counts what neap has reserved, so neap gives that back (`program.rs` of the port).
 //! - A change of how a large block is mapped must not reach the block's next owner (`apart.rs` of the core).
 //!
-//! A library behind neap may have such functions as well, to redirect or record calls (torsocks, uid_wrapper). The call
-//! goes on to its function then, as it would without neap ([`find_next`]).
+//! A library behind neap may have such functions as well, to redirect or record calls (torsocks, uid_wrapper). Then
+//! neap makes the call by that library's function, which the program would have called without neap ([`find_next`]).
 
 use crate::lookup::{self, Scope};
 use crate::older::{self, Child, Clone};
@@ -28,17 +28,17 @@ pub fn sees_filters() -> bool {
     let own = [(c"prctl", prctl as *mut c_void), (c"syscall", syscall as *mut c_void)];
     own.into_iter().all(|(name, own)| {
         let first = lookup::symbol(Scope::ALL, name);
-        // A static program has no look-up, and this is its only such function.
+        // In a static program the look-up finds nothing, and neap's function is the only one.
         first.is_null() || first == own
     })
 }
 
-/// Looks for functions of these names behind neap and in front of the C library. Constructors come before other
-/// threads.
+/// Looks for functions of these names behind neap and in front of the C library. Called by the constructor, so mostly
+/// before the process has threads.
 pub fn find_next() {
     older::each_in_front_of_libc(|object| {
         for (name, next) in NAMES.as_bytes().split(|&byte| byte == 0).zip(&NEXT) {
-            // Relaxed: see above.
+            // Relaxed, here and below: the function was there before.
             if next.load(Ordering::Relaxed).is_null() {
                 next.store(object.symbol(name), Ordering::Relaxed);
             }
@@ -53,8 +53,7 @@ pub fn find_next() {
 #[inline(never)]
 unsafe fn call_next(name: Name, number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> isize {
     type Function = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize, usize) -> isize;
-    // SAFETY: null, or a function that takes so many words or fewer, and returns a word or an int. Relaxed: it was
-    // stored before there were threads.
+    // SAFETY: null, or a function that takes so many words or fewer, and returns a word or an int.
     let next = unsafe { lookup::function::<Function>(NEXT[name as usize].load(Ordering::Relaxed)) };
     let Some(next) = next else {
         // SAFETY: as the caller promises.
@@ -74,8 +73,8 @@ unsafe fn call_next(name: Name, number: c_long, [a, b, c, d, e, f]: [usize; 6]) 
     if result == -1 { -(errno::get() as isize) } else { result }
 }
 
-/// Makes a system call that the program asks for by the function `name`, and does what neap must do before and after
-/// it. Returns what the C library's functions return.
+/// Makes a system call that the program requests through the function `name`, and does what neap must do before and
+/// after it. Returns what the C library's functions return.
 ///
 /// # Safety
 /// As the system call.
@@ -100,7 +99,7 @@ unsafe fn perform(number: c_long, arguments: [usize; 6], name: Name) -> c_long {
             unsafe { program::forget(a, b, |p, len| call_next(name, number, [p, len, c, 0, 0, 0])) }
         }
         libc::SYS_unshare | libc::SYS_setns => program::without_helper(call),
-        // The address may be wrong; then the kernel answers.
+        // The address may be invalid; then the kernel refuses the call.
         libc::SYS_clone3 if b >= size_of::<u64>() && may_read(a as u64) => {
             // SAFETY: `may_read` found 8 bytes. They are the flags, with which `struct clone_args` begins.
             let flags = unsafe { core::ptr::with_exposed_provenance::<u64>(a).read_unaligned() };
@@ -119,7 +118,7 @@ unsafe fn perform(number: c_long, arguments: [usize; 6], name: Name) -> c_long {
             result
         }
         _ => {
-            // Noted before the change, as a call that fails may have made a part of it.
+            // Noted before the change, because a call that fails may have made a part of it.
             for changed in changed_mappings(number, arguments).into_iter().flatten() {
                 let changed = core::ptr::without_provenance(changed);
                 NEAP.note_changed(changed);
@@ -141,7 +140,7 @@ fn sets_filter_by_prctl(mode: usize, filter: usize) -> bool {
     mode as u32 == libc::SECCOMP_MODE_STRICT || filter != 0
 }
 
-/// The same for seccomp. The strict mode takes neither flags nor a pointer. All other operations only ask.
+/// The same for seccomp. The strict mode takes neither flags nor a pointer. All other operations only query.
 fn sets_filter(operation: usize, flags: usize, filter: usize) -> bool {
     match operation as u32 {
         libc::SECCOMP_SET_MODE_STRICT => flags as u32 == 0 && filter == 0,
@@ -150,14 +149,14 @@ fn sets_filter(operation: usize, flags: usize, filter: usize) -> bool {
     }
 }
 
-/// Flags of mremap with which its last argument counts.
+/// Flags of mremap with which it has a last argument.
 const TO_AN_ADDRESS: c_int = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
 
 /// Guards without mappings of their own (Linux 6.13); libc has no name for it yet.
 const MADV_GUARD_INSTALL: c_int = 102;
 
-/// Addresses at which a system call with these arguments changes OS pages in a way that lasts after the program frees
-/// the block there.
+/// Addresses at which a system call with these arguments changes OS pages in a way that must not reach the next owner
+/// of the block there.
 fn changed_mappings(number: c_long, [a, _, c, d, e, _]: [usize; 6]) -> [Option<usize>; 2] {
     let first = match number {
         libc::SYS_mprotect => c as c_int != libc::PROT_READ | libc::PROT_WRITE,
@@ -183,7 +182,7 @@ macro_rules! calls {
         #[allow(non_camel_case_types)]
         #[derive(Clone, Copy)]
         enum Name { $($name,)* syscall, clone }
-        /// Their names. One string, as the dynamic linker would write the address of each at each start.
+        /// Their names, as one string: the dynamic linker would write the address of each at each start.
         const NAMES: &str = concat!($(stringify!($name), "\0",)* "syscall\0clone");
         /// The functions of these names that come next; null for none.
         static NEXT: [AtomicPtr<c_void>; Name::clone as usize + 1] =
@@ -196,7 +195,8 @@ macro_rules! calls {
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($parameter: $type),*) -> $result {
             let mut arguments = [0; 6];
-            // Signed numbers are extended. Pointers are exposed, as the kernel makes pointers of them again.
+            // Signed numbers are sign-extended. Pointers are exposed, because the kernel turns them into pointers
+            // again.
             arguments.iter_mut().zip([$($argument as usize),*]).for_each(|(to, word)| *to = word);
             // SAFETY: the function's contract is the system call's, and these are its arguments.
             unsafe { perform($number, arguments, Name::$name) as $result }
@@ -205,7 +205,7 @@ macro_rules! calls {
 }
 
 calls! {
-    /// Linux: gives the process its own of some namespaces and tables that it shares.
+    /// Linux: gives the process namespaces and tables of its own, in place of some that it shares.
     unshare(flags: c_int) -> c_int = libc::SYS_unshare, [flags];
     /// Linux: moves the process into the namespaces behind a file.
     setns(file: c_int, kind: c_int) -> c_int = libc::SYS_setns, [file, kind];
@@ -215,13 +215,13 @@ calls! {
     setrlimit(resource: c_int, new: *const c_void) -> c_int = libc::SYS_prlimit64, [0, resource, new];
     /// The same: on 64-bit Linux the two structures are one.
     setrlimit64(resource: c_int, new: *const c_void) -> c_int = libc::SYS_prlimit64, [0, resource, new];
-    /// Linux: sets or asks for a limit of a process (0: this one).
+    /// Linux: sets or reads a limit of a process (0: this one).
     prlimit(process: libc::pid_t, resource: c_int, new: *const c_void, old: *mut c_void) -> c_int
         = libc::SYS_prlimit64, [process, resource, new, old];
     /// The same, as [`setrlimit64`].
     prlimit64(process: libc::pid_t, resource: c_int, new: *const c_void, old: *mut c_void) -> c_int
         = libc::SYS_prlimit64, [process, resource, new, old];
-    /// POSIX: what may be done with OS pages.
+    /// POSIX: sets the protection of OS pages.
     mprotect(p: *mut c_void, len: usize, protection: c_int) -> c_int = libc::SYS_mprotect,
         [musl::start_of_page(p.expose_provenance()), musl::to_end_of_page(p.addr(), len), protection];
     /// Linux: the same, and a key. As in the C library: kernels without keys have no such call.
@@ -242,7 +242,7 @@ calls! {
         = libc::SYS_mmap, [p, len, protection, flags, file, from];
     /// POSIX: removes mappings.
     munmap(p: *mut c_void, len: usize) -> c_int = libc::SYS_munmap, [p, len];
-    /// Linux: moves or resizes a mapping. The last argument counts where `flags` say so, else callers leave it out.
+    /// Linux: moves or resizes a mapping. The last argument is passed if `flags` say so, else callers leave it out.
     mremap(p: *mut c_void, old: usize, new: usize, flags: c_int, to: *mut c_void) -> c_long
         = libc::SYS_mremap, [p, old, new, flags, if flags & TO_AN_ADDRESS == 0 { 0 } else { to as usize }];
 }
@@ -286,7 +286,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// Linux: a child that runs `f(arg)` on `stack`. The last three arguments count where `flags` say so.
+/// Linux: a child that runs `f(arg)` on `stack`. The last three arguments are used if `flags` say so.
 ///
 /// # Safety
 /// As the C library's.
@@ -300,7 +300,7 @@ pub unsafe extern "C" fn clone(
     tls: *mut c_void,
     child: *mut c_void,
 ) -> c_int {
-    // SAFETY: null, or a function of this type. Relaxed: it was stored before there were threads.
+    // SAFETY: null, or a function of this type.
     let next = unsafe { lookup::function::<Clone>(NEXT[Name::clone as usize].load(Ordering::Relaxed)) };
     let call = |f, arg| match next {
         // SAFETY: a function with the contract of this one.

@@ -47,7 +47,7 @@ fn publish(page: &'static Counters) {
     NEAP.os.set_counters(Some(page));
 }
 
-/// At the end of the process: makes its gauges as exact as its counts.
+/// Publishes the gauges, so that at the end of the process they are as exact as its counts.
 pub fn finish() {
     if NEAP.os.counters().is_some() {
         thread::in_call(|_| NEAP.publish());

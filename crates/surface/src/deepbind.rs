@@ -15,7 +15,7 @@ use neap_sys::global::NEAP;
 use neap_sys::{arch, errno, musl};
 use rustix::mm::{self, MprotectFlags};
 
-/// The C library's functions that take or make blocks, or say something of them.
+/// The C library's functions that allocate, free or describe blocks, and those that control or report on its malloc.
 const NAMES: [&CStr; 27] = [
     c"malloc",
     c"free",
@@ -54,7 +54,7 @@ extern "C" fn before(_: *const c_char, flags: c_int) -> *mut c_void {
         errno::kept(|| {
             REDIRECTED.run(&mut || {
                 if !redirect() {
-                    // The library's malloc will be the C library's.
+                    // The library will use the C library's malloc.
                     foreign::start_malloc();
                 }
             });
@@ -71,15 +71,15 @@ arch::forward! {
     pub unsafe extern "C" fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void, before, lookup::dlopen
 }
 
-/// Gives the [`NAMES`] in the C library's symbol table the addresses that they have in the program. Where that cannot be
-/// done, all stays as it is, and the result is false.
+/// Gives the [`NAMES`] in the C library's symbol table the addresses that they have in the program. If that is
+/// impossible, nothing changes, and the result is false.
 fn redirect() -> bool {
     let own = lookup::symbol(Scope(lookup::libc()), c"malloc");
-    // A library in front may look its own next malloc up in the C library, and must not find itself.
-    // The linker binds this name to neap's function (-Bsymbolic-functions).
+    // If another malloc comes first, nothing is changed: its library may look up its next malloc in the C library, and
+    // must not find itself. The linker binds `libc::malloc` to neap's function (-Bsymbolic-functions).
     let is_neap = lookup::symbol(Scope::ALL, c"malloc") == libc::malloc as *mut c_void;
     let Some(table) = (is_neap && !own.is_null()).then(|| Table::around(own)).flatten() else { return false };
-    // Blocks that the C library made go to its own functions, which are found by these names for the last time.
+    // Blocks of the C library's malloc go to its own functions, which can be found by name only before the change.
     foreign::find();
     let mut changes = [None::<(&AtomicU64, u64)>; NAMES.len() * 2];
     let mut places = changes.iter_mut();
@@ -109,7 +109,7 @@ fn redirect() -> bool {
     }
     // Relaxed: a look-up in another thread finds either function, as before.
     changes().for_each(|(value, new)| value.store(*new, Ordering::Relaxed));
-    // Where the system refuses that, the pages stay writable.
+    // If the system refuses, the OS pages stay writable.
     let _ = protect(table.access);
     true
 }
@@ -117,7 +117,7 @@ fn redirect() -> bool {
 /// The dynamic symbols of an object, with the hash table by which they are found.
 struct Table {
     bias: usize,
-    /// The access that the segment with the symbols gives.
+    /// The protection of the segment with the symbols.
     access: MprotectFlags,
     symbols: *const libc::Elf64_Sym,
     strings: *const c_char,
@@ -164,7 +164,7 @@ unsafe extern "C" fn found(info: *mut libc::dl_phdr_info, _: usize, search: *mut
             entry.map(|[_, address]| address).filter(|address| holder(*address).is_some())
         };
         let symbols = entry(DT_SYMTAB)?;
-        // Many C libraries have their tables and their code in one segment. What is written there is left alone.
+        // Many C libraries have their tables and their code in one segment. A segment that is writable is left alone.
         let access = match holder(symbols)?.p_flags {
             libc::PF_R => MprotectFlags::READ,
             EXECUTED => MprotectFlags::READ.union(MprotectFlags::EXEC),

@@ -1,16 +1,16 @@
 //! dlsym: a program that looks up one of glibc's controls in the C library itself gets neap's function.
 //!
-//! A program may load the C library by name (`ctypes.CDLL("libc.so.6").malloc_trim(0)` in Python, as Dask does). It
-//! would reach an allocator that is not in use. The C library does all other look-ups, and finds the address of the
-//! caller, on which the meaning of RTLD_NEXT depends. If it will find a function of the C library's own malloc, that
-//! malloc is initialised first.
+//! A program may load the C library by name (`ctypes.CDLL("libc.so.6").malloc_trim(0)` in Python, as Dask does).
+//! Without this function it would control an allocator that is not in use. The C library does all other look-ups, with
+//! the caller's return address, on which the meaning of RTLD_NEXT depends. If the result will be a function of the C
+//! library's own malloc, neap initialises that malloc first.
 
 use crate::lookup::{self, Scope};
 use crate::{foreign, glibc};
 use core::ffi::{CStr, c_char, c_void};
 use neap_sys::arch;
 
-/// Whether a function of malloc's family that makes blocks may have this name; other functions may too.
+/// Whether this may be the name of a function that allocates blocks; other functions may have such a name too.
 fn allocates(name: &[u8]) -> bool {
     name.ends_with(b"alloc") || name.ends_with(b"memalign") || name == b"reallocarray"
 }
@@ -34,7 +34,7 @@ unsafe extern "C" fn find(handle: *mut c_void, name: *const c_char) -> *mut c_vo
         b"malloc_info" => glibc::malloc_info as *mut c_void,
         b"malloc_stats" => glibc::malloc_stats as *mut c_void,
         name if allocates(name) && !foreign::malloc_is_started() => {
-            // A library that needs the C library has its functions too.
+            // By the handle of a library that needs the C library, dlsym also finds the C library's functions.
             let found = lookup::symbol(Scope(handle), text);
             if !found.is_null() && found == lookup::symbol(Scope(lookup::libc()), text) {
                 foreign::start_malloc();

@@ -22,7 +22,7 @@ use rustix::fd::{IntoRawFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-/// The number from which the copy of standard error is looked for: programs expect low ones for their files.
+/// Lowest number for the copy of standard error: programs expect low numbers for their own files.
 const COPY_FROM: RawFd = 250;
 
 /// Standard error as it was at the start. With `exit` it is a copy, as many programs close theirs when they exit.
@@ -65,7 +65,7 @@ fn has_folder(path: &[u8]) -> bool {
     let mut folder = Line::new();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let opened = |path: &CStr| openat(CWD, path, flags, Mode::empty()).is_ok();
-    // A folder whose name has `%p` is found out when the file is opened.
+    // A folder whose name has `%p` is checked when the file is opened.
     folder.append(path) && (path.contains(&b'%') || folder.c_str().is_some_and(opened))
 }
 
@@ -117,7 +117,7 @@ fn to_file(path: &[u8], text: &[u8]) -> core::result::Result<(), Errno> {
         rest = after.get(2..).unwrap_or_default();
     }
     let name = name.append(rest).then(|| name.c_str()).flatten().ok_or(Errno::NAMETOOLONG)?;
-    // Without waiting for a reader, where it is a pipe.
+    // NONBLOCK: if the file is a pipe, this does not wait for a reader.
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
     let mode = Mode::RUSR | Mode::WUSR | Mode::RGRP | Mode::ROTH;
     let file = openat(CWD, name, flags, mode)?;

@@ -1,4 +1,4 @@
-//! Blocks of another allocator that the program frees by neap's free: they are passed on or refused.
+//! Blocks of another allocator that the program passes to neap's free: they are passed on or refused.
 //!
 //! This happens, say, when a library looks malloc up in the C library itself, and its caller frees the block by neap's
 //! free. The C library's blocks have a header. If it is plausible, the C library gets the block. Everything else is an
@@ -51,17 +51,19 @@ pub fn malloc_is_started() -> bool {
     MALLOC.is_done() || musl::is_here()
 }
 
-/// Initialises the C library's malloc before the program may call it. Without neap its first call comes while the
-/// process has one thread. That call takes no lock for it: if two threads make it at the same time, both count as one
-/// user of the main heap, and an assertion of glibc's fails when the second of them ends.
+/// Initialises the C library's malloc before the program may call it. glibc relies on the first call being made while
+/// the process has one thread, which is so without neap. The call takes no lock for the initialisation: if two threads
+/// make it at the same time, both count as one user of the main heap, and an assertion of glibc's fails when the second
+/// of them ends.
 pub fn start_malloc() {
     if malloc_is_started() {
         return;
     }
-    // Looked up before other threads wait, because a look-up takes locks of the dynamic linker.
+    // Looked up before other threads may wait in `Once::run`, because a look-up takes locks of the dynamic linker.
     let theirs = Scope(lookup::libc());
     let malloc = lookup::symbol(theirs, c"malloc");
-    // `deepbind` puts neap's functions into the C library's table one after the other: free may still be the C library's.
+    // `deepbind` puts neap's functions into the C library's table one after the other: free may still be the C
+    // library's.
     if malloc == libc::malloc as *mut c_void {
         return;
     }
@@ -97,8 +99,8 @@ fn program_break() -> usize {
     unsafe { libc::sbrk(0) }.addr()
 }
 
-/// A function of the allocator behind neap in symbol order, of type `F`. Its name is not here, as the dynamic linker
-/// would write the name's address at each start.
+/// A function of the allocator behind neap in symbol order, of type `F`. Its name is not here, because the dynamic
+/// linker would write the name's address at each start.
 struct Next<F> {
     found: AtomicPtr<c_void>,
     function: PhantomData<F>,
@@ -117,7 +119,7 @@ impl<F: Copy> Next<F> {
         Next { found: AtomicPtr::new(core::ptr::null_mut()), function: PhantomData }
     }
 
-    /// The function's address, or null. May allocate, which is fine where it is called.
+    /// The function's address, or null. May allocate, as its callers may.
     fn find(&self, name: &CStr) -> *mut c_void {
         // Relaxed: the function was there before.
         let found = self.found.load(Ordering::Relaxed);
@@ -125,7 +127,8 @@ impl<F: Copy> Next<F> {
             return found;
         }
         let found = lookup::symbol(Scope::BEHIND, name);
-        // The first answer stays: after `deepbind.rs` changed the C library's table, a late one would be neap's own.
+        // The first result stays: after `deepbind.rs` changed the C library's table, a later one would be neap's own
+        // function.
         let before = self.found.compare_exchange(core::ptr::null_mut(), found, Ordering::Relaxed, Ordering::Relaxed);
         before.map_or_else(|before| before, |_| found)
     }
@@ -159,7 +162,7 @@ fn is_glibc_block(p: *mut u8) -> bool {
     }
     let page = NEAP.page_size().max(4096);
     if word & IS_MMAPPED != 0 {
-        // The block lies in whole pages. From glibc 2.43 on its size does not count a header's length at their end.
+        // The block lies in whole OS pages. From glibc 2.43 on its size does not count a header's length at their end.
         let ends = [size + before, size + before + 16];
         return (header - before.min(header)).is_multiple_of(page) && ends.iter().any(|end| end.is_multiple_of(page));
     }
@@ -171,15 +174,15 @@ fn is_glibc_block(p: *mut u8) -> bool {
     header >= FIRST_BREAK.load(Ordering::Relaxed) && end <= program_break() || is_behind_live_block(end)
 }
 
-/// Whether the header of a glibc block is here that says that the block before it is in use. Where the break has no
-/// room to grow, as in qemu's user mode from version 8 on, the main heap lies in mappings.
+/// Whether a glibc block has its header here, which says that the block before it is in use. If the break cannot grow,
+/// as in qemu's user mode from version 8 on, the main heap lies in mappings.
 fn is_behind_live_block(header: usize) -> bool {
     if !call::is_readable(header as u64) {
         return false;
     }
     // SAFETY: the header's first word can be read, and its 16 bytes, aligned, are on one OS page.
     let word = unsafe { core::ptr::with_exposed_provenance::<usize>(header).add(1).read() };
-    // 16 is the size of the marks at the end of a mapping.
+    // 16 is the size of the fenceposts at the end of a mapping.
     word & FLAGS == PREVIOUS_IN_USE && word & !FLAGS >= 16
 }
 

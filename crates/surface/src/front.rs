@@ -1,4 +1,4 @@
-//! Which realloc stands in front of neap's in symbol order: that of the program, or of a library before this one.
+//! Which realloc comes before neap's in symbol order: that of the program, or of a library in front of this one.
 
 use crate::lookup::{self, Scope};
 use core::ffi::c_void;
@@ -20,10 +20,11 @@ pub fn realloc() -> Option<Realloc> {
 pub fn start() {
     // The linker binds this name to neap's function (-Bsymbolic-functions).
     let own = libc::realloc as *mut c_void;
-    // A library for old programs, as glibc's checker of the heap, has the name under the C library's version alone.
+    // A library for old programs, such as glibc's checker of the heap, defines the name with the C library's version
+    // only.
     for lookup in [lookup::symbol, lookup::symbol_of_libc] {
         let [first, next] = [Scope::ALL, Scope::BEHIND].map(|scope| lookup(scope, c"realloc"));
-        // A program that has opened neap itself finds the function behind neap. That one does not stand in front.
+        // A program that has opened neap itself finds the function behind neap, which is not one in front.
         if !first.is_null() && first != own && first != next {
             // Relaxed: the function was there before.
             return IN_FRONT.store(first, Ordering::Relaxed);

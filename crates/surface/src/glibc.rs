@@ -68,7 +68,7 @@ impl<F: FnMut(&[u8]) -> bool> Write for Buffered<F> {
 }
 
 /// glibc: writes what is free, by size, as XML to a stream. Returns EINVAL unless `options` is 0, and -1 if the stream
-/// fails. Writing to the stream may allocate, as no lock of neap's is held meanwhile.
+/// fails. Writing to the stream may allocate, because no lock of neap's is held meanwhile.
 ///
 /// # Safety
 /// `stream` must be an open stream.

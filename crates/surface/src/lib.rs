@@ -13,13 +13,13 @@
 //! | `counting.rs` | which file a process counts in (option `counters`) |
 //! | `exit_stats.rs` | what a process reports when it ends (option `stats`) |
 //! | `foreign.rs` | what happens to a block of another allocator |
-//! | `front.rs` | which realloc stands in front of neap's |
+//! | `front.rs` | which realloc comes before neap's in symbol order |
 //! | `prefault.rs` | what is made resident when the program starts |
 //! | `signal.rs` | at which signal a profile is written |
 //! | `usage.rs` | what the kernel counted for the process |
 //! | `line.rs` | how messages are written |
 //! | `lookup.rs` | how functions of other objects are found |
-//! | `once.rs` | how threads agree on who does something first |
+//! | `once.rs` | how work is done once in a process |
 //! | `older.rs` | which functions older C libraries have elsewhere, or lack |
 //!
 //! Exported symbols are in the first six files. A call from C goes to `neap_sys::global`, `neap_control` or

@@ -5,7 +5,8 @@ use neap_core::text::Text;
 use neap_options::Complaint;
 use neap_sys::call;
 
-/// Room for a message. One type for all, as the functions by which text is written to it are relocated at each start.
+/// A buffer for a message. One type for all: each type has a table of functions for writing text, which is relocated at
+/// each start.
 pub type Line = Text<{ Complaint::BYTES + 2 }>;
 
 /// Writes a line to standard error.

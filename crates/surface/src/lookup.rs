@@ -36,9 +36,9 @@ pub fn symbol(scope: Scope, name: &CStr) -> *mut c_void {
     unsafe { function::<Dlsym>(dlsym).map_or(core::ptr::null_mut(), |dlsym| dlsym(scope.0, name.as_ptr())) }
 }
 
-/// [`symbol`] for a name with the version of one of the C library's first interfaces.
+/// [`symbol`] for the oldest version of a name in the C library.
 pub fn symbol_of_libc(scope: Scope, name: &CStr) -> *mut c_void {
-    // The first version on x86-64, the first on arm64, and the one since which dlsym is in libc.so.
+    // The first version on x86-64, the first on arm64, and the first in which dlsym is in libc.so.
     for version in [c"GLIBC_2.2.5", c"GLIBC_2.17", c"GLIBC_2.34"] {
         // SAFETY: the function of this name has this type; static programs on musl have none. It takes a handle that is
         // open or stands for a scope, and two strings.
@@ -53,18 +53,19 @@ pub fn symbol_of_libc(scope: Scope, name: &CStr) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// A function of the C library's, which neap exports too, or that of another library behind neap; `none` if there is none.
+/// The function of this name behind neap, where neap exports one too: that of another library or the C library; `none`
+/// if there is none.
 fn behind(name: &CStr, cell: &AtomicPtr<c_void>, none: *mut c_void) -> *mut c_void {
     // Relaxed: the function was there before.
     let mut function = cell.load(Ordering::Relaxed);
     if function.is_null() {
         function = symbol_of_libc(Scope::BEHIND, name);
         if function.is_null() {
-            // In a library of the C library's that came with a plug-in (up to glibc 2.33).
+            // Up to glibc 2.33, it may be in a part of the C library that came with a plug-in.
             function = older::function_of_libc(name);
         }
         if function.is_null() {
-            // It may come later.
+            // It may be loaded later.
             return none;
         }
         cell.store(function, Ordering::Relaxed);
@@ -99,12 +100,12 @@ pub fn libc() -> *mut c_void {
     opened(c"libc.so.6")
 }
 
-/// Finds nothing; for programs without another dlsym, as static ones.
+/// Finds nothing: for programs without another dlsym, such as static ones.
 extern "C" fn nothing(_: *mut c_void, _: *const c_char) -> *mut c_void {
     core::ptr::null_mut()
 }
 
-/// Opens nothing; for the same programs.
+/// Opens nothing: for the same programs.
 extern "C" fn nothing_opened(_: *const c_char, _: c_int) -> *mut c_void {
     core::ptr::null_mut()
 }

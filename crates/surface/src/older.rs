@@ -3,9 +3,9 @@
 //!
 //! A reference to one of them would bind to the version of the C library that neap is linked with, GLIBC_2.34 or newer,
 //! and an older one would refuse to load the library. So in `libneap.so` the linker puts the functions below in their
-//! place (`build.rs` of `neap-preload`). They find the C library's in the tables of the objects that are loaded, at the
-//! first call. Up to glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all except
-//! dlvsym. `libneap.a` is linked with the C library that it will run on, and uses that one's functions directly.
+//! place (`build.rs` of `neap-preload`). At the first call, they look the C library's function up in the tables of the
+//! loaded objects. Up to glibc 2.33 there may be none: a program without threads has no libpthread.so.0. musl has all
+//! except dlvsym. `libneap.a` is linked with the C library that it will run on, and uses that one's functions directly.
 
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr::null_mut;
@@ -43,13 +43,13 @@ fn is_libc(path: &[u8]) -> bool {
     OF_LIBC.contains(&file) || musl::is_name(file)
 }
 
-/// The function of this name in the C library, wherever in it; null where no loaded object of it has that.
+/// The function of this name in any loaded object of the C library; null if none has it.
 pub fn function_of_libc(name: &CStr) -> *mut c_void {
     first(name, |object| object.is_libc())
 }
 
-/// The function of this name in the first object that has it, in the order of loading; null where none has it. Objects up
-/// to this library are left out unless `all` are searched. For processes without a dlsym.
+/// The function of this name in the first object that has it, in the order of loading; null if none has it. Unless
+/// `all`, only objects behind this library are searched. For processes without a dlsym.
 pub fn function_in_order(name: &CStr, all: bool) -> *mut c_void {
     let mut from_here = all;
     first(name, |object| {
@@ -114,8 +114,8 @@ impl Object<'_> {
     }
 }
 
-/// Walks the list of objects, in the order of loading, until `visit` returns true. A lock of the dynamic linker's is
-/// held for moments. Allocates nothing.
+/// Walks the list of objects, in the order of loading, until `visit` returns true. Meanwhile a lock of the dynamic
+/// linker's is held. Allocates nothing.
 fn walk<F: FnMut(&Object<'_>) -> bool>(mut visit: F) {
     // SAFETY: the function gets what it expects.
     unsafe { iterate()(Some(visit_object::<F>), (&raw mut visit).cast()) };
@@ -124,8 +124,8 @@ fn walk<F: FnMut(&Object<'_>) -> bool>(mut visit: F) {
 type Callback = unsafe extern "C" fn(*mut libc::dl_phdr_info, usize, *mut c_void) -> c_int;
 type Iterate = unsafe extern "C" fn(Option<Callback>, *mut c_void) -> c_int;
 
-/// The C library's dl_iterate_phdr. Another object may have one in front of it (fakechroot has) that looks the C
-/// library's up by dlsym: by neap's, which needs this function for its first call.
+/// The C library's dl_iterate_phdr. An object in front of the C library (fakechroot) may have a function of this name
+/// that looks up the C library's by dlsym. It would call neap's dlsym, which needs this function for its first call.
 #[inline(never)]
 pub fn iterate() -> Iterate {
     static FOUND: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -140,7 +140,7 @@ pub fn iterate() -> Iterate {
     unsafe { function(found) }.unwrap_or(libc::dl_iterate_phdr)
 }
 
-/// Ends the walk of dl_iterate_phdr where the visit says so.
+/// Calls the visit for an object. Ends the walk of dl_iterate_phdr if the visit returns true.
 unsafe extern "C" fn visit_object<F: FnMut(&Object<'_>) -> bool>(
     info: *mut libc::dl_phdr_info,
     _: usize,
@@ -158,7 +158,7 @@ unsafe extern "C" fn visit_object<F: FnMut(&Object<'_>) -> bool>(
 }
 
 /// Defines a function that calls the C library's of another name, or returns `$none` where that is not loaded. Its
-/// symbol, which that `build.rs` names, is not exported.
+/// symbol, which `build.rs` of `neap-preload` names, is not exported.
 macro_rules! in_place_of {
     ($name:literal, $symbol:literal, $own:ident($($a:ident: $t:ty),*) -> $r:ty, $none:expr) => {
         unsafe extern "C" fn $own($($a: $t),*) -> $r {
@@ -178,8 +178,7 @@ macro_rules! in_place_of {
 
 /// The function that a child of `clone` runs.
 pub type Child = extern "C" fn(*mut c_void) -> c_int;
-/// `clone` and `__clone`.
-/// The C library's `clone`.
+/// The type of the C library's `clone` and `__clone`.
 pub type Clone = unsafe extern "C" fn(
     Option<Child>,
     *mut c_void,
@@ -190,7 +189,7 @@ pub type Clone = unsafe extern "C" fn(
     *mut c_void,
 ) -> c_int;
 
-/// glibc's `__clone`, or musl's `clone`, whose result is turned into that of musl's `__clone`.
+/// glibc's `__clone`, or musl's `clone` with its result changed to that of musl's `__clone`.
 unsafe extern "C" fn other_clone(
     f: Option<Child>,
     stack: *mut c_void,

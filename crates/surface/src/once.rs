@@ -19,9 +19,9 @@ impl Once {
         self.0.load(Ordering::Acquire) == DONE
     }
 
-    /// Does the work, or waits until another thread has done it. The wait is bounded, because that thread may be missing
-    /// in the child of a fork, or be this one, whose call was interrupted. After such a wait the work counts as done, so
-    /// that later calls do not wait.
+    /// Does the work, or waits until another thread has done it. The wait is bounded, because that thread may not exist
+    /// in the child of a fork, or may be this one, whose call a handler interrupted. After such a wait the work counts
+    /// as done, so that later calls do not wait.
     #[cold]
     pub fn run(&self, work: &mut dyn FnMut()) {
         // Acquire, as in `is_done`.

@@ -1,5 +1,5 @@
-//! Option `prefault`: makes memory resident when the program starts: free memory of the allocator, or mappings of files.
-//! The dynamic linker has mapped the program and its libraries by then.
+//! Option `prefault`: makes memory resident when the program starts: free memory of the allocator, or mappings of
+//! files. The dynamic linker has mapped the program and its libraries by then.
 
 use crate::{foreign, usage};
 use core::fmt::Write;
@@ -36,7 +36,7 @@ pub fn run(value: Value<'_>) {
     NEAP.os.note_prefaulted(Prefaulted { bytes: bytes as u64, faults: faults().saturating_sub(before), microseconds });
 }
 
-/// Memory that malloc hands out next.
+/// Prefaults memory that malloc hands out next; returns how many bytes.
 fn heap(bytes: usize) -> usize {
     // The allocator has its arena from its first call on.
     // SAFETY: a block of malloc's is freed once.
@@ -44,7 +44,7 @@ fn heap(bytes: usize) -> usize {
     thread::in_call(|_| NEAP.prefault(bytes)).unwrap_or(0)
 }
 
-/// Says on standard error that there is not as much memory.
+/// Says on standard error that there is not enough memory.
 fn refuse(value: Value<'_>) {
     let mut line = Text::<128>::new();
     let name = Id::Prefault.option().env;
@@ -52,7 +52,7 @@ fn refuse(value: Value<'_>) {
     call::write(libc::STDERR_FILENO, line.bytes());
 }
 
-/// The mappings of files whose path is wanted.
+/// Prefaults the mappings of files whose path is wanted; returns their bytes.
 fn files(wanted: &dyn Fn(&[u8]) -> bool) -> usize {
     let Ok(maps) = rustix::fs::openat(CWD, c"/proc/self/maps", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) else {
         return 0;
@@ -63,15 +63,15 @@ fn files(wanted: &dyn Fn(&[u8]) -> bool) -> usize {
     while let Some(line) = lines.next() {
         let Some((start, end)) = mapping(line, wanted) else { continue };
         let bytes = end - start;
-        // What lies behind the end of the file has no memory: then the rest is resident nevertheless.
+        // A mapping may end behind the end of its file. The call fails there, after it has made the rest resident.
         let _ = populate(core::ptr::with_exposed_provenance(start), bytes, Access::Read);
         done += bytes;
     }
     done
 }
 
-/// The addresses of a line of maps, `start-end rwxp offset device inode   path`, if it is a file that is wanted and can be
-/// read. Devices are left alone.
+/// The addresses of a line of maps, `start-end rwxp offset device inode   path`, if it is a file that is wanted and can
+/// be read. Devices are left alone.
 fn mapping(line: &[u8], wanted: &dyn Fn(&[u8]) -> bool) -> Option<(usize, usize)> {
     let path = &line[line.iter().position(|&byte| byte == b'/')?..];
     let mut fields = line.split(|&byte| byte == b' ');

@@ -1,4 +1,5 @@
-//! Ranges in pages of a chosen size, which include/neap.h declares. `neap_ranges` does the work. No function sets errno.
+//! Ranges in pages of a chosen size, which include/neap.h declares. `neap_ranges` does the work. No function sets
+//! errno.
 
 use crate::api::{OK, TOO_SHORT};
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -63,7 +64,7 @@ unsafe fn read<T: Copy>(from: *const T, least: usize, missing: T) -> Option<T> {
         return None;
     }
     let mut value = missing;
-    // SAFETY: this function's contract. All fields have values for any bytes but pointers, which the caller passes.
+    // SAFETY: this function's contract. Any bytes are valid in all fields; pointers are as the caller passes them.
     unsafe {
         let size = from.cast::<usize>().read();
         if size < least {
@@ -74,7 +75,7 @@ unsafe fn read<T: Copy>(from: *const T, least: usize, missing: T) -> Option<T> {
     Some(value)
 }
 
-/// Writes as many bytes of `value` as the caller's structure has, but for its first field.
+/// Writes as many bytes of `value` as the caller's structure has, except for its first field.
 ///
 /// # Safety
 /// `to` must point to a structure of as many bytes as its first field says.
@@ -123,7 +124,7 @@ fn to_c(parts: Parts) -> CRange {
     }
 }
 
-/// What a structure says of the range that it was filled in for: what matters when that is freed.
+/// The parts of the range for which a structure was filled in: those that matter when it is freed.
 ///
 /// # Safety
 /// The structure must be filled in, and used once.
@@ -260,7 +261,8 @@ pub unsafe extern "C" fn neap_hugetlb_mount(page: usize, path: *mut c_char, size
 /// neap: frees a range; nothing where there is none.
 ///
 /// # Safety
-/// `range` must be NULL or point to a structure that a function of this file has filled in, whose memory is not used any more.
+/// `range` must be NULL or point to a structure that a function of this file has filled in, whose memory is not used
+/// any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_range_free(range: *mut CRange) {
     // SAFETY: this function's contract.
@@ -275,7 +277,7 @@ pub unsafe extern "C" fn neap_range_free(range: *mut CRange) {
     }
 }
 
-/// neap: advises the OS pages that lie in a range as a whole.
+/// neap: advises the OS pages that lie completely in a range.
 ///
 /// # Safety
 /// For `NEAP_ADVICE_FREE` the contents of the range must not be needed any more.

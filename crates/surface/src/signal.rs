@@ -20,7 +20,7 @@ fn number(name: &str) -> Option<c_int> {
     }
 }
 
-/// Installs the handler. If that cannot be, a line on standard error says why.
+/// Installs the handler. If that fails, a line on standard error says why.
 ///
 /// # Safety
 /// To be called once, while the process has one thread.
@@ -43,7 +43,7 @@ pub unsafe fn start(name: &'static str) -> bool {
     false
 }
 
-/// Whether the signal would end the process: nothing uses it.
+/// Whether the signal has its default action, so that nothing uses it.
 fn is_free(signal: c_int) -> bool {
     // SAFETY: zeros are a value of this type, which the call fills in.
     unsafe {
@@ -55,7 +55,7 @@ fn is_free(signal: c_int) -> bool {
 fn install(signal: c_int) -> bool {
     let handler: extern "C" fn(c_int) = profile::by_signal;
     // SAFETY: zeros are a value of this type. The handler may interrupt any code. All signals are blocked in it; calls
-    // that it interrupts go on.
+    // that it interrupts are restarted.
     unsafe {
         let mut action: libc::sigaction = core::mem::zeroed();
         action.sa_sigaction = handler as *const () as libc::sighandler_t;

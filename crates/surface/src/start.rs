@@ -57,13 +57,13 @@ pub unsafe extern "C" fn start(_: c_int, _: *const *const c_char, environment: *
     start.guards();
 }
 
-/// How the names of all variables begin that are read here.
+/// The beginnings of the names of all variables that are read here.
 const BEGINNINGS: [&str; 4] = {
     let [a, b, c] = environment::BEGINNINGS;
     [a, b, c, pressure::WATCH]
 };
 
-/// Has memory pressure watched, where the variables of systemd's protocol say so.
+/// Chooses the file by which memory pressure is watched, if the variables of systemd's protocol name one.
 fn watch_pressure(environment: Environment) {
     let value = |name: &str| environment.variable(name).map(CStr::to_bytes);
     let Some(path) = value(pressure::WATCH).filter(|path| !path.is_empty()) else { return };
@@ -86,7 +86,8 @@ impl Environment {
         (0..).map(move |place| unsafe { *self.0.add(place) }).take_while(|entry| !entry.is_null())
     }
 
-    /// Whether a name begins with one of these. Most programs have none, and end here: this reads little of each entry.
+    /// Whether a name begins with one of these. Most processes have no such variable, so this reads little of each
+    /// entry.
     fn has_any(self, beginnings: &[&str]) -> bool {
         self.entries().any(|entry| beginnings.iter().any(|beginning| after(entry, beginning).is_some()))
     }
@@ -112,7 +113,7 @@ impl Environment {
     }
 }
 
-/// The rest of the string `entry` behind `beginning`; `None` if it does not begin so.
+/// The rest of the string `entry` after `beginning`; `None` if it does not begin with that.
 fn after(entry: *const c_char, beginning: &str) -> Option<*const c_char> {
     // SAFETY: a string of the environment. `beginning` has no NUL, so all that is read lies before the string's end or
     // is its end.
@@ -121,7 +122,8 @@ fn after(entry: *const c_char, beginning: &str) -> Option<*const c_char> {
     same.then(|| unsafe { entry.add(beginning.len()) })
 }
 
-/// Sets what the environment chooses: options of the core at once, and those that start something by starting it.
+/// Sets what the environment chooses: `sites`, `profile`, `profile_signal` and `guards` after all variables were read,
+/// the other options at once.
 struct Start {
     environment: Environment,
     /// Who chose to record sites.
@@ -193,7 +195,7 @@ impl Target for Start {
                 }
                 options::note_origin(id, by.origin);
                 prefault::run(value);
-                // A process that is killed shows it too.
+                // Published at once, so that a process that is killed shows it too.
                 counting::finish();
             }
             _ => Process.set(id, value, by),
@@ -206,7 +208,7 @@ impl Target for Start {
 }
 
 impl Start {
-    /// Starts option `sites`. This comes last, as allocations are recorded from here on.
+    /// Starts option `sites`: allocations are recorded from here on.
     fn record_sites(&self) {
         let Some(by) = self.sites else { return };
         let directory = self.environment.path(Id::Sites);

@@ -14,11 +14,11 @@ use neap_core::observe::outside::LAYOUT;
 use neap_core::watch::Reason;
 use neap_samples::control::{Control, HeapPlaces, NOTE_TYPE};
 
-/// The allocator, so placed that all of it which a program's first block writes lies on two OS pages.
+/// The allocator. All of it that a program's first block writes lies on two OS pages.
 #[repr(C, align(4096))]
 #[derive(Debug)]
 pub struct Placed {
-    /// Where other processes ask for samples.
+    /// Where other processes request samples.
     pub(crate) control: Control,
     _before: [u8; 1024 - size_of::<Control>()],
     allocator: Allocator<Linux>,
@@ -33,7 +33,7 @@ impl Deref for Placed {
     }
 }
 
-/// Where the semaphores of the probes lie in [`NEAP`] (`observe/probes.rs`): of `alloc`, then of `free`.
+/// Offset in [`NEAP`] of the semaphores of the probes (`observe/probes.rs`): that of `alloc`, then that of `free`.
 pub(crate) const READERS_AT: usize = offset_of!(Placed, allocator) + Allocator::<Linux>::READERS_AT;
 
 const _: () = assert!(READERS_AT.is_multiple_of(2), "the kernel refuses semaphores that are not aligned");
@@ -45,7 +45,7 @@ pub static NEAP: Placed = Placed {
     allocator: Allocator::new(Linux { helper, policy: || &NEAP.policy, requested }),
 };
 
-/// How other processes read the heap.
+/// The offsets by which other processes read the heap.
 const HEAP: HeapPlaces = {
     let (start, places) = (offset_of!(Placed, allocator), Allocator::<Linux>::PLACES);
     HeapPlaces {
@@ -56,7 +56,8 @@ const HEAP: HeapPlaces = {
     }
 };
 
-// The note by which other processes find the control block, at the start of `NEAP`: its value is the distance.
+// The ELF note by which other processes find the control block, which is at the start of `NEAP`. The value of the note
+// is the distance from the value to the block.
 global_asm!(
     ".pushsection .note.neap,\"a\",@note",
     ".p2align 2",
@@ -79,27 +80,28 @@ global_asm!(
 const _: () = assert!(offset_of!(Placed, control) == 0, "the note leads to the start of NEAP");
 
 impl Placed {
-    /// Keeps samples that are `interval` bytes apart on average (1: each block; 0: none) until a lease ends, as
-    /// [`profile::set`]. Heaps follow at their next slow path, or by `watch::apply`.
+    /// Keeps samples for the profile that are `interval` bytes apart on average (1: every block; 0: none), until the
+    /// lease ends, as [`profile::set`]. Heaps adopt this at their next slow path, or by `watch::apply`.
     pub(crate) fn keep_samples(&self, interval: u64, until: u64) {
         profile::set(&self.control, interval, until);
         self.choose_samples();
     }
 
-    /// Has blocks sampled as the hook, the profile and guards need it. Heaps follow as above.
+    /// Sets the sampling interval that the hook, the profile, the probes and guards need. Heaps adopt it as above.
     pub(crate) fn choose_samples(&self) {
         let (hook, wanted) = (samples::interval() as u64, profile::interval());
-        // All get samples at the shortest distance. Weights say what each stands for, and guards choose among them. A
-        // profile of each block needs none.
+        // All share samples at the shortest of their intervals. The weight of a sample says how many bytes it stands
+        // for, and guards choose among the samples. A profile of every block needs no samples.
         let kept = if wanted == 1 { 0 } else { wanted };
         let distances = [hook, kept, probes::interval(), guards::interval()];
         let interval = distances.into_iter().filter(|&distance| distance != 0).min().unwrap_or(0);
         if interval != 0 {
-            // This reason stays for ever. A thread that frees a sample has synchronised with the one that made it, so
-            // it sees it.
+            // This reason is never removed. A thread that frees a sample has synchronised with the thread that made it,
+            // so it sees the reason.
             self.set_reason(Reason::Marks, true);
         }
-        // The last one stays: a thread that has chosen a sample gives it its weight later.
+        // The last interval stays when sampling ends: a thread that has already chosen a sample computes its weight
+        // later.
         if interval != 0 {
             self.set_sample_interval(usize::try_from(interval).unwrap_or(usize::MAX));
         }
@@ -117,7 +119,8 @@ impl Placed {
         self.set_reason(Reason::Samples, interval != 0);
     }
 
-    /// Has blocks sampled as long as a tool is attached to a probe; returns whether that is new. Heaps follow as above.
+    /// Starts or ends samples for the probes, which are taken while a tool is attached; returns whether that changed.
+    /// Heaps adopt it as above.
     pub(crate) fn follow_readers(&self) -> bool {
         let new = probes::follow(self.readers() != [0, 0]);
         if new {
@@ -126,20 +129,20 @@ impl Placed {
         new
     }
 
-    /// Passes the probe `alloc` where a tool is attached: the sampled block of `size` requested bytes stands for `weight`
-    /// bytes. Where there was a tool, and none is left, samples for it end.
+    /// Passes the probe `alloc` if a tool is attached to it: the sampled block of `size` requested bytes stands for
+    /// `weight` bytes. If the last tool has detached, ends the samples for the probes.
     #[cold]
     pub(crate) fn pass_alloc(&self, block: *mut u8, size: usize, weight: u64) {
         let readers = self.readers();
         if readers[0] != 0 {
             probes::allocated(block, size, weight);
         } else if probes::interval() != 0 && readers == [0, 0] {
-            // Heaps follow at their next slow path, which is their next call.
+            // Heaps adopt this at their next slow path, which is their next call.
             self.follow_readers();
         }
     }
 
-    /// Passes the probe `free` where a tool is attached: the sampled block is about to be freed.
+    /// Passes the probe `free` if a tool is attached to it: the sampled block is about to be freed.
     pub(crate) fn pass_free(&self, block: *mut u8) {
         if self.readers()[1] != 0 {
             probes::freed(block);
@@ -158,7 +161,7 @@ fn requested(request: bool) -> bool {
         }
     }
     let new = NEAP.follow_readers();
-    // Again for heaps that could not be reached before.
+    // True from time to time even without a change, for heaps that the last handshake did not reach.
     request || new || clock::read(libc::CLOCK_MONOTONIC).is_none_or(|now| probes::is_time(now.as_nanos() as u64))
 }
 

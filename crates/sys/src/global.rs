@@ -28,7 +28,8 @@ pub type ForeignFree = unsafe fn(*mut u8);
 #[inline(never)]
 fn no_memory() -> *mut u8 {
     errno::set(libc::ENOMEM);
-    // Not known to be null, so callers end with a jump here, and their usual way keeps no copy of the block.
+    // `black_box` hides that this is null. So callers end with a jump to this function, and their usual path keeps no
+    // copy of the block.
     core::hint::black_box(core::ptr::null_mut())
 }
 
@@ -86,7 +87,8 @@ pub fn malloc(size: usize) -> *mut u8 {
     }
 }
 
-/// [`malloc`] of a size that is not below the limit of its heap. First the usual case of a heap whose blocks are sampled.
+/// [`malloc`] of a size that is not below the limit of its heap. The usual case comes first: a heap whose blocks are
+/// sampled.
 #[inline(never)]
 fn malloc_past_limit(size: usize, heap: Mine<'static>) -> *mut u8 {
     // SAFETY: the thread's own heap, which the call has entered.
@@ -104,7 +106,7 @@ fn malloc_past_limit(size: usize, heap: Mine<'static>) -> *mut u8 {
 #[cold]
 #[inline(never)]
 fn malloc_entered(size: usize, heap: Mine<'static>) -> *mut u8 {
-    // A name of no heap counts as watched.
+    // A mark counts as watched.
     if NEAP.is_watched_at(heap) {
         return malloc_watched(size, heap);
     }
@@ -141,8 +143,8 @@ fn malloc_past_cache(size: usize, heap: Mine<'static>) -> *mut u8 {
     between_samples(NEAP.malloc_past_cache(heap, size), heap)
 }
 
-/// The last step of malloc between two samples, where nothing else is watched: returns the new block; sets errno if it is
-/// null.
+/// The last step of malloc between two samples, where nothing else is watched: returns the new block; sets errno if it
+/// is null.
 #[inline]
 fn between_samples(p: *mut u8, heap: Mine<'static>) -> *mut u8 {
     NEAP.follow(heap);
@@ -169,7 +171,7 @@ fn malloc_watched(size: usize, heap: Mine<'static>) -> *mut u8 {
     finish(p, size, !sample.is_null(), false)
 }
 
-/// A block of at least `size` bytes aligned to `align`, a power of two, from the slow path; zeroed if asked for.
+/// A block of at least `size` bytes aligned to `align`, a power of two, from the slow path; zeroed if `zero`.
 #[inline]
 fn malloc_slow(size: usize, align: usize, zero: bool) -> *mut u8 {
     let mut sample = core::ptr::null_mut();
@@ -202,7 +204,7 @@ fn malloc_reentrant(size: usize, zero: bool) -> *mut u8 {
 /// `calloc`: a zeroed block of `count * size` bytes.
 #[inline(always)]
 pub fn calloc(count: usize, size: usize) -> *mut u8 {
-    // No block has the length that stands for an overflow, so the slow path fails.
+    // An overflow gives `usize::MAX`, a size that no block can have, so the slow path fails.
     let bytes = count.saturating_mul(size);
     if bytes > SHORT {
         return calloc_slow(bytes);
@@ -247,7 +249,7 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
     }
     let Some(entered) = arch::enter() else { return malloc_reentrant(bytes, true) };
     let heap = entered.lend();
-    // A name of no heap counts as watched.
+    // A mark counts as watched.
     if NEAP.is_watched_at(heap) {
         entered.leave();
         return malloc_slow(bytes, 1, true);
@@ -257,7 +259,7 @@ fn calloc_slow(bytes: usize) -> *mut u8 {
     if p.is_null() { no_memory() } else { p }
 }
 
-/// A block of at least `size` bytes aligned to `align`, a power of two; zeroed if asked for.
+/// A block of at least `size` bytes aligned to `align`, a power of two; zeroed if `zero`.
 #[inline(never)]
 pub fn malloc_aligned(size: usize, align: usize, zero: bool) -> *mut u8 {
     if size > MAX_SIZE || align > MAX_SIZE {
@@ -290,7 +292,7 @@ unsafe fn free_entered(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
         heap.undo_free(0);
         return arch::leave();
     }
-    // SAFETY: as the caller of `free` promises. A name of no heap counts as watched.
+    // SAFETY: as the caller of `free` promises. A mark counts as watched.
     unsafe {
         if NEAP.is_watched_at(heap) {
             return free_watched(p, heap, foreign);
@@ -305,7 +307,7 @@ unsafe fn free_entered(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
 /// [`free_entered`], where the block does not go into the large cache.
 ///
 /// # Safety
-/// As that.
+/// As [`free`].
 #[inline(never)]
 unsafe fn free_missed(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
     // SAFETY: as the caller promises.
@@ -321,7 +323,7 @@ unsafe fn free_missed(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
 /// [`free_entered`], where the thread has no heap or calls are watched.
 ///
 /// # Safety
-/// As that.
+/// As [`free`].
 #[cold]
 #[inline(never)]
 unsafe fn free_watched(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
@@ -337,8 +339,7 @@ unsafe fn free_watched(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
         }
         end_sample(p);
         let size = size_to_free(p);
-        // A thread that only frees gains by a cache too. Without memory for a heap the block is freed as by a remote
-        // thread.
+        // A cache is of use to a thread that only frees, too. Without memory for a heap, this is a remote free.
         let known = match Turn::to_free() {
             Turn::Heap(lent) => NEAP.free(lent.heap(), p),
             Turn::Reentrant | Turn::NoMemory => NEAP.free_reentrant(p),
@@ -347,8 +348,8 @@ unsafe fn free_watched(p: *mut u8, heap: Mine<'static>, foreign: ForeignFree) {
     }
 }
 
-/// [`free`] in a handler that interrupted another call of this thread. No hook is called if the block is a sample: it
-/// may be what was interrupted.
+/// [`free`] in a handler that interrupted another call of this thread. No hook is called if the block is a sample: the
+/// hook may be what was interrupted.
 ///
 /// # Safety
 /// As [`free`].
@@ -497,8 +498,8 @@ unsafe fn realloc_on(turn: Turn, p: *mut u8, old: usize, size: usize) -> *mut u8
     }
 }
 
-/// [`realloc`], where calls are watched. A block that changes its size counts as freed and allocated anew, so that
-/// what grows step by step is sampled as what is allocated at once.
+/// [`realloc`], where calls are watched. A block that changes its size counts as freed and allocated anew. So a block
+/// that grows step by step is sampled as often as one that is allocated at once.
 ///
 /// # Safety
 /// As [`realloc`].
@@ -525,7 +526,7 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
             _ => false,
         };
         if due && size <= MAX_SMALL {
-            // Only a block of its own OS pages can be a sample.
+            // Only a block with OS pages of its own can be a sample.
             let new = match &turn {
                 Turn::Heap(lent) => take_sample(lent.heap(), size, 1, false),
                 _ => core::ptr::null_mut(),
@@ -541,7 +542,7 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
         let was_sampled = end_sample(p);
         let new = realloc_on(turn, p, old, size);
         if new.is_null() {
-            // The block stays, so it is entered once more.
+            // The old block stays, so it is noted again.
             note_new(p, old, old, was_sampled && NEAP.mark(p, old));
         }
         let sampled = due && is_reported() && !new.is_null() && NEAP.mark(new, size);
@@ -552,8 +553,9 @@ unsafe fn realloc_watched(p: *mut u8, old: usize, size: usize) -> *mut u8 {
     }
 }
 
-/// [`realloc`] where the old block is a sample, or blocks are filled. A sample stays or moves as the block that it is in
-/// place of would, which has `ordinary` usable bytes: else samples would be freed that stand for blocks which stay.
+/// [`realloc`] where the old block is a sample, or blocks are filled. A sample is in place of an ordinary block of
+/// `ordinary` usable bytes. It stays or moves as that block would: otherwise samples would be freed that stand for
+/// blocks which stay.
 ///
 /// # Safety
 /// As [`realloc`].
@@ -584,7 +586,7 @@ unsafe fn realloc_by_copy(p: *mut u8, old: usize, ordinary: Option<usize>, size:
     }
 }
 
-/// For blocks that are known to be neap's: ends the process.
+/// The [`ForeignFree`] for blocks that are known to be neap's: ends the process.
 ///
 /// # Safety
 /// None; the type is that of [`ForeignFree`].
@@ -597,12 +599,12 @@ pub fn purge() -> usize {
     thread::in_call(|heap| NEAP.purge_with(heap)).unwrap_or(0)
 }
 
-/// Bytes in free ranges: dirty, clean. None in a reentrant call.
+/// Dirty and clean bytes in free ranges; 0 in a reentrant call.
 pub fn free_bytes() -> (usize, usize) {
     thread::in_call(|_| NEAP.free_bytes()).unwrap_or((0, 0))
 }
 
-/// Bytes that the system holds for neap; by neap's own count where the system does not say. 0 in a reentrant call.
+/// Resident bytes of neap's memory, or neap's own count of them if the system does not say. 0 in a reentrant call.
 pub fn held() -> usize {
     let held = thread::in_call(|_| NEAP.resident().map_or_else(|| NEAP.held(), |r| r.total()));
     held.unwrap_or(0) as usize

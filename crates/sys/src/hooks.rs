@@ -7,7 +7,7 @@ use core::ffi::c_void;
 
 pub use crate::observe::samples::{ALLOCATED, FREED, Hook, Sample};
 
-/// Has `hook` called for samples from now on. They are `interval` bytes apart on average. False if there is no memory.
+/// Calls `hook` for samples from now on, which are `interval` bytes apart on average. False if there is no memory.
 ///
 /// # Safety
 /// `hook` must be callable with `context` at any time, by any thread, also for a while after it was replaced.
@@ -32,7 +32,7 @@ pub fn clear() {
     choose(0);
 }
 
-/// Sets the mean bytes between two samples for the hook; 0: there is none from now on.
+/// Sets the mean bytes between two samples for the hook; 0: there is no hook.
 fn choose(interval: usize) {
     samples::set_interval(interval);
     NEAP.choose_samples();

@@ -14,8 +14,8 @@
 //! | `sampled` | sampled and guarded blocks: how malloc and free make and free them |
 //! | [`global`], [`hooks`] | malloc, free and related functions; the hook for samples |
 //!
-//! May depend on `neap-core`, `neap-counters`, `neap-sites`, `neap-samples`, `rustix` (system calls that leave errno alone) and the C
-//! library (thread exit, fork handlers, process start values).
+//! May depend on `neap-core`, `neap-counters`, `neap-sites`, `neap-samples`, `rustix` (system calls that leave errno
+//! alone) and the C library (thread exit, fork handlers, process start values).
 #![cfg_attr(not(test), no_std)]
 
 mod allocator;

@@ -30,7 +30,7 @@ use rustix::mm::{self, MprotectFlags, MremapFlags, ProtFlags};
 pub struct Linux {
     /// What the helper thread runs.
     pub(crate) helper: Entry,
-    /// Does what another process has asked for.
+    /// Does what another process has requested.
     pub(crate) requested: fn(bool) -> bool,
     /// The options, for the counters page.
     pub(crate) policy: fn() -> &'static Policy,
@@ -44,7 +44,7 @@ impl Linux {
         space::here().page.counts()
     }
 
-    /// Has this process count in `page` from now on, or not count.
+    /// From now on this process counts in `page`, or not at all.
     pub fn set_counters(&self, page: Option<&'static Counters>) {
         space::settle().page.set_counts(page);
     }
@@ -116,10 +116,10 @@ unsafe impl Os for Linux {
         call::page_size()
     }
 
-    /// Behind the program, as some tools take the first line of /proc/PID/maps for the program's, with 1 TiB between
-    /// for its heap (`brk`). The end lies below other mappings, which the kernel puts from 0x7fff_ffff_f000 downwards.
-    /// That gives 600 places (9 random bits) where the kernel has 28 bits for a program's address, and 300 (8 bits)
-    /// where it has 32.
+    /// Behind the program, because some tools take the first line of /proc/PID/maps for the program's, with 1 TiB
+    /// between for its heap (`brk`). The end lies below other mappings, which the kernel puts from 0x7fff_ffff_f000
+    /// downwards. That gives 600 places (9 random bits) where the kernel has 28 bits for a program's address, and 300
+    /// (8 bits) where it has 32.
     fn places(&self) -> Range<usize> {
         const PROGRAMS: Range<usize> = 0x5555_5555_4000..0x6800_0000_0000;
         const TIB: usize = 1 << 40;
@@ -319,7 +319,7 @@ unsafe impl Os for Linux {
 
     fn memory(&self) -> Option<Memory> {
         let _asking = Asking::if_allowed()?;
-        // A guest may be killed in the middle of a look. The helper opens no file in the program's table of files.
+        // A guest may be killed while it reads files. The helper must open no file in the program's table of files.
         if space::settle().is_guest() || (thread::is_helper() && !rights::has_own_files()) {
             return cgroup::last();
         }
@@ -383,7 +383,7 @@ unsafe impl Os for Linux {
         call::thread()
     }
 
-    /// Asks only where neap gets notice of filters, or has looked for one before, as this must open no file.
+    /// `None` unless neap gets notice of filters, or has checked for one before, because this must open no file.
     fn thread_to_ask_for(&self) -> Option<Thread> {
         let _asking = Asking::if_allowed()?;
         if filter::is_watched() || probe::BARRIER.works() { alive::calling_thread() } else { None }

@@ -9,9 +9,9 @@
 //! | SIGRTMIN is 34 | 35: it uses three signals itself | [`first_real_time_signal`] |
 //! | mprotect refuses addresses within an OS page | rounds them | [`start_of_page`], [`to_end_of_page`] |
 //! | `__clone` sets errno | returns the negated error, in static programs; libc.so has `clone` alone | [`result_of_clone`] |
-//! | `realloc(p, 0)` frees and returns NULL | returns a block | `c.rs` of the preload library asks [`is_here`] |
-//! | blocks have a header before them, by which neap knows those that it did not make | they have none | `foreign.rs` likewise |
-//! | RTLD_DEEPBIND | is ignored | `deepbind.rs` likewise |
+//! | `realloc(p, 0)` frees and returns NULL | returns a block | `c.rs` of crates/preload asks [`is_here`] |
+//! | blocks have a header before them, by which neap knows those that it did not make | they have none | `foreign.rs` of crates/surface |
+//! | RTLD_DEEPBIND | is ignored | `deepbind.rs` of crates/surface |
 //! | is libc.so.6, and other objects up to 2.33 | is the dynamic linker | [`is_name`] |
 //! | gives each thread a list of robust locks | gives a list to threads with such locks | `system/alive.rs` |
 //! | `_dl_find_object` | has none, so callers are found by frame pointers | `observe/stack.rs` |
@@ -38,8 +38,8 @@ pub fn is_here() -> bool {
 
 type Handler = Option<unsafe extern "C" fn()>;
 
-/// pthread_atfork: registers fork handlers; returns 0, or an error. With glibc not by pthread_atfork, as that lies in
-/// each program, far from the code that runs at its start.
+/// pthread_atfork: registers fork handlers; returns 0, or an error. glibc's pthread_atfork is not used, because it is
+/// linked into each program, far from the code that runs at its start.
 ///
 /// # Safety
 /// The handlers must stay.
@@ -59,8 +59,9 @@ pub unsafe fn register_fork_handlers(before: Handler, parent: Handler, child: Ha
     }
 }
 
-/// musl's function. A plain reference would bring a part of glibc along that musl cannot load, so it is a weak one where
-/// the C library is not known yet: the linker option `-u pthread_atfork` brings it into static programs.
+/// musl's pthread_atfork. The reference is weak where the C library is not known when neap is built: a strong one would
+/// link in a part of glibc that musl cannot load. The linker option `-u pthread_atfork` brings the function into static
+/// programs.
 ///
 /// # Safety
 /// The handlers must stay.

@@ -1,4 +1,4 @@
-//! Keeps sampled blocks for a profile: begins and ends that, and passes samples on. See `observe/profile.rs`.
+//! Begins and ends to keep sampled blocks for a profile, and passes samples on. See `observe/profile.rs`.
 
 use crate::allocator::NEAP;
 use crate::observe::once::AtStart;
@@ -19,8 +19,8 @@ pub fn choose_for_probes(interval: u64) {
     probes::choose(interval);
 }
 
-/// Begins to keep samples that are `interval` bytes apart on average, or each block (1). Not in a call. False if there
-/// can be no file for them.
+/// Begins to keep samples that are `interval` bytes apart on average, or every block (1). Must not be called within a
+/// call of malloc or free. False if there can be no file for them.
 pub fn start(interval: u64) -> bool {
     let Some(space) = space::space() else { return false };
     let (own, before, until) = (profile::chosen(), profile::interval(), profile::until());
@@ -39,7 +39,7 @@ pub fn start(interval: u64) -> bool {
     made
 }
 
-/// Ends that. The file stays, and frees of samples are noted in it.
+/// Ends what [`start`] began. The file stays, and frees of samples are still noted in it.
 pub fn stop() {
     profile::choose(0);
     NEAP.keep_samples(0, 0);
@@ -58,14 +58,14 @@ pub unsafe fn start_in(directory: &CStr, interval: u64) -> bool {
     start(interval)
 }
 
-/// Writes a profile of this process for pprof to `sink`, which returns false when it takes no more. Allocates nothing from
-/// the heap.
+/// Writes a profile of this process for pprof to `sink`, which returns false when it takes no more. Allocates nothing
+/// from the heap.
 pub fn write(kind: Kind, sink: &mut dyn FnMut(&[u8]) -> bool) -> Result<(), Unwritten> {
     let space = space::space().ok_or(Unwritten::NoSamples)?;
     written::write(&space.profile, kind, sink)
 }
 
-/// Writes one to an open file.
+/// Writes such a profile to an open file.
 pub fn write_to(kind: Kind, file: RawFd) -> Result<(), Unwritten> {
     let space = space::space().ok_or(Unwritten::NoSamples)?;
     written::write_to(&space.profile, kind, file)
@@ -80,7 +80,7 @@ pub fn signal() -> &'static str {
     SIGNAL.get()
 }
 
-/// Notes it.
+/// Notes the value of option `profile_signal`.
 ///
 /// # Safety
 /// To be called once, while the process has one thread.
@@ -96,19 +96,20 @@ pub extern "C" fn by_signal(_: c_int) {
     }
 }
 
-/// Keeps a new block of `size` requested bytes that stands for `weight` bytes (`None`: each block is kept). In no call.
+/// Keeps a new block of `size` requested bytes that stands for `weight` bytes (`None`: every block is kept). Must not
+/// be called within a call of malloc or free.
 #[cold]
 pub fn allocated(p: *mut u8, size: usize, weight: Option<u64>) {
     let Some(space) = space::space() else { return };
     space.profile.allocated(&NEAP.control, || space.is_guest(), p, size, weight);
     if profile::is_over() {
-        // Heaps follow at their next slow path, which is their next call. The program may have chosen just when the
-        // request was followed.
+        // Heaps adopt this at their next slow path, which is their next call. It is the program's own choice that is in
+        // force from now on: the program may have made it while the request was followed.
         NEAP.keep_samples(profile::chosen(), 0);
     }
 }
 
-/// Notes that the sampled block at `p` is about to be freed. The block must be the caller's.
+/// Notes that the sampled block at `p`, which is the caller's, is about to be freed.
 #[cold]
 pub fn freed(p: *mut u8) {
     if let Some(space) = space::space() {
@@ -116,8 +117,8 @@ pub fn freed(p: *mut u8) {
     }
 }
 
-/// Tells the profile and tools that are attached that the block at `p` is about to be freed, where it is a sample;
-/// returns whether it is marked as one.
+/// If the block at `p` is a sample, notifies the profile and attached tools that it is about to be freed. Returns
+/// whether the block is marked as a sample.
 ///
 /// # Safety
 /// `p` must be a live block of neap's, which is the caller's, or foreign.

@@ -18,7 +18,8 @@ use crate::thread;
 use core::sync::atomic::Ordering;
 use neap_core::sync::Threads;
 
-/// Longest wait, in milliseconds, until the kernel has forgotten a thread: the thread needs a processor for that.
+/// Longest wait, in milliseconds, until the kernel has removed a thread that ends: the thread must run once more for
+/// that.
 const GONE_MS: u32 = 5000;
 
 /// Runs `f` while there is no helper: it is ended first, and none is started meanwhile.
@@ -45,9 +46,9 @@ pub fn before_end() {
 }
 
 /// Runs `call`, by which the process gives itself a filter of system calls. First the helper ends, and memory that
-/// waits goes back where there is much of it. From then on neap makes only the calls that every filter must allow,
-/// unless the filter is refused. After `call` this function makes no system call: the strict mode allows none of
-/// neap's.
+/// waits is given back if it is much. From then on neap makes only the calls that every filter must allow, unless the
+/// system refuses the filter. After `call` this function makes no system call, because the strict mode of seccomp
+/// allows none of neap's.
 #[cold]
 pub fn around_filter(call: impl FnOnce() -> isize) -> isize {
     let asked = without_helper(|| {
@@ -87,11 +88,10 @@ pub unsafe fn forget(p: usize, len: usize, call: impl Fn(usize, usize) -> isize)
     }
 }
 
-/// Waits until the kernel has forgotten the last helper. The helper has done its last step, so it leaves the process a
-/// moment later.
+/// Waits until the kernel has removed the last helper. The helper has done its last step, so it ends a moment later.
 fn wait_until_forgotten() {
     if space::here().is_guest() {
-        // The helper is the owner's, and stays.
+        // The helper belongs to the owner of the memory, and stays.
         return;
     }
     let last = &space::here().helper.thread;
@@ -113,7 +113,7 @@ pub fn owns_memory() -> bool {
     space::is_owner(call::process())
 }
 
-/// Whether this number stands for the calling process in prlimit.
+/// Whether prlimit takes this number for the calling process.
 pub fn is_own(number: libc::pid_t) -> bool {
     number == 0 || NEAP.os.process() == Some(number.cast_unsigned())
 }

@@ -11,7 +11,7 @@ use neap_core::heap::Mine;
 use neap_core::sample::{by_chance, is_also, weight};
 use neap_core::watch::Reason;
 
-/// A block that is a sample, if the next block is to be one; else null.
+/// A block that is a sample, if one is due; else null.
 #[cold]
 pub fn malloc_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
     let due = are_taken() && NEAP.is_due_for_sample(heap, size);
@@ -28,8 +28,7 @@ pub fn is_reported() -> bool {
     profile::interval() > 1 || samples::interval() != 0 || probes::interval() != 0
 }
 
-/// A block that is a sample, as the next block is to be one: a guarded one, or for the profile and the hook. Null if
-/// there can be neither.
+/// Makes the sample that is due: a guarded block, or a block for the profile and the hook. Null if neither can be made.
 #[cold]
 pub fn take_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mut u8 {
     let wanted = guards::interval();
@@ -42,8 +41,8 @@ pub fn take_sample(heap: Mine<'_>, size: usize, align: usize, zero: bool) -> *mu
     if is_reported() { NEAP.malloc_sample(heap, size, align, zero) } else { core::ptr::null_mut() }
 }
 
-/// A new block of a reentrant call, and whether it is a sample. It is chosen by chance, as there is no heap that counts
-/// bytes; only for a profile, as the hook may be what was interrupted.
+/// A new block of a reentrant call, and whether it is a sample. Samples are chosen by chance here, because there is no
+/// heap that counts bytes, and only where there is no hook, because the hook may be what was interrupted.
 pub fn take_reentrant(size: usize, align: usize, zero: bool) -> (*mut u8, bool) {
     let interval = NEAP.sample_interval();
     let is_wanted = (profile::interval() != 0 || probes::interval() != 0) && samples::interval() == 0;
@@ -55,7 +54,7 @@ pub fn take_reentrant(size: usize, align: usize, zero: bool) -> (*mut u8, bool) 
     (p, sampled)
 }
 
-/// Passes the block of `size` requested bytes to the profile, the hook and attached tools, where it is `sampled` or each
+/// Passes the block of `size` requested bytes to the profile, the hook and attached tools, if it is `sampled` or every
 /// block is kept.
 pub fn note_new(p: *mut u8, size: usize, usable: usize, sampled: bool) {
     let weight = if sampled { weight(size, NEAP.sample_interval()) } else { 0 };

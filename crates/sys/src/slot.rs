@@ -15,16 +15,16 @@ use core::sync::atomic::{AtomicU32, Ordering};
 use neap_core::Heap;
 use neap_core::heap::{FORKED, Mine, Name, PARKED, ThreadSlot};
 
-/// The heap of a thread that has given its heap up.
+/// The mark of a thread that has given its heap up.
 static GONE: Name = Name::new();
 
-/// The address that stands in the slot of such a thread.
+/// This mark, as it is in the slot.
 pub fn gone() -> *mut Heap {
     GONE.heap()
 }
 
 impl Entered {
-    /// The heap of the call, the thread's own or a [`Name`], to be used in this call alone.
+    /// The thread's own heap or a mark ([`Name`]), for use in this call only.
     #[inline(always)]
     pub fn lend(self) -> Mine<'static> {
         self.acquire();
@@ -33,19 +33,19 @@ impl Entered {
     }
 }
 
-/// The calling thread's slot. It must be used at once: it ends with the thread.
+/// The calling thread's slot. The reference must not be kept: the slot ends with the thread.
 fn own<'a>() -> &'a ThreadSlot {
     // SAFETY: the slot lives as long as the thread runs, and all its fields are atomic.
     unsafe { &*arch::slot() }
 }
 
-/// Whether `heap` is a real heap, and none of the names that stand in place of one.
+/// Whether `heap` is a heap and not a mark.
 #[inline]
 pub fn is_heap(heap: *mut Heap) -> bool {
     heap != Heap::none() && heap != GONE.heap() && heap != PARKED.heap() && heap != FORKED.heap()
 }
 
-/// The heap of the calling thread, or the name that stands in its place.
+/// The heap of the calling thread, or the mark in its place.
 pub fn heap() -> *mut Heap {
     // Acquire pairs with the Release at the end of a handshake: this thread sees what the other one did to the heap.
     own().heap.load(Ordering::Acquire)
@@ -79,13 +79,13 @@ pub fn count_early(weight: u32) -> u32 {
     sum
 }
 
-/// Number of forks that this thread is in the middle of.
+/// The forks that this thread is in the middle of, as `thread/fork.rs` counts them.
 pub fn forks<'a>() -> &'a AtomicU32 {
     &own().forks
 }
 
-/// Whether the calling thread is in the hook for samples. The slot has the mark and not the heap, as the thread has no
-/// heap while another one forks.
+/// Whether the calling thread is in the hook for samples. The slot says so, not the heap: while another thread forks,
+/// this one has no heap.
 pub fn in_hook() -> bool {
     own().in_hook.load(Ordering::Relaxed) != 0
 }

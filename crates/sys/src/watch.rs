@@ -34,7 +34,7 @@ pub fn set(reason: Reason, on: bool) {
 /// Begins to record where blocks are allocated; see [`sites::start`].
 ///
 /// # Safety
-/// As that.
+/// As [`sites::start`].
 pub unsafe fn start_sites(directory: &CStr, interval: u64) -> bool {
     let Some(space) = space::space() else { return false };
     // SAFETY: as the caller promises.

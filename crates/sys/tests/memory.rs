@@ -64,7 +64,7 @@ impl Inside {
         Inside { child, out }
     }
 
-    /// Asks it once, and returns the numbers of its answer.
+    /// Sends it one line, and returns the numbers that it prints.
     fn ask(&mut self) -> Vec<usize> {
         writeln!(self.child.stdin.as_mut().unwrap(), "go").unwrap();
         let mut line = String::new();
@@ -143,7 +143,7 @@ fn limit_and_use_of_a_real_cgroup() {
     if let Err(e) = fs::write(groups.inner.join("cgroup.procs"), inside.child.id().to_string()) {
         return eprintln!("skipped: cannot move a process: {e}");
     }
-    // Longer than what was found is kept.
+    // Longer than neap keeps what it found.
     std::thread::sleep(Duration::from_millis(1100));
     for _ in 0..2 {
         let after = inside.ask();
@@ -179,7 +179,7 @@ fn inside() {
     }
 }
 
-/// Catches an answer without a limit or a use, and errno changed by a file that is not there.
+/// Catches a result without a limit or a use, and errno changed by a file that is not there.
 #[test]
 fn this_process() {
     let linux = &NEAP.os;

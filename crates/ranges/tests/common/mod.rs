@@ -23,7 +23,7 @@ pub fn is_root() -> bool {
     root
 }
 
-/// The lock; `None` where the test cannot change settings, which it says.
+/// The lock; `None` if the test cannot change settings, which is printed.
 pub struct Machine {
     lock: File,
 }
@@ -71,7 +71,7 @@ impl Machine {
         self.set(&format!("{POOLS}/hugepages-{}kB/nr_hugepages", size >> 10), &pages.to_string())
     }
 
-    /// A pool of `pages` pages of `size` bytes; `None` where the machine cannot have it, which is said.
+    /// A pool of `pages` pages of `size` bytes; `None` if the machine cannot have it, which is printed.
     pub fn pool(&self, size: usize, pages: usize) -> Option<Setting> {
         if !fs::exists(format!("{POOLS}/hugepages-{}kB", size >> 10)).unwrap_or(false) {
             println!("SKIPPED: no pool of pages of {size} bytes");

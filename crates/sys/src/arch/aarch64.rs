@@ -14,7 +14,7 @@ use neap_sites::unwind::Frame;
 /// A call that uses the thread's heap. The thread's slot is marked as in a call until [`Entered::leave`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entered {
-    /// The heap of the calling thread, or the name that stands in its place.
+    /// The heap of the calling thread, or the mark in its place.
     pub heap: *mut Heap,
     /// The thread's slot.
     slot: &'static ThreadSlot,
@@ -28,8 +28,8 @@ pub fn slot() -> *mut ThreadSlot {
     unsafe {
         asm!(
             "mrs {slot}, tpidr_el0",
-            "adrp {offset}, :gottprel:neap_seat",
-            "ldr {offset}, [{offset}, :gottprel_lo12:neap_seat]",
+            "adrp {offset}, :gottprel:neap_slot",
+            "ldr {offset}, [{offset}, :gottprel_lo12:neap_slot]",
             "add {slot}, {slot}, {offset}",
             slot = out(reg) slot,
             offset = out(reg) _,
@@ -48,8 +48,8 @@ fn own() -> &'static ThreadSlot {
 
 /// Marks the calling thread's slot as in a call, and returns the heap. `None` in a reentrant call.
 ///
-/// The addition is a load and a store. A handler that comes in between finds no call and leaves no mark behind, so the
-/// store is right after it.
+/// The increment is a load and a store. A handler that runs in between finds no call and leaves the count as it was, so
+/// the store is still right after it.
 #[inline(always)]
 pub fn enter() -> Option<Entered> {
     let slot = own();
@@ -62,14 +62,14 @@ pub fn enter() -> Option<Entered> {
         slot.busy.store(calls.wrapping_sub(1), Ordering::Relaxed);
         return None;
     }
-    // The fast paths reach by this pointer all that a handshake may have changed, so the processor loads that later.
-    // Other paths call `Entered::acquire`.
+    // The fast paths reach all that a handshake may have changed through this pointer, so the processor loads that
+    // after the pointer. Other paths call `Entered::acquire`.
     Some(Entered { heap: slot.heap.load(Ordering::Relaxed), slot })
 }
 
 impl Entered {
-    /// Orders what follows behind the load of the heap: it sees what a handshake has done. For paths that read more than
-    /// the heap leads to.
+    /// Orders what follows behind the load of the heap: it sees what a handshake has done. For paths that read more
+    /// than the heap leads to.
     #[inline(always)]
     pub fn acquire(self) {
         // Pairs with the Release at the end of a handshake.
@@ -124,8 +124,8 @@ pub fn untag(block: *mut Block) -> bool {
 /// Calls `f` with `argument` on another stack, which ends at `end`, and returns to the present one.
 ///
 /// # Safety
-/// `end` must be aligned to 16, and as much memory lie before it as `f` needs. `f` must be callable with `argument`, and
-/// not unwind.
+/// `end` must be aligned to 16, and as much memory lie before it as `f` needs. `f` must be callable with `argument`,
+/// and not unwind.
 #[unsafe(naked)]
 pub unsafe extern "C" fn call_on(
     end: *mut u8,
@@ -145,9 +145,9 @@ pub unsafe extern "C" fn call_on(
     )
 }
 
-/// Defines an exported function of two words. It calls `$find` with the same arguments and returns its result, unless
-/// that is null. Then it jumps to the function that `$next` returns, which finds arguments and return address as if the
-/// caller had called it directly.
+/// Defines an exported function with two arguments of a word each. It calls `$find` with the same arguments and returns
+/// its result, unless that is null. Then it jumps to the function that `$next` returns, which finds arguments and
+/// return address as if the caller had called it directly.
 #[macro_export]
 macro_rules! forward {
     ($(#[$doc:meta])* pub unsafe extern "C" fn $name:ident($a:ident: $ta:ty, $b:ident: $tb:ty) -> $r:ty, $find:path, $next:path) => {
@@ -356,8 +356,8 @@ pub fn thread_pointer() -> usize {
 /// The name of clock_gettime in the code that the kernel maps (vdso(7)).
 pub const VDSO_CLOCK: &core::ffi::CStr = c"__kernel_clock_gettime";
 
-/// Bytes of the C library's record of a thread below the thread pointer, and of the two words at it. Thread storage lies
-/// above these.
+/// Bytes of the C library's record of a thread below the thread pointer, and of the two words at it. Thread storage
+/// lies above these.
 pub const THREAD_RECORD: [usize; 2] = [4096, 16];
 
 /// Fills the zeroed record at `pointer` with what compiled code expects of each thread: nothing. The values that guard
@@ -367,7 +367,7 @@ pub const THREAD_RECORD: [usize; 2] = [4096, 16];
 /// [`THREAD_RECORD`] bytes around `pointer` must be writable, and no other thread's.
 pub unsafe fn write_thread_record(_pointer: *mut u8) {}
 
-/// What the context says that the kernel passes to a handler.
+/// Reads the context that the kernel passes to a handler.
 ///
 /// # Safety
 /// It must be such a context.
@@ -387,7 +387,7 @@ const RECORDS: usize = 4096;
 /// ESR_MAGIC of include/uapi/asm/sigcontext.h: the record of the exception's syndrome.
 const SYNDROME: u32 = 0x4553_5201;
 
-/// How the memory was used, by the syndrome: a read where the records do not have it.
+/// How the memory was used, by the syndrome; a read if the records have no syndrome.
 ///
 /// # Safety
 /// The records of a signal's context must begin at `at`.
@@ -408,8 +408,8 @@ unsafe fn access(at: *const u32) -> Access {
     Access::Read
 }
 
-/// The exception class is in the six bits from 26 on: 0x20 and 0x21 are instruction aborts. Bit 6 says that a data abort
-/// was a write.
+/// The exception class is in the six bits from 26 on: 0x20 and 0x21 are instruction aborts. Bit 6 says that a data
+/// abort was a write.
 fn of_syndrome(syndrome: u64) -> Access {
     match syndrome >> 26 & 0x3f {
         0x20 | 0x21 => Access::Execute,
@@ -418,8 +418,9 @@ fn of_syndrome(syndrome: u64) -> Access {
     }
 }
 
-/// Defines a handler of a signal. It asks `$decide` with the same arguments and jumps to the handler whose address that
-/// returns, which finds arguments, stack and return address as the kernel has set them; with 0 it returns.
+/// Defines a handler of a signal. It calls `$decide` with the same arguments and jumps to the handler whose address
+/// that returns, which finds arguments, stack and return address as the kernel has set them. If the address is 0, it
+/// returns.
 #[macro_export]
 macro_rules! on_signal {
     ($(#[$doc:meta])* fn $name:ident, $decide:path) => {
@@ -456,7 +457,8 @@ macro_rules! on_signal {
 }
 pub use on_signal;
 
-// Where a handler returns to. Debuggers and unwinders know it by its bytes, which are those of the kernel's own.
+// Where a handler returns to. Debuggers and unwinders recognise it by its bytes, which are the same as in the kernel's
+// code.
 global_asm!(
     ".pushsection .text.neap_signal_return,\"ax\",@progbits",
     ".p2align 2",

@@ -20,11 +20,11 @@ pub use x86_64::*;
 global_asm!(
     ".pushsection .tdata,\"awT\",@progbits",
     ".p2align 3",
-    ".hidden neap_seat",
-    ".globl neap_seat",
-    ".type neap_seat, @object",
-    ".size neap_seat, 24",
-    "neap_seat:",
+    ".hidden neap_slot",
+    ".globl neap_slot",
+    ".type neap_slot, @object",
+    ".size neap_slot, 24",
+    "neap_slot:",
     ".quad {none}",
     ".long {idle}",
     ".long 0",
@@ -43,7 +43,7 @@ pub fn is_error(result: isize) -> bool {
     (-MAX_ERRNO..0).contains(&result)
 }
 
-/// How an instruction used memory.
+/// How an instruction accessed memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// It read.

@@ -10,7 +10,7 @@ use neap_sites::unwind::Frame;
 /// A call that uses the thread's heap. The thread's slot is marked as in a call until [`Entered::leave`].
 #[derive(Clone, Copy, Debug)]
 pub struct Entered {
-    /// The heap of the calling thread, or the name that stands in its place.
+    /// The heap of the calling thread, or the mark in its place.
     pub heap: *mut Heap,
     /// Where the slot lies in thread storage.
     at: usize,
@@ -23,7 +23,7 @@ fn place() -> usize {
     // SAFETY: reads the offset of the thread's own words.
     unsafe {
         asm!(
-            "mov {at}, qword ptr [rip + neap_seat@GOTTPOFF]",
+            "mov {at}, qword ptr [rip + neap_slot@GOTTPOFF]",
             at = out(reg) at,
             options(pure, nomem, nostack, preserves_flags),
         );
@@ -34,8 +34,8 @@ fn place() -> usize {
 /// Marks the calling thread's slot as in a call, and returns the heap. `None` in a reentrant call, that is, a call of a
 /// handler which interrupted another call of this thread: it must use neither heap nor lock (`neap_core::reentrant`).
 ///
-/// A handler that comes before the addition finds no call, and leaves no mark behind. One that comes after the addition
-/// finds the mark, until [`Entered::leave`].
+/// A handler that runs before the increment finds no call, and leaves the count as it was. One that runs after it finds
+/// a call, until [`Entered::leave`].
 #[inline(always)]
 pub fn enter() -> Option<Entered> {
     let at = place();
@@ -60,7 +60,7 @@ pub fn enter() -> Option<Entered> {
     }
 }
 
-/// Undoes the addition of a reentrant call.
+/// Undoes the increment of a reentrant call.
 #[cold]
 #[inline(always)]
 fn reentrant(at: usize) -> Option<Entered> {
@@ -102,7 +102,7 @@ pub fn slot() -> *mut ThreadSlot {
     // SAFETY: reads the offset of the thread's own words.
     unsafe {
         asm!(
-            "mov {0}, qword ptr [rip + neap_seat@GOTTPOFF]",
+            "mov {0}, qword ptr [rip + neap_slot@GOTTPOFF]",
             "add {0}, qword ptr fs:[0]",
             out(reg) slot,
             options(pure, readonly, nostack),
@@ -159,8 +159,8 @@ pub fn untag(block: *mut Block) -> bool {
 /// Calls `f` with `argument` on another stack, which ends at `end`, and returns to the present one.
 ///
 /// # Safety
-/// `end` must be aligned to 16, and as much memory lie before it as `f` needs. `f` must be callable with `argument`, and
-/// not unwind.
+/// `end` must be aligned to 16, and as much memory lie before it as `f` needs. `f` must be callable with `argument`,
+/// and not unwind.
 #[unsafe(naked)]
 pub unsafe extern "C" fn call_on(
     end: *mut u8,
@@ -180,9 +180,9 @@ pub unsafe extern "C" fn call_on(
     )
 }
 
-/// Defines an exported function of two words. It calls `$find` with the same arguments and returns its result, unless
-/// that is null. Then it jumps to the function that `$next` returns, which finds arguments and return address as if the
-/// caller had called it directly.
+/// Defines an exported function with two arguments of a word each. It calls `$find` with the same arguments and returns
+/// its result, unless that is null. Then it jumps to the function that `$next` returns, which finds arguments and
+/// return address as if the caller had called it directly.
 #[macro_export]
 macro_rules! forward {
     ($(#[$doc:meta])* pub unsafe extern "C" fn $name:ident($a:ident: $ta:ty, $b:ident: $tb:ty) -> $r:ty, $find:path, $next:path) => {
@@ -422,7 +422,7 @@ pub unsafe fn write_thread_record(pointer: *mut u8) {
     }
 }
 
-/// What the context says that the kernel passes to a handler.
+/// Reads the context that the kernel passes to a handler.
 ///
 /// # Safety
 /// It must be such a context.
@@ -441,8 +441,9 @@ pub unsafe fn fault(context: *const core::ffi::c_void) -> Fault {
     Fault { frame: Frame { ip, sp, bp, link: 0 }, access }
 }
 
-/// Defines a handler of a signal. It asks `$decide` with the same arguments and jumps to the handler whose address that
-/// returns, which finds arguments, stack and return address as the kernel has set them; with 0 it returns.
+/// Defines a handler of a signal. It calls `$decide` with the same arguments and jumps to the handler whose address
+/// that returns, which finds arguments, stack and return address as the kernel has set them. If the address is 0, it
+/// returns.
 #[macro_export]
 macro_rules! on_signal {
     ($(#[$doc:meta])* fn $name:ident, $decide:path) => {
@@ -478,8 +479,8 @@ macro_rules! on_signal {
 }
 pub use on_signal;
 
-// Where a handler returns to. Debuggers and unwinders know it by its bytes, which are those of the C library's, and by the
-// instruction before it, as they look up what lies before a return address.
+// Where a handler returns to. Debuggers and unwinders recognise it by its bytes, which are the same as in the C
+// library. They look up the instruction before a return address, so there is one.
 global_asm!(
     ".pushsection .text.neap_signal_return,\"ax\",@progbits",
     "nop",

@@ -1,7 +1,7 @@
 //! The handler of SIGSEGV. It is installed when guards start, and only then.
 //!
-//! **A fault outside of the pool** goes where it would have gone without neap. neap keeps the previous action, and its
-//! own has the same mask and flags, so the kernel has blocked the same signals and chosen the same stack. neap enters
+//! **A fault outside of the pool** goes where it would have gone without neap. neap keeps the previous action and gives
+//! its own the same mask and flags, so the kernel has blocked the same signals and chosen the same stack. neap enters
 //! the previous handler by a jump, with the kernel's arguments and stack pointer ([`entry`]). So that handler returns
 //! to the kernel, may leave by siglongjmp or an exception, and finds no frame of neap's. If there was no handler, neap
 //! restores the default action and repeats the instruction, so that the kernel does what it would have done.
@@ -32,12 +32,12 @@ const DEFAULT: Action = Action { handler: libc::SIG_DFL, flags: 0, restorer: 0, 
 const SIGSEGV: usize = libc::SIGSEGV as usize;
 /// The action says how its handler returns, as it must on x86-64.
 const SA_RESTORER: u64 = 0x0400_0000;
-/// Limit of faults at a page that should be accessible.
+/// Limit on repeated faults at a page that should be accessible.
 const RETRIES: u32 = 1000;
-/// How many of them are repeated without a wait.
+/// Number of these faults after which the thread begins to wait before it repeats the instruction.
 const QUICK: u32 = 20;
 
-/// The action before ours.
+/// The action before neap's.
 static BEFORE: AtStart<Action> = AtStart::new(DEFAULT);
 
 arch::on_signal! {
@@ -45,7 +45,7 @@ arch::on_signal! {
     fn entry, decide
 }
 
-/// Sets the action of SIGSEGV, or asks for it. Returns whether that was done.
+/// Sets the action of SIGSEGV to `new`, and stores the previous one in `old`. False if the system refuses.
 fn action(new: Option<&Action>, old: Option<&mut Action>) -> bool {
     let new = new.map_or(0, |new| core::ptr::from_ref(new).expose_provenance());
     let old = old.map_or(0, |old| core::ptr::from_mut(old).expose_provenance());
@@ -62,7 +62,7 @@ pub fn install() -> bool {
     // SAFETY: the process has one thread, and the handler is not installed yet.
     unsafe { BEFORE.change(|kept| *kept = before) };
     let has_handler = before.handler != libc::SIG_DFL && before.handler != libc::SIG_IGN;
-    // Without a handler of the program's, an alternate stack that a thread has is used: its stack may have overflowed.
+    // If the program has no handler, a thread's alternate stack is used if there is one: its stack may have overflowed.
     let flags = if has_handler { before.flags & !(libc::SA_RESETHAND as u64) } else { libc::SA_ONSTACK as u64 };
     action(
         Some(&Action {
@@ -75,14 +75,14 @@ pub fn install() -> bool {
     )
 }
 
-/// What [`entry`] asks: the handler that it jumps to; 0 if it returns.
+/// Decides for [`entry`]: returns the handler that it jumps to, or 0 if it returns.
 ///
 /// # Safety
 /// The arguments must be those that the kernel passes to a handler.
 unsafe extern "C" fn decide(signal: c_int, info: *const libc::siginfo_t, context: *const c_void) -> usize {
     // SAFETY: as the caller promises.
     let (code, address, fault) = unsafe { ((*info).si_code, (*info).si_addr(), arch::fault(context)) };
-    // Faults have positive codes; with that of the kernel itself there is no address.
+    // Faults have positive codes. With the code SI_KERNEL, also positive, there is no address.
     let is_fault = code == SEGV_MAPERR || code == SEGV_ACCERR;
     if signal == libc::SIGSEGV
         && is_fault
@@ -98,7 +98,7 @@ unsafe extern "C" fn decide(signal: c_int, info: *const libc::siginfo_t, context
 const SEGV_MAPERR: c_int = 1;
 const SEGV_ACCERR: c_int = 2;
 
-/// Whether the instruction is to be repeated, as the page is accessible now.
+/// Reports a fault in the pool. Returns whether the page is accessible now, so that the instruction can be repeated.
 fn in_pool(pool: &Pool, address: *mut u8, fault: Fault) -> bool {
     let page = pool.page(address);
     let (slot, reported) = match page {
@@ -119,7 +119,7 @@ fn in_pool(pool: &Pool, address: *mut u8, fault: Fault) -> bool {
         report::access(pool, address.addr(), page, fault.access, slot, fault.frame);
         return false;
     }
-    // First the page is opened: then threads that wait for the report to be written do not.
+    // The page is opened first, so that other threads that use it need not wait for the report to be written.
     let opened = pool.open_for_good(page);
     if !reported {
         report::access(pool, address.addr(), page, fault.access, slot, fault.frame);
@@ -127,7 +127,8 @@ fn in_pool(pool: &Pool, address: *mut u8, fault: Fault) -> bool {
     opened
 }
 
-/// Another thread may be about to open the page: the first retries are at once, the others wait for it.
+/// Whether to repeat the instruction: another thread may be about to open the page. The first retries are immediate,
+/// later ones wait.
 fn may_retry(slot: &Slot) -> bool {
     let retries = slot.retries.fetch_add(1, Ordering::Relaxed);
     if retries > QUICK {
@@ -136,7 +137,7 @@ fn may_retry(slot: &Slot) -> bool {
     !slot.flags.has(slot::CHANGED) && retries < RETRIES
 }
 
-/// The block beside a guard that an access was to: the nearer one, but rather a live one.
+/// The block beside a guard at which an access failed: a live one if there is one, else the nearer one.
 fn nearest(pool: &Pool, guard: usize, address: *const u8) -> Option<&Slot> {
     let distance = |number: usize| {
         let slot = pool.slot(number);
@@ -153,7 +154,8 @@ fn nearest(pool: &Pool, guard: usize, address: *const u8) -> Option<&Slot> {
     nearest.map(|(_, _, slot)| slot)
 }
 
-/// What becomes of a signal that is not the pool's: the handler before ours; 0 after the default action was put back.
+/// Passes on a signal that does not concern the pool: returns the handler before neap's; 0 if the signal is ignored, or
+/// the default action was restored.
 ///
 /// # Safety
 /// `info` must be what the kernel passed.
@@ -166,7 +168,7 @@ unsafe fn pass_on(code: c_int, info: *const libc::siginfo_t) -> usize {
         libc::SIG_DFL | libc::SIG_IGN => {
             action(Some(&DEFAULT), None);
             if was_sent {
-                // It comes when this handler returns.
+                // It is delivered when this handler returns.
                 let arguments =
                     [call::process() as usize, call::thread() as usize, SIGSEGV, info.expose_provenance(), 0, 0];
                 // SAFETY: the kernel reads the structure that it has written.

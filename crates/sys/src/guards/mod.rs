@@ -10,7 +10,7 @@
 //! | fault | a SIGSEGV at an address of the pool (`fault`) |
 //!
 //! **Where.** The pool is a mapping outside of all arenas. The page map has 0 there, so each call takes its slow path
-//! for such a block, as for a foreign one, and asks [`owns`]. Nothing is asked while guards are off.
+//! for such a block, as for a foreign one, and there calls [`owns`], which is false while guards are off.
 //!
 //! **Concurrency.** The state of a slot changes by compare-exchange. The thread that changes it to `OPENING` or
 //! `FREEING` owns the slot until the next change. No thread waits for another, so a signal handler may interrupt all of
@@ -19,9 +19,9 @@
 //! thread waits for that thread. After a while it takes the slot away; the other thread notices at its next change of
 //! the state.
 //!
-//! **Memory.** Of `pool::SLOTS` slots at most `pool::OPEN_BYTES` are open at a time; without room the sample is an
-//! ordinary block. Nothing here fails the program: a page that cannot be opened is not used, and one that cannot be
-//! closed counts as open.
+//! **Memory.** Of the `pool::SLOTS` slots, as many are open at a time as fit into `pool::OPEN_BYTES`; beyond that a
+//! sample is an ordinary block. Nothing here fails the program: a page that cannot be opened is not used, and one that
+//! cannot be closed counts as open.
 //!
 //! | file | holds |
 //! |---|---|
@@ -78,7 +78,7 @@ pub fn owns(p: *const u8) -> bool {
 /// pool is full, or the system refuses. `reported`: whether its free is to be reported as that of a sample.
 pub fn allocate(size: usize, align: usize, reported: bool) -> Option<*mut u8> {
     let pool = pool::get()?;
-    // As long as small blocks at most, as realloc takes it for one (OS pages may be longer).
+    // At most as long as a small block, because realloc treats it as one (OS pages may be longer).
     if size > pool.page_size.min(MAX_SMALL) || align > pool.page_size {
         return None;
     }
@@ -101,12 +101,12 @@ pub fn allocate(size: usize, align: usize, reported: bool) -> Option<*mut u8> {
     }
     let p = page.wrapping_add(offset);
     slot.begin(p, size, reported);
-    // Not so where the slot was taken from this thread: see `Pool::open_for_good`.
+    // Fails if the slot was taken from this thread: see `Pool::open_for_good`.
     slot.change(State::OPENING, State::LIVE).then_some(p)
 }
 
 /// Usable bytes of the block at `p`, those that were requested; `None` if the pool does not hold it. `call` is the
-/// program's call. An error is reported; where the program goes on after that, the answer is what the slot says.
+/// program's call. An error is reported; if the program goes on after that, the result is what the slot says.
 pub fn usable_size(p: *mut u8, call: Call) -> Option<usize> {
     let pool = pool::get().filter(|pool| pool.holds(p))?;
     match find(pool, p) {
@@ -144,7 +144,8 @@ pub struct Ending {
 pub fn begin_free(p: *mut u8) -> Option<Ending> {
     let pool = pool::get()?;
     match find(pool, p) {
-        // Acquire pairs with the Release of `set`: what the block's thread wrote to the slot is seen.
+        // Acquire pairs with the Release of the change to `LIVE` in `allocate`: this thread sees what that one wrote to
+        // the slot.
         Ok((slot, _)) if slot.change(State::LIVE, State::FREEING) => {
             let Page::Slot(number) = pool.page(p) else { return None };
             return Some(Ending { pool, number });

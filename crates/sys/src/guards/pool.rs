@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use neap_counters::Syscall;
 use rustix::mm::{self, MprotectFlags, ProtFlags};
 
-/// Number of slots. A freed block stays closed until as many were guarded after it, less those that are live.
+/// Number of slots. A freed block stays closed until that many blocks, less the live ones, were guarded after it.
 pub const SLOTS: usize = 256;
 /// Limit of the memory of open pages.
 pub const OPEN_BYTES: usize = 256 << 10;
@@ -34,7 +34,7 @@ pub enum Mode {
     Report,
 }
 
-/// Milliseconds after which the owner of a slot is taken for gone.
+/// Milliseconds after which the owner of a slot is presumed gone.
 const PATIENCE: u32 = 100;
 
 /// How guards are started.
@@ -67,7 +67,8 @@ pub struct Pool {
     by_marker: bool,
     /// Number of open pages.
     pub(crate) open: AtomicU32,
-    /// Where the search for a slot goes on: the one that was freed longest ago comes first.
+    /// Where the search for a slot goes on. Slots are taken in turn, so a freed one stays closed for as long as
+    /// possible.
     next: AtomicU32,
     /// Guards that a report has opened, for good.
     opened: [AtomicBool; SLOTS + 1],
@@ -103,8 +104,8 @@ unsafe fn mark(p: *mut u8, len: usize, advice: usize) -> bool {
 }
 
 impl Pool {
-    /// Maps a pool whose pages are all closed, by markers where that is wanted and the kernel has them. `None` if there is
-    /// no memory.
+    /// Maps a pool whose pages are all closed, by markers where that is wanted and the kernel has them. `None` if there
+    /// is no memory.
     pub fn make(settings: Settings, markers: bool) -> Option<&'static Pool> {
         let page_size = call::page_size();
         let place = map(0, size_of::<Pool>().next_multiple_of(page_size), READ_WRITE)?.cast::<Pool>();
@@ -147,7 +148,7 @@ impl Pool {
 
     /// Has all calls use the pool.
     pub fn publish(&'static self) -> bool {
-        // Release: who finds the pool sees it whole.
+        // Release pairs with the Acquire of `get`: a thread that finds the pool sees all of it.
         POOL.store(core::ptr::from_ref(self).cast_mut(), Ordering::Release);
         true
     }
@@ -178,8 +179,8 @@ impl Pool {
         &self.slots[number % SLOTS]
     }
 
-    /// Takes a slot for a new block, which then is open by the count; returns its number and the state that it had.
-    /// `None` where as many are open as may be.
+    /// Takes a slot for a new block, and counts it as open; returns its number and the state that it had. `None` if no
+    /// more may be open, or no slot is free.
     pub fn take(&self) -> Option<(usize, State)> {
         let most = (OPEN_BYTES / self.page_size).max(1) as u32;
         let more = |open| (open < most).then_some(open + 1);
@@ -228,7 +229,7 @@ impl Pool {
     /// Makes a page accessible, of which the calling thread owns the slot; or a guard. False if the system refuses.
     pub fn open(&self, page: Page) -> bool {
         let protected = match page {
-            // Markers are the guards' own.
+            // Where markers are used, a guard is never closed by mprotect.
             Page::Guard(_) => !self.by_marker,
             Page::Slot(number) => !self.by_marker || self.slot(number).flags.has(slot::PROTECTED),
         };
@@ -249,7 +250,7 @@ impl Pool {
         true
     }
 
-    /// Takes the memory of a slot's page away, and access to it. False if the system refuses one of them.
+    /// Takes away the memory of a slot's page, and access to it. False if the system refuses either.
     pub fn close(&self, number: usize) -> bool {
         let p = self.address(Page::Slot(number));
         let _asking = Asking::begin();

@@ -52,7 +52,7 @@ fn beside(address: usize, slot: &Slot) -> &'static str {
     if address < slot.start() { "underrun" } else { "overrun" }
 }
 
-/// Reports an error of the present call, at `p`. Returns where the program goes on.
+/// Reports an error of the present call, at `p`. Returns only in [`Mode::Report`].
 #[cold]
 pub fn misuse(pool: &Pool, error: Error, p: *const u8, slot: Option<&Slot>) {
     let thread = slot::thread();
@@ -87,7 +87,7 @@ pub fn misuse(pool: &Pool, error: Error, p: *const u8, slot: Option<&Slot>) {
     });
 }
 
-/// Reports an access to a closed page, which a signal has interrupted. Returns where the program goes on.
+/// Reports an access to a closed page, which a signal has interrupted. Returns only in [`Mode::Report`].
 #[cold]
 pub fn access(pool: &Pool, address: usize, page: Page, access: Access, slot: Option<&Slot>, from: Frame) {
     let (thread, how) = (
@@ -133,10 +133,10 @@ fn stacks(file: RawFd, slot: Option<&Slot>) {
 
 /// The thread that writes a report; 0: none.
 pub(crate) static REPORTER: AtomicU32 = AtomicU32::new(0);
-/// Milliseconds after which a report does not wait for another one to end.
+/// Longest wait, in milliseconds, for another report to end.
 const PATIENCE: u32 = 1000;
 
-/// Writes a report, after those of other threads, and ends the process where errors do that.
+/// Writes a report, after those of other threads, and ends the process in [`Mode::Abort`].
 fn report(pool: &Pool, write: impl FnOnce(RawFd)) {
     if !(pool.settings.is_quiet)() {
         let me = slot::thread().max(1);
@@ -151,7 +151,8 @@ fn report(pool: &Pool, write: impl FnOnce(RawFd)) {
             wait::pause(1000);
         }
         if turn.is_err() && turn != Err(me) {
-            // It does not end, or a fork has left it behind. The next report is not to wait as long.
+            // The other report hangs, or was cut off by a fork. This one takes its turn, so that the next does not wait
+            // as long.
             REPORTER.store(me, Ordering::Relaxed);
             turn = Ok(0);
         }

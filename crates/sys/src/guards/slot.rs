@@ -38,7 +38,7 @@ impl State {
 
 /// Flag: the free is to be reported as that of a sample.
 pub const REPORTED: u32 = 1;
-/// Flag: the program changed how the page is mapped. The next block would have that, so there is none.
+/// Flag: the program changed how the page is mapped. The next block would inherit that, so there is none.
 pub const CHANGED: u32 = 2;
 /// Flag: the page could not be closed. It is counted as open.
 pub const STAYS_OPEN: u32 = 4;
@@ -69,7 +69,7 @@ impl Flags {
     }
 }
 
-/// A stack, and whose it was. Relaxed: a hint for people.
+/// A stack, and the thread that had it. Relaxed: it is only shown to people.
 #[derive(Debug)]
 pub struct Trace {
     thread: AtomicU32,
@@ -104,7 +104,7 @@ impl Trace {
     }
 }
 
-/// The system's number of the calling thread; 0 where a filter may end the process for the question.
+/// The system's number of the calling thread; 0 if a filter may end the process for the system call.
 pub fn thread() -> u32 {
     let _asking = filter::Asking::begin();
     if filter::is_forbidden() { 0 } else { call::thread() }
@@ -117,7 +117,7 @@ pub struct Slot {
     pub(crate) flags: Flags,
     start: AtomicUsize,
     size: AtomicUsize,
-    /// Faults at the page while it should be accessible.
+    /// Number of faults at the page while it should have been accessible.
     pub(crate) retries: AtomicU32,
     /// Where the block was allocated.
     pub(crate) allocated: Trace,
@@ -131,8 +131,8 @@ impl Slot {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// Changes the state, if it is `from`. Acquire: the caller sees what the last owner wrote; Release: the next one sees
-    /// what the caller wrote.
+    /// Changes the state, if it is `from`. Acquire: the caller sees what the last owner wrote; Release: the next one
+    /// sees what the caller wrote.
     pub fn change(&self, from: State, to: State) -> bool {
         self.state.compare_exchange(from.0, to.0, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }

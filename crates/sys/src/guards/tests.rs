@@ -112,8 +112,8 @@ fn opens_for_good() {
     }
 }
 
-/// Catches a slot that is taken from its owner, which is late, and is then given to two: a live block that counts as freed,
-/// one that is freed and open, and open pages that are counted twice or never.
+/// Catches a slot that is taken from its owner, which is late, and then given to two threads: a live block that counts
+/// as freed, one that is freed and open, and open pages that are counted twice or never.
 #[test]
 fn late_owners_lose_their_slot() {
     let pool = pool(true);

@@ -1,6 +1,6 @@
 //! Learns from the system that memory is short, by the protocol that systemd has for services
-//! (<https://systemd.io/PRESSURE>): MEMORY_PRESSURE_WATCH names a file, and MEMORY_PRESSURE_WRITE has what is to be written
-//! into it, in Base64. The file is
+//! (<https://systemd.io/PRESSURE>): MEMORY_PRESSURE_WATCH names a file, and MEMORY_PRESSURE_WRITE has what is to be
+//! written into it, in Base64. The file is
 //! - a file of the kernel's pressure stall information: POLLPRI says that tasks waited for memory longer than what was
 //!   written there allows;
 //! - a FIFO or a socket of the file system: what comes is read and discarded, and says the same.
@@ -28,12 +28,13 @@ use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
-/// The variables of the protocol.
+/// The variable with the path of the file.
 pub const WATCH: &str = "MEMORY_PRESSURE_WATCH";
-/// What is to be written to the file.
+/// The variable with the bytes that neap writes to the file.
 pub const WRITE: &str = "MEMORY_PRESSURE_WRITE";
 
-/// Milliseconds after a report in which none is looked for: a file that reports all the time is to cost little.
+/// Milliseconds after a report during which the file is not watched, so that a file that reports all the time costs
+/// little.
 const PAUSE_MS: u64 = 500;
 /// Most bytes that are discarded at a time.
 const DISCARDED: usize = 256 << 10;
@@ -42,21 +43,22 @@ const DISCARDED: usize = 256 << 10;
 const SIGNAL: libc::c_int = libc::SIGURG;
 /// As a mask.
 const SIGNALS: u64 = 1 << (SIGNAL - 1);
-/// Longest sleep, in milliseconds, while such a signal of the program's waits, as the helper cannot be woken then.
+/// Longest sleep, in milliseconds, while such a signal of the program's is pending: it keeps the signalfd readable, so
+/// the helper cannot be woken by it.
 const NAP_MS: u32 = 50;
 
-/// A copy of the variables, as a program may write over its environment.
+/// A copy of the variables, because a program may overwrite its environment.
 struct Chosen {
     /// The path; empty: nothing is to be watched.
     path: Text<1024>,
     write: Text<128>,
 }
 
-// Apart from the data that each start writes, as it is long.
+// In a section apart from the data that each start writes, because it is long.
 #[unsafe(link_section = ".sbss.neap")]
 static CHOSEN: AtStart<Chosen> = AtStart::new(Chosen { path: Text::new(), write: Text::new() });
 
-/// Notes the values of the variables. False where the protocol does not have such values; then nothing is watched.
+/// Notes the values of the variables. False if the protocol does not allow them; then nothing is watched.
 ///
 /// # Safety
 /// To be called once, while the process has one thread.
@@ -72,7 +74,7 @@ pub unsafe fn choose(path: &[u8], write: &[u8]) -> bool {
     }
 }
 
-/// Decodes Base64. False where the text is not that, or `take` does not take a byte.
+/// Decodes Base64. False if the text is not Base64, or `take` refuses a byte.
 fn decode(text: &[u8], mut take: impl FnMut(u8) -> bool) -> bool {
     if !text.len().is_multiple_of(4) {
         return false;
@@ -98,14 +100,15 @@ fn decode(text: &[u8], mut take: impl FnMut(u8) -> bool) -> bool {
     true
 }
 
-/// The watched file and the file of the signal, as numbers in the helper's table; -1: none. Changed by the helper alone.
+/// The watched file and the file of the signal, as numbers in the helper's table; -1: none. Changed by the helper
+/// alone.
 static FILE: AtomicI32 = AtomicI32::new(-1);
 static WAKER: AtomicI32 = AtomicI32::new(-1);
-/// What ppoll reports of the file where memory is short.
+/// The event that ppoll reports of the file when memory is short.
 static EVENT: AtomicI32 = AtomicI32::new(0);
 /// Whether the helper waits for files, or is about to.
 static RESTS: AtomicBool = AtomicBool::new(false);
-/// Clock before which no report is looked for.
+/// When the pause after a report ends, in milliseconds of the coarse clock.
 static PAUSED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the helper watches for memory pressure.
@@ -133,7 +136,7 @@ pub(super) fn begin(own: bool) {
         return;
     }
     if event == libc::POLLIN {
-        // From a FIFO what was just written comes back.
+        // A FIFO gives back what was just written.
         discard(file.as_raw_fd());
     }
     let Some(waker) = waker() else { return };
@@ -145,7 +148,7 @@ pub(super) fn begin(own: bool) {
 /// Opens the file; also returns what ppoll reports of it where memory is short.
 fn open(path: &CStr) -> Option<(OwnedFd, i16)> {
     let kind = FileType::from_raw_mode(rustix::fs::stat(path).ok()?.st_mode);
-    // A FIFO too is opened for both, as it would report the end of its last writer all the time.
+    // A FIFO too is opened for reading and writing: without a writer it would report its end all the time.
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     match kind {
         FileType::RegularFile => Some((rustix::fs::open(path, flags, Mode::empty()).ok()?, libc::POLLPRI)),
@@ -198,7 +201,7 @@ pub(crate) fn rest(word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
     let [file, waker] = [&FILE, &WAKER].map(|number| number.load(Ordering::Relaxed));
     let event = EVENT.load(Ordering::Relaxed) as i16;
     let pause = PAUSED.load(Ordering::Relaxed).saturating_sub(clock::coarse_milliseconds());
-    // SeqCst, and the fence: this thread sees the word changed, or the one that changed it sees that this one rests.
+    // SeqCst, and the fence: this thread sees the changed word, or the thread that changed it sees that this one rests.
     RESTS.store(true, Ordering::SeqCst);
     fence(Ordering::SeqCst);
     let mut asked = [waker, file].map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
@@ -219,7 +222,7 @@ pub(crate) fn rest(word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
     RESTS.store(false, Ordering::SeqCst);
     let reported = asked[1].revents;
     let is_short = reported & event != 0;
-    // What is at its end, or broken, would report that all the time.
+    // A file that is at its end, or broken, would report that all the time.
     is_over |= reported & (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) != 0
         || (is_short && event == libc::POLLIN && !discard(file));
     if is_over {
@@ -261,7 +264,7 @@ pub(crate) fn end_rest(helper: &AtomicU32) {
     if RESTS.load(Ordering::SeqCst)
         && let Some(_asking) = Asking::if_allowed()
     {
-        // Where that helper is gone, there is no such thread, or another one which gets a signal that it ignores.
+        // If that helper has ended, no thread has its number, or a later one has it: see [`SIGNAL`].
         plain(Plain::Tgkill, [call::process() as usize, helper.load(Ordering::Relaxed) as usize, SIGNAL as usize]);
     }
 }

@@ -1,18 +1,19 @@
 //! Finds out whether the process has given up rights since its helper was started, because the helper keeps the rights
 //! that it had at its start. The helper checks ten times a second.
 //!
-//! /proc/self/status says everything. The helper reads it if it has its own table of files. In the program's table the
-//! file would take a number for some microseconds, and the program may rely on getting that number. Otherwise (under a
-//! filter, before Linux 5.9), and without /proc or room for a file, two system calls ask about the process's first
-//! thread. capget(2) returns its capabilities. prlimit(2) is allowed as long as user and group are those of the caller,
-//! or the caller has CAP_SYS_RESOURCE, whose loss by the process capget shows. These two calls miss a change of
-//! supplementary groups alone.
+//! /proc/self/status shows all rights. The helper reads it if it has its own table of files. In the program's table the
+//! file would take a descriptor number for some microseconds, and the program may rely on getting that number.
+//! Otherwise (under a filter, before Linux 5.9), and without /proc or a free descriptor, two system calls ask about the
+//! process's first thread. capget(2) returns its capabilities. prlimit(2) is allowed as long as user and group are
+//! those of the caller, or the caller has CAP_SYS_RESOURCE, whose loss by the process capget shows. These two calls
+//! miss a change of supplementary groups alone.
 
 use crate::system::{alive, call, lines};
 use core::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use rustix::process::Pid;
 
-/// The rights when the helper was started, as the file and as the calls show them; [`UNKNOWN`] where they do not.
+/// The rights when the helper was started, as the file shows them and as the calls show them; [`UNKNOWN`] if they do
+/// not.
 static BY_FILE: AtomicU64 = AtomicU64::new(UNKNOWN);
 static BY_CALLS: AtomicU64 = AtomicU64::new(UNKNOWN);
 const UNKNOWN: u64 = 0;
@@ -32,8 +33,8 @@ pub enum Rights {
 
 /// Notes the rights of the process. The thread that is about to start the helper calls this, not the helper: a change
 /// of user reaches the threads of the C library by a signal, and this thread has signals blocked until the helper is
-/// there. False where the rights cannot be found out: then no helper may be started, as it would keep what the process
-/// gives up.
+/// there. False where the rights cannot be found out: then no helper may be started, because it would keep what the
+/// process gives up.
 pub fn note() -> bool {
     let by_file = lines::look().map_or(UNKNOWN, |look| look.credentials);
     let by_calls = by_calls();
@@ -63,7 +64,7 @@ pub fn look() -> Rights {
             _ => Rights::Changed,
         };
     }
-    // This is rare, so a file may be opened for it.
+    // The first thread has ended. That is rare, so opening a file in the program's table is acceptable.
     if alive::has_no_locks(call::process()) && lines::look().is_ok_and(|look| look.one_is_left) {
         return Rights::OneIsLeft;
     }
@@ -84,8 +85,8 @@ fn by_calls() -> u64 {
 mod tests {
     use super::*;
 
-    /// Catches rights that were given up without being noticed, by either way to ask, and a change that is reported
-    /// without one.
+    /// Catches rights that were given up unnoticed, by either way to find out, and a change that is reported without
+    /// one.
     #[test]
     fn sees_what_is_given_up() {
         // SAFETY: the child changes only itself.

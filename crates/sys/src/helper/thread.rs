@@ -1,4 +1,4 @@
-//! The helper thread, which gives free memory back while the program does something else, or nothing.
+//! The helper thread, which gives free memory back while the program is busy or idle.
 //!
 //! The C library does not know this thread. So neap can start it within any call, even under the C library's own locks,
 //! where pthread_create would wait for ever. And it does not count as a thread of the program: the process ends with
@@ -30,20 +30,20 @@ use rustix::mm::{self, MapFlags, MprotectFlags};
 /// returns the next last step.
 pub type Entry = extern "C" fn(again: u32) -> Leave;
 
-/// Bytes of the helper's stack. It touches three OS pages of it.
+/// Bytes of the helper's stack, of which it touches three OS pages.
 const STACK: usize = 64 * 1024;
 /// Most bytes of thread storage on a side of the thread pointer: more than any real program has. Only the OS pages of
 /// errno and the slot are touched.
 const MOST_STORAGE: usize = 64 << 20;
 
-/// Number of helpers that may hold a lock: 0 or 1. A child of a fork gets a copy.
+/// Number of helpers that may hold a lock: 0 or 1. The child of a fork reads its copy, to learn whether there was one.
 static ALIVE: AtomicU32 = AtomicU32::new(0);
 /// Whether a filter watches the thread that started the helper, and so the helper.
 static FILTERED: AtomicBool = AtomicBool::new(false);
 
 /// The helper's stack and thread storage. One mapping, made once, has from low to high addresses: an OS page without
-/// access, the stack, storage and thread record on both sides of the thread pointer. Only the one thread that starts the
-/// helper writes to it, and no helper uses it then (`neap_core::helper::Leave`).
+/// access, the stack, storage and thread record on both sides of the thread pointer. Only the one thread that starts
+/// the helper writes to it, and no helper uses it then (`neap_core::helper::Leave`).
 #[derive(Clone, Copy)]
 struct Place {
     stack_end: *mut u8,
@@ -71,7 +71,7 @@ impl Place {
         let len = page + STACK + below + above;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::STACK;
         let p = call::fresh(0, len, READ_WRITE, flags)?;
-        // SAFETY: the mapping is new. It goes if its first OS page cannot be made inaccessible.
+        // SAFETY: the mapping is new. It is removed if its first OS page cannot be made inaccessible.
         unsafe {
             if mm::mprotect(p.cast(), page, MprotectFlags::empty()).is_err() {
                 let _ = mm::munmap(p.cast(), len);
@@ -198,13 +198,14 @@ pub fn onward() -> Onward {
         Rights::Same => Onward::Go,
         Rights::OneIsLeft => end_process(),
         Rights::Changed if filter::is_hostile() => Onward::End,
-        // The program may be idle from now on.
+        // The helper first gives back what waits, because the program may be idle from now on.
         Rights::Changed => Onward::Finish,
     }
 }
 
-/// Ends the process: only the helper is left, as the first thread has ended alone (by `SYS_exit`, as the function of
-/// `clone` does). The status of a process is that of its last thread, so the helper takes over the status of the first.
+/// Ends the process: only the helper is left, because the first thread has ended alone (by `SYS_exit`, as the function
+/// of `clone` does). The status of a process is that of its last thread, so the helper takes over the status of the
+/// first.
 #[cold]
 fn end_process() -> ! {
     let code = usize::from(lines::status_of_first().unwrap_or(0));

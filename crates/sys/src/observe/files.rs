@@ -15,7 +15,7 @@ use rustix::mm::{self, MapFlags};
 /// earlier processes of its number may have left some.
 const MOST: u32 = 1000;
 
-/// A directory that is chosen once. Its path is a copy, as a program may write over its environment.
+/// A directory that is chosen once. Its path is a copy, because a program may overwrite its environment.
 #[derive(Debug)]
 pub struct Directory {
     path: AtStart<Text<4096>>,
@@ -91,15 +91,15 @@ pub fn memory_file(name: &CStr, len: usize) -> Option<OwnedFd> {
     let file = rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL)
         .or_else(|_| rustix::fs::memfd_create(name, MemfdFlags::CLOEXEC))
         .ok()?;
-    // Not ftruncate: where memory is short fallocate fails; after ftruncate the first store would bring SIGBUS. Signals
-    // are blocked, as one would end the call (EINTR), and the page would have no name.
+    // Not ftruncate: where memory is short fallocate fails; after ftruncate the first store would raise SIGBUS. Signals
+    // are blocked, because one would end the call (EINTR), and the page would have no name.
     call::without_signals(|| rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len as u64)).ok()?;
     Some(file)
 }
 
 /// A shared mapping of the front of a file, or of no file. With `own` the child of a fork does not get it.
 pub fn map(file: Option<&OwnedFd>, len: usize, own: bool) -> Option<*mut u8> {
-    // SAFETY: a fresh mapping, which goes if it would be copied.
+    // SAFETY: a fresh mapping, which is removed if the child of a fork would get it.
     unsafe {
         let p = match file {
             Some(file) => mm::mmap(core::ptr::null_mut(), len, READ_WRITE, MapFlags::SHARED, file, 0).ok()?,

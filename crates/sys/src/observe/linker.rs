@@ -1,5 +1,5 @@
 //! Reads what the linker and the dynamic linker left in memory: program headers, tables for unwinding, build ids, and
-//! the symbols of the C library. Found without the C library's functions, which take locks.
+//! the symbols of the C library. It calls no function of the C library, as these take locks.
 
 use crate::arch;
 use crate::system::call;
@@ -12,7 +12,7 @@ use neap_sites::unwind::Tables;
 const FRONT: usize = 4096;
 /// Longest distance from the front of the C library to a function.
 const FARTHEST: usize = 8 << 20;
-/// Longest segment of notes that is looked at.
+/// Limit on the bytes of a segment of notes that are read.
 const NOTES: usize = 4096;
 
 unsafe extern "C" {
@@ -29,7 +29,7 @@ pub unsafe fn headers(start: *const u8, length: usize) -> Option<&'static [libc:
     if length < size_of::<libc::Elf64_Ehdr>() {
         return None;
     }
-    // SAFETY: the first page is mapped, and has the file header unless the magic differs. The header says where the
+    // SAFETY: `length` bytes are mapped. They begin with the file header, unless the magic differs; it says where the
     // program headers are.
     unsafe {
         let header = start.cast::<libc::Elf64_Ehdr>().read_unaligned();
@@ -43,7 +43,7 @@ pub unsafe fn headers(start: *const u8, length: usize) -> Option<&'static [libc:
 /// The tables at `tables` of an object, with the segment that they lie in.
 ///
 /// # Safety
-/// The headers must be those of an object that is mapped and stays so, `bias` what is added to its addresses.
+/// The headers must be those of an object that is mapped and stays so, `bias` its load bias.
 pub unsafe fn tables_in(headers: &[libc::Elf64_Phdr], bias: usize, tables: usize) -> Option<Tables<'static>> {
     for header in headers.iter().filter(|header| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0) {
         let start = bias.wrapping_add(header.p_vaddr as usize);
@@ -57,8 +57,8 @@ pub unsafe fn tables_in(headers: &[libc::Elf64_Phdr], bias: usize, tables: usize
     None
 }
 
-/// The segment of an object that has the code at an address, as it is mapped: first address, address behind the last,
-/// place in the file. Zeros where there is none.
+/// The segment of an object that has the code at an address, as it is mapped: first address, end address, file offset.
+/// Zeros if there is none.
 pub fn code_at(headers: &[libc::Elf64_Phdr], bias: usize, at: u64) -> [u64; 3] {
     let start = |header: &libc::Elf64_Phdr| (bias as u64).wrapping_add(header.p_vaddr);
     let has =
@@ -74,7 +74,7 @@ pub fn code_at(headers: &[libc::Elf64_Phdr], bias: usize, at: u64) -> [u64; 3] {
 /// The build id of an object.
 ///
 /// # Safety
-/// The headers must be those of an object that is mapped and stays so, `bias` what is added to its addresses.
+/// The headers must be those of an object that is mapped and stays so, `bias` its load bias.
 pub unsafe fn build_id(headers: &[libc::Elf64_Phdr], bias: usize) -> Option<&'static [u8]> {
     const BUILD_ID: u32 = 3;
     for header in headers.iter().filter(|header| header.p_type == libc::PT_NOTE) {
@@ -127,10 +127,10 @@ pub fn own() -> Option<(Tables<'static>, Range<u64>)> {
     }
 }
 
-/// The address of a symbol of the C library; null if it has none, or is not found. Asks the system for each OS page
-/// between the front of the library and one of its functions.
+/// The address of a symbol of the C library; null if the library has no such symbol, or is not found. Takes a system
+/// call for each OS page between the front of the library and one of its functions.
 pub fn symbol_of_libc(name: &CStr) -> *const c_void {
-    // Either may be another library's, in front of the C library.
+    // Either may belong to another library, which comes first in the search for symbols.
     let functions = [libc::getauxval as *const u8, libc::abort as *const u8];
     let found = functions.into_iter().find_map(|function| {
         // SAFETY: the front of an object that has the function, which stays loaded.
@@ -142,13 +142,13 @@ pub fn symbol_of_libc(name: &CStr) -> *const c_void {
     found.unwrap_or(core::ptr::null())
 }
 
-/// [`call::is_readable`]; false where a filter may end the process for the question.
+/// [`call::is_readable`]; false if a filter may end the process for the call.
 pub fn may_read(address: u64) -> bool {
     Asking::if_allowed().is_some_and(|_asking| call::is_readable(address))
 }
 
-/// The front of the object that has the function at `code`: its first page lies before the code, and what lies between
-/// is mapped.
+/// The front of the object that has the function at `code`. The front lies before the code, and all between them is
+/// mapped.
 fn front_before(code: *const u8) -> Option<*const u8> {
     let mut page = code.map_addr(|address| address & !(FRONT - 1));
     for _ in 0..FARTHEST / FRONT {
@@ -173,7 +173,7 @@ fn front_before(code: *const u8) -> Option<*const u8> {
 /// The address of a symbol that an object defines.
 ///
 /// # Safety
-/// The headers must be those of an object that is mapped and stays so, `bias` what is added to its addresses.
+/// The headers must be those of an object that is mapped and stays so, `bias` its load bias.
 #[inline]
 pub unsafe fn symbol_in(headers: &[libc::Elf64_Phdr], bias: usize, name: &[u8]) -> Option<*const c_void> {
     let dynamic = headers.iter().find(|header| header.p_type == libc::PT_DYNAMIC)?;
@@ -192,9 +192,9 @@ unsafe fn value_of(section: *const [u64; 2], tag: u64) -> Option<usize> {
     all.find(|entry| entry[0] == tag).map(|entry| entry[1] as usize)
 }
 
-/// The address of a symbol of an object that came with the program and whose path is meant; it may be `guess`. Walks the
-/// list that glibc's dynamic linker keeps for debuggers, whose beginning stays as it is; takes no lock, and calls
-/// nothing. `None` with musl.
+/// The address of a symbol of an object that was loaded at the start and whose path `is_meant` accepts. If `guess` lies
+/// in such an object, it is the answer. Walks the list that glibc's dynamic linker keeps for debuggers, whose beginning
+/// does not change; takes no lock, and calls no function of the C library. `None` with musl.
 pub fn symbol_in_list(name: &CStr, guess: *const c_void, is_meant: impl Fn(&[u8]) -> bool) -> Option<*const c_void> {
     /// An object of the list (`struct link_map`).
     #[repr(C)]
@@ -208,7 +208,7 @@ pub fn symbol_in_list(name: &CStr, guess: *const c_void, is_meant: impl Fn(&[u8]
     if debug.is_null() {
         return None;
     }
-    // SAFETY: `struct r_debug`, whose second word is the list. Objects that came with the program stay, with their
+    // SAFETY: `struct r_debug`, whose second word is the list. Objects that were loaded at the start stay, with their
     // paths and dynamic sections.
     unsafe {
         let mut next = debug.add(1).read();

@@ -58,7 +58,7 @@ impl<T> Lazily<T> {
         Lazily { state: AtomicU8::new(NONE), value: UnsafeCell::new(MaybeUninit::uninit()) }
     }
 
-    /// The value, which `make` makes where no thread has tried yet. `None` where that failed, or is under way.
+    /// The value, which `make` makes if no thread has tried yet. `None` if that failed, or another thread is doing it.
     pub fn get_or_make(&self, make: impl FnOnce() -> Option<T>) -> Option<&T> {
         // Acquire pairs with the Release below.
         if self.state.load(Ordering::Acquire) == NONE
@@ -100,7 +100,7 @@ impl<T: Sync> Made<T> {
         unsafe { self.place.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Has the next call try again where the mapping could not be made: it may have been for want of memory of a moment.
+    /// Lets the next call try again if the mapping could not be made: memory may have been short only for a moment.
     pub fn allow_again(&self) {
         // Relaxed: a thread that does not see it leaves the mapping out once more.
         self.is_refused.store(false, Ordering::Relaxed);

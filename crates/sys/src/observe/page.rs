@@ -48,7 +48,7 @@ impl Page {
         unsafe { self.counts.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Has this process count in `page` from now on, or not count.
+    /// From now on this process counts in `page`, or not at all.
     pub fn set_counts(&self, page: Option<&'static Counters>) {
         let page = page.map_or(core::ptr::null_mut(), |page| core::ptr::from_ref(page).cast_mut());
         self.counts.store(page, Ordering::Release);
@@ -83,13 +83,13 @@ fn new(filtered: bool) -> Option<&'static Counters> {
 pub fn in_directory(directory: &Directory) -> Option<&'static Counters> {
     /// A part of the page, as zeros take room in the library's file.
     const ZEROS: [u8; 512] = [0; 512];
-    const { assert!(FILE_BYTES.is_multiple_of(ZEROS.len()), "the page is so many parts") };
+    const { assert!(FILE_BYTES.is_multiple_of(ZEROS.len()), "the page is a whole number of parts") };
     if call::is_too_long(FILE_BYTES) {
         return None;
     }
     let p = directory.create(|file| {
-        // Where the disk is full this write fails; without it the first store to the mapping would bring SIGBUS. Not
-        // fallocate, as a filter that the program was started with may end the process for it.
+        // Where the disk is full this write fails; without it the first store to the mapping would raise SIGBUS. Not
+        // fallocate, because a filter that the program was started with may end the process for it.
         let write = |_| retry_on_intr(|| rustix::io::write(file, &ZEROS)) == Ok(ZEROS.len());
         let written = (0..FILE_BYTES / ZEROS.len()).all(write);
         if written { map(Some(file), FILE_BYTES, false) } else { None }

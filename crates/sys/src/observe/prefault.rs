@@ -15,7 +15,8 @@ pub struct Prefaulted {
     pub microseconds: u64,
 }
 
-/// A copy, as a program may write over its environment. Apart from the data that each start writes, as it is long.
+/// A copy, because a program may overwrite its environment. In a section apart from the data that each start writes,
+/// because it is long.
 #[unsafe(link_section = ".sbss.neap")]
 static TEXT: AtStart<Text<4096>> = AtStart::new(Text::new());
 
@@ -43,7 +44,7 @@ impl Done {
         Done([const { AtomicU64::new(0) }; 3])
     }
 
-    /// Notes it.
+    /// Notes what was done.
     pub fn note(&self, done: Prefaulted) {
         // Relaxed: the numbers stand for themselves.
         self.0

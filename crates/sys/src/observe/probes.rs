@@ -6,10 +6,10 @@
 //! | `free` | `ptr` | when a sampled block is about to be freed |
 //!
 //! Each is one function of two instructions, the first of which does nothing. So the arguments are where a C function
-//! has them, as the OpenTelemetry profiler expects it, and there is one place for each probe. A note in the file
-//! (`.note.stapsdt`, which is not loaded) says where the instruction and the semaphore are. The semaphores are the counts
-//! of readers in the notes of the allocator (`Allocator::READERS_AT`): the kernel counts there who is attached, so the
-//! first slow path that follows sees it, and looking for it costs nothing.
+//! has them, as the OpenTelemetry profiler expects it, and each probe is at one place. A note in the file
+//! (`.note.stapsdt`, which is not loaded) says where the instruction and the semaphore are. The semaphores are the
+//! counts of readers in the notes of the allocator (`Allocator::READERS_AT`): the kernel counts there who is attached,
+//! so the first slow path that follows sees it, and looking for it costs nothing.
 
 use core::ffi::c_void;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -23,8 +23,8 @@ macro_rules! text {
             ".pushsection .stapsdt.base,\"aG\",@progbits,.stapsdt.base,comdat\n",
             ".weak _.stapsdt.base\n.hidden _.stapsdt.base\n",
             "_.stapsdt.base: .space 1\n.size _.stapsdt.base, 1\n.popsection\n",
-            // Tools find the place of a semaphore in the file by this section, which others have for theirs; it lies in
-            // the segment of the allocator.
+            // By this section, which is usual for semaphores, tools find where in the file a semaphore is. It lies in
+            // the same segment as the allocator.
             ".pushsection .probes,\"aw\",@progbits\n.p2align 1\n",
             "neap_probes: .2byte 0\n.popsection\n",
             $crate::observe::probes::text!(probe "alloc", $all),
@@ -37,7 +37,7 @@ macro_rules! text {
             ".hidden neap_probe_", $name, "\n.globl neap_probe_", $name, "\n",
             ".type neap_probe_", $name, ", @function\n",
             "neap_probe_", $name, ":\n.cfi_startproc\nnop\nret\n.cfi_endproc\n",
-            // For linkers that leave out what no code refers to.
+            // References, as linkers leave out sections that no code refers to.
             ".p2align 3\n.8byte _.stapsdt.base - ., neap_probes - .\n",
             ".size neap_probe_", $name, ", . - neap_probe_", $name, "\n.popsection\n",
             ".pushsection .note.stapsdt,\"\",@note\n.p2align 2\n",
@@ -63,7 +63,7 @@ macro_rules! own_text {
     };
 }
 
-// The one that has the semaphores makes code of it.
+// For `allocator.rs`, which has the semaphores and assembles the text.
 pub(crate) use {own_text, text};
 
 unsafe extern "C" {
@@ -71,16 +71,16 @@ unsafe extern "C" {
     fn neap_probe_free(block: *mut c_void);
 }
 
-/// Mean bytes between two samples where the environment names no other distance.
+/// Default mean bytes between two samples for readers; the environment may name another.
 const DEFAULT: u64 = 512 << 10;
-/// Nanoseconds after which heaps are asked again to adopt the watch mode, while there are readers.
+/// Nanoseconds between two requests to all heaps to adopt the watch mode, while there are readers.
 const AGAIN: u64 = 100_000_000;
 
 /// Mean bytes between two samples for readers.
 static CHOSEN: AtomicU64 = AtomicU64::new(DEFAULT);
 /// The same while there are readers; else 0.
 static INTERVAL: AtomicU64 = AtomicU64::new(0);
-/// When heaps are asked again.
+/// When heaps are next requested to adopt the watch mode.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// Mean bytes between two samples for readers; 0: there is no reader.
@@ -94,13 +94,13 @@ pub fn choose(interval: u64) {
     CHOSEN.store(interval, Ordering::Relaxed);
 }
 
-/// Notes whether there are readers; returns whether that is new.
+/// Notes whether there are readers; returns whether that changes the interval.
 pub fn follow(are_there: bool) -> bool {
     let wanted = if are_there { CHOSEN.load(Ordering::Relaxed) } else { 0 };
     INTERVAL.swap(wanted, Ordering::Relaxed) != wanted
 }
 
-/// Whether heaps that could not be reached are to be asked again, at the time `now`.
+/// Whether heaps are to be requested again at the time `now`, for those that could not be reached before.
 pub fn is_time(now: u64) -> bool {
     let next = NEXT.load(Ordering::Relaxed);
     now >= next && NEXT.compare_exchange(next, now + AGAIN, Ordering::Relaxed, Ordering::Relaxed).is_ok()
@@ -125,7 +125,8 @@ mod tests {
     use std::io::Write;
     use std::process::{Command, Stdio};
 
-    /// Catches text that another processor's assembler refuses, and arguments that are not where its functions have them.
+    /// Catches text that another processor's assembler refuses, and arguments that are not where its functions have
+    /// them.
     #[test]
     fn every_processor() {
         for (target, text, first) in [

@@ -2,9 +2,9 @@
 //!
 //! The slow paths come here with each sample, in no call and under no lock. The file is a shared mapping: in a
 //! directory, where option `profile` names one, so that it outlives the process; else a memory file without a name in
-//! any directory, or plain memory where a seccomp filter might end the process for that. It has all its memory from the
-//! start, so no store to it brings SIGBUS. Writers take places by one compare-exchange, so there is no lock and nothing
-//! is allocated; a handler may interrupt this anywhere and record its own samples.
+//! any directory, or plain memory where a seccomp filter might end the process for that. A file has all its memory from
+//! the start, so no store to it raises SIGBUS. Writers take places by one compare-exchange, so there is no lock and
+//! nothing is allocated; a handler may interrupt this anywhere and record its own samples.
 //!
 //! **Requests.** Another process may request samples at any time (`neap_samples::control`). A request has a lease:
 //! sampling ends by itself if the requester goes away.
@@ -38,11 +38,11 @@ const NAME: &CStr = c"neap-samples";
 static INTERVAL: AtomicU64 = AtomicU64::new(0);
 /// When the lease of the last request ends, in nanoseconds; 0: never.
 static UNTIL: AtomicU64 = AtomicU64::new(0);
-/// What the program itself has chosen for [`INTERVAL`]; 0: nothing, so requests count.
+/// The interval that the program itself has chosen; 0: none, so requests decide.
 static OWN: AtomicU64 = AtomicU64::new(0);
-/// The file has blocks from when each was kept, and their frees are not noted any more.
+/// The file has blocks from a time when every block was kept, and their frees are no longer noted.
 static PAST: AtomicBool = AtomicBool::new(false);
-/// The directory of the files. Apart from the data that each start writes, as it is long.
+/// The directory of the files. In a section apart from the data that each start writes, because it is long.
 #[unsafe(link_section = ".sbss.neap")]
 static DIRECTORY: Directory = Directory::new();
 
@@ -55,13 +55,13 @@ pub struct Header([AtomicU64; HEADER_WORDS]);
 #[derive(Debug)]
 pub struct Kept {
     file: Made<Header>,
-    /// Words of the file.
+    /// Length of the file in words.
     length: AtomicU64,
     /// Samples that were not recorded before there was a file.
     lost: AtomicU64,
 }
 
-/// Mean bytes between two samples that are kept; 1: each block; 0: none is kept.
+/// Mean bytes between two samples that are kept; 1: every block; 0: none.
 #[inline]
 pub fn interval() -> u64 {
     // Relaxed, as all uses: the value stands for itself.
@@ -104,12 +104,12 @@ pub fn chosen() -> u64 {
     OWN.load(Ordering::Relaxed)
 }
 
-/// Notes that not each block is kept any more.
+/// Notes that from now on not every block is kept.
 pub fn end_exact() {
     PAST.store(true, Ordering::Relaxed);
 }
 
-/// Whether the caller is to call [`Kept::forget_exact`], as samples begin again.
+/// Whether the caller must call [`Kept::forget_exact`], because samples begin again.
 pub fn take_past() -> bool {
     PAST.load(Ordering::Relaxed) && PAST.swap(false, Ordering::Relaxed)
 }
@@ -123,12 +123,12 @@ fn now() -> u64 {
     clock::read(libc::CLOCK_MONOTONIC).map_or(0, |now| now.as_nanos() as u64)
 }
 
-/// Sets what another process has asked for in `control`, and returns the number of the request, for [`answer`]; `None` if
-/// that is done already. Where the program itself has chosen to keep samples, a request changes nothing. `process`: the
-/// number of this process, or 0.
+/// Adopts what another process has requested in `control`, and returns the number of the request, for [`answer`];
+/// `None` if that was done before. Where the program itself has chosen to keep samples, a request changes nothing.
+/// `process`: the number of this process, or 0.
 #[cold]
 pub fn follow_request(control: &Control, kept: Option<&Kept>, process: u32) -> Option<u64> {
-    // Acquire: what the asker wrote before is seen.
+    // Acquire pairs with the Release of the requester: its other words are seen.
     let number = control.request.load(Ordering::Acquire);
     if number == 0 || number == control.answer.load(Ordering::Relaxed) {
         return None;
@@ -142,7 +142,7 @@ pub fn follow_request(control: &Control, kept: Option<&Kept>, process: u32) -> O
     }
     control.process.store(process.into(), Ordering::Relaxed);
     if let Some(kept) = kept.filter(|kept| kept.length.load(Ordering::Relaxed) == 0) {
-        // The copy of a parent's.
+        // A copy of the parent's address.
         control.file.store(0, Ordering::Relaxed);
         kept.file.allow_again();
     }
@@ -157,7 +157,7 @@ pub fn follow_request(control: &Control, kept: Option<&Kept>, process: u32) -> O
 
 /// Answers the request of this number, which was followed. Another one may have come meanwhile.
 pub fn answer(control: &Control, number: u64) {
-    // Release: an asker that sees the answer sees the rest.
+    // Release: a requester that sees the answer sees the rest.
     control.answer.store(number, Ordering::Release);
 }
 
@@ -168,7 +168,7 @@ pub fn forked(control: &Control) {
     }
 }
 
-/// Whether the lease has ended: the asker has gone away.
+/// Whether the lease has ended: the requester has gone away.
 pub fn is_over() -> bool {
     let until = until();
     until != 0 && now() > until
@@ -180,8 +180,9 @@ impl Kept {
         Kept { file: Made::new(), length: AtomicU64::new(0), lost: AtomicU64::new(0) }
     }
 
-    /// Keeps a new block of `size` requested bytes that stands for `weight` bytes; `None`: each block is kept, and it
-    /// stands for itself. In no call. `is_guest`: whether the calling process is a guest of the owner of this file.
+    /// Keeps a new block of `size` requested bytes that stands for `weight` bytes; `None`: every block is kept, and
+    /// stands for itself. Must not be called within a call of malloc or free. `is_guest`: whether the calling process
+    /// is a guest of the owner of this file.
     #[cold]
     #[inline(never)]
     pub fn allocated(
@@ -236,8 +237,8 @@ impl Kept {
         }
     }
 
-    /// Counts as freed what was kept while each block was, and not freed since: frees were not noted in between, and new
-    /// blocks may lie there.
+    /// Counts as freed all live blocks from the time when every block was kept: their frees have not been noted since,
+    /// and new blocks may have their addresses.
     #[cold]
     pub fn forget_exact(&self) {
         if let Some(table) = self.existing() {
@@ -270,7 +271,7 @@ impl Kept {
             }
             wait::pause(1000);
         }
-        // The other thread may have ended between the two questions.
+        // The other thread may have finished between the two checks.
         is_there()
     }
 
@@ -302,7 +303,7 @@ impl Kept {
             let file = if filtered { None } else { memory_file(NAME, bytes) };
             file.and_then(|file| map(Some(&file), bytes, true)).or_else(|| map(None, bytes, true))?
         } else {
-            // A filter might end the process for such calls, also for the question of the limit.
+            // A filter might end the process for such calls, and for querying the limit.
             if filtered || call::is_too_long(bytes) {
                 return None;
             }
@@ -314,7 +315,7 @@ impl Kept {
         let program = program.and_then(|length| path.get(..length)).unwrap_or(&[]);
         let date = clock::read(libc::CLOCK_REALTIME).map_or(0, |now| now.as_nanos() as u64);
         let process = if filtered { 0 } else { u64::from(call::process()) };
-        // SAFETY: zeroed, as long, never unmapped; used by atomic operations only.
+        // SAFETY: the mapping has as many words, is zeroed and never unmapped, and is used by atomic operations only.
         let all = unsafe { core::slice::from_raw_parts(p.cast::<AtomicU64>(), words(shift)) };
         let values = [
             (Word::LiveShift, u64::from(shift)),
@@ -326,7 +327,7 @@ impl Kept {
         Table::set_up(all, &values, program)?;
         self.length.store(words(shift) as u64, Ordering::Relaxed);
         control.process.store(process, Ordering::Relaxed);
-        // Release: an asker that sees the address sees the rest.
+        // Release: a requester that sees the address sees the rest.
         control.file.store(p.expose_provenance() as u64, Ordering::Release);
         // SAFETY: as above.
         Some(unsafe { &*p.cast::<Header>() })
@@ -354,8 +355,8 @@ mod tests {
         control.request.store(number, Ordering::Release);
     }
 
-    /// Catches a request that is answered and never followed, as it came while another one was; and the program's own
-    /// choice that a request takes away.
+    /// Catches a request that is answered and never followed, because it came while another one was; and the program's
+    /// own choice that a request takes away.
     #[test]
     fn requests() {
         let asked = control();

@@ -27,18 +27,18 @@ pub struct Sample {
     pub reserved: u32,
     /// The block. No other block has this address from the first event to the second.
     pub block: *mut c_void,
-    /// Bytes that the program asked for; 0 when the block is freed.
+    /// Requested bytes; 0 when the block is freed.
     pub requested: usize,
     /// Usable bytes of the block; a sample has whole OS pages, unless it is guarded.
     pub usable: usize,
-    /// Bytes that the program asked for in all blocks that this one stands for; 0 when the block is freed.
+    /// Requested bytes of all blocks that this one stands for; 0 when the block is freed.
     pub weight: u64,
 }
 
-/// The function that is called.
+/// The type of a hook.
 pub type Hook = unsafe extern "C" fn(sample: *const Sample, context: *mut c_void);
 
-/// A hook and its argument. It is never freed, as another thread may be about to call the hook.
+/// A hook and its argument. It is never freed, because another thread may be about to call the hook.
 #[derive(Debug)]
 pub struct Target {
     /// The hook.
@@ -56,14 +56,14 @@ pub fn interval() -> usize {
     INTERVAL.load(Ordering::Relaxed)
 }
 
-/// Sets that.
+/// Sets [`interval`].
 pub fn set_interval(bytes: usize) {
     INTERVAL.store(bytes, Ordering::Relaxed);
 }
 
 static TARGET: AtomicPtr<Target> = AtomicPtr::new(core::ptr::null_mut());
 
-/// Has the hook of `target` called from now on, or none where it is null.
+/// From now on the hook of `target` is called, or none if it is null.
 ///
 /// # Safety
 /// A target must stay for ever, and its hook be callable with its argument at any time, by any thread.

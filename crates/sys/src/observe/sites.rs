@@ -3,7 +3,7 @@
 //! While this is on, every malloc takes its slow path (`Reason::Sites`), which comes here with the new block. Records
 //! go into a ring in a shared mapping. One addition claims a slot, so there is no lock and nothing is allocated; a
 //! handler may interrupt this anywhere and record its own blocks. The memory of the file is taken in steps by
-//! MADV_POPULATE_WRITE. That fails where a store would bring SIGBUS, and it is no page fault in a trace.
+//! MADV_POPULATE_WRITE. That fails where a store would raise SIGBUS, and it is no page fault in a trace.
 //!
 //! **Fork.** The mapping is not copied (MADV_DONTFORK), and [`Ring`] lies in memory that the kernel wipes: the child
 //! makes a file of its own when it allocates.
@@ -28,7 +28,7 @@ const STEP_BYTES: usize = STEP as usize * ENTRY_BYTES;
 
 /// Bytes between two recorded allocations on average; 0: nothing is recorded.
 static INTERVAL: AtomicU64 = AtomicU64::new(0);
-/// The directory of the files. Apart from the data that each start writes, as it is long.
+/// The directory of the files. In a section apart from the data that each start writes, because it is long.
 #[unsafe(link_section = ".sbss.neap")]
 static DIRECTORY: Directory = Directory::new();
 
@@ -96,7 +96,7 @@ impl Ring {
         };
         let number = header.head.fetch_add(1, Ordering::Relaxed);
         let slot = number % CAPACITY;
-        if !self.has_memory(header, slot) {
+        if !self.ensure_memory(header, slot) {
             header.lost.fetch_add(1, Ordering::Relaxed);
             return;
         }
@@ -113,14 +113,14 @@ impl Ring {
         }
     }
 
-    /// The process's own file, which is made where there is none yet. Where two threads do that at a time, the
-    /// allocation of one is lost.
+    /// The process's own file, which is made where there is none yet. If two threads do so at the same time, the
+    /// allocation of one is not recorded.
     fn file(&self, is_guest: impl Fn() -> bool) -> Option<&'static Header> {
         self.file.get_or_make(|| !is_guest(), |filtered| self.new_file(filtered))
     }
 
     fn new_file(&self, filtered: bool) -> Option<&'static Header> {
-        // A filter might end the process for such calls, also for the question of the limit.
+        // A filter might end the process for such calls, and for querying the limit.
         if filtered || call::is_too_long(FILE_BYTES) {
             return None;
         }
@@ -157,7 +157,7 @@ impl Ring {
     }
 
     /// Takes memory for a slot where it has none; false if the system refuses.
-    fn has_memory(&self, header: &'static Header, slot: u64) -> bool {
+    fn ensure_memory(&self, header: &'static Header, slot: u64) -> bool {
         let step = slot / STEP;
         // Relaxed: memory that was taken stays.
         if self.steps.load(Ordering::Relaxed) & 1 << step != 0 {

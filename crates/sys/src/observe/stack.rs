@@ -18,7 +18,7 @@ use neap_samples::{FRAMES, Module};
 use neap_sites::unwind::{Frame, Row, Tables, by_frame_pointer};
 use rustix::mm::MapFlags;
 
-/// Limit of frames that are followed, with those of the library.
+/// Limit of frames that are followed, including those of this library.
 const MOST_FRAMES: usize = FRAMES + 16;
 /// Limit of bytes up from the stack pointer that are read.
 const REACH: u64 = 8 << 20;
@@ -39,8 +39,8 @@ struct Known {
     find_object: Option<FindObject>,
     /// An address at the end of the first thread's stack; 0: not known.
     stack_end: u64,
-    /// The packed row of an instruction, and the row combined (by XOR) with the instruction and the number of its object.
-    /// So a pair of which two threads wrote one word each is recognised, and one of code that was unloaded.
+    /// The packed row of an instruction, and the row combined (by XOR) with the instruction and the number of its
+    /// object. So a pair is recognised as invalid if two threads wrote one word each, or if its code was unloaded.
     rows: &'static [[AtomicU64; 2]; ROWS],
 }
 
@@ -94,8 +94,8 @@ pub fn interrupted(frame: Frame, push: &mut dyn FnMut(u64) -> bool) {
     }
 }
 
-/// Passes the callers of a frame to `push`, as [`callers`] does. Inlined, as a frame that makes its last call from
-/// `callers` would be gone.
+/// Passes the callers of a frame to `push`, as [`callers`] does. Inlined: if this were the last call of `callers`, it
+/// might replace the frame that it starts from.
 #[inline(always)]
 fn follow(mut frame: Frame, push: &mut dyn FnMut(u64) -> bool) {
     let Some(known) = known() else { return };
@@ -119,9 +119,9 @@ fn follow(mut frame: Frame, push: &mut dyn FnMut(u64) -> bool) {
     }
 }
 
-/// The path of the object that has the code at `at` now, and the address there that the object states. `None` where there
-/// is none, or the C library cannot say. The program itself has no path. The code may be on no stack, so what is read is
-/// asked for first; an object that another thread unloads at this moment may still be unmapped in between.
+/// The path of the object that has the code at `at` now, and the link-time address of that code. `None` where there is
+/// none, or the C library cannot say. The program itself has no path. The code may be on no stack, so this first checks
+/// that what it reads is mapped; an object that another thread unloads at this moment may still be unmapped in between.
 pub fn object_at(at: u64) -> Option<(&'static [u8], u64)> {
     let found = find(known()?.find_object?, at)?;
     let entry = found.link_map.expose_provenance() as u64;
@@ -141,7 +141,7 @@ pub fn object_at(at: u64) -> Option<(&'static [u8], u64)> {
 pub fn with_module<R>(at: u64, f: impl FnOnce(&Module<'_>) -> R) -> Option<R> {
     let found = find(known()?.find_object?, at)?;
     // SAFETY: an object that is on the stack stays loaded, with its link map, whose second word is its path. Its first
-    // page is mapped.
+    // OS page is mapped.
     unsafe {
         let path = found.link_map.add(1).cast::<*const c_char>().read();
         let path = if path.is_null() { &[] } else { CStr::from_ptr(path).to_bytes() };
@@ -155,15 +155,15 @@ pub fn with_module<R>(at: u64, f: impl FnOnce(&Module<'_>) -> R) -> Option<R> {
 }
 
 impl Known {
-    /// The row of the tables that says how to find the caller of the code at `at`. `object` is that of the frame before,
-    /// and then of this one.
+    /// The row of the tables that says how to find the caller of the code at `at`. `object` is that of the frame
+    /// before, and then of this one.
     fn row(&self, at: u64, own: bool, object: &mut Object) -> Option<Row> {
         if !own && !object.range.contains(&at) {
             *object = Object::at(self.find_object?, at)?;
         }
         let (tables, number) = if own { (self.tables?, 0) } else { (object.tables?, object.number) };
         let [packed, combined] = &self.rows[(at ^ at >> 11) as usize % ROWS];
-        // Relaxed: a pair that is mixed of two does not combine to the instruction.
+        // Relaxed: a pair of words from two stores does not combine to the instruction.
         let (row, sum) = (packed.load(Ordering::Relaxed), combined.load(Ordering::Relaxed));
         if row != 0 && row ^ sum == at ^ number {
             return Some(Row::unpack(row));
@@ -191,7 +191,7 @@ impl Object {
     fn at(find_object: FindObject, at: u64) -> Option<Object> {
         let found = find(find_object, at)?;
         let (start, end) = (found.start.addr(), found.end.addr());
-        // SAFETY: an object that is on the stack stays loaded, with its link map. Its first page is mapped.
+        // SAFETY: an object that is on the stack stays loaded, with its link map. Its first OS page is mapped.
         let (tables, build) = unsafe {
             let (headers, bias) = (linker::headers(found.start, end - start), *found.link_map);
             let with_tables = headers.filter(|_| !found.tables.is_null());
@@ -212,7 +212,7 @@ struct Found {
     flags: u64,
     start: *const u8,
     end: *const u8,
-    /// Begins with the address that is added to those that the object states.
+    /// Begins with the load bias.
     link_map: *const usize,
     tables: *const u8,
     reserved: [u64; 16],

@@ -26,7 +26,7 @@ pub enum Unwritten {
     NoSamples,
     /// There is no memory for the work.
     NoMemory,
-    /// What takes the bytes refused some.
+    /// The sink refused bytes.
     Refused,
     /// The file took no more: the system's reason.
     File(Errno),
@@ -40,7 +40,7 @@ struct Scratch {
 }
 
 impl Scratch {
-    /// As many zeroed bytes, or more.
+    /// At least `bytes` zeroed bytes.
     fn new(bytes: usize) -> Option<Self> {
         let bytes = bytes.next_multiple_of(call::page_size());
         let start = call::fresh(0, bytes, READ_WRITE, MapFlags::PRIVATE)?;
@@ -56,8 +56,8 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // The kernel may have joined the mapping with its neighbours. To remove it takes one mapping more then, which the
-        // process may not have. The addresses stay, and the memory goes.
+        // The kernel may have joined the mapping with its neighbours. Removing it then takes one mapping more, which
+        // the limit on mappings may not allow. In that case the addresses stay, and the memory goes back.
         // SAFETY: the mapping is this value's alone.
         unsafe {
             if mm::munmap(self.start.cast(), self.bytes).is_err() {
@@ -109,14 +109,15 @@ const STACK: usize = 64 << 10;
 /// error says why. A signal that comes meanwhile does nothing.
 pub fn by_signal(kept: &Kept, directory: &Directory) {
     let own = call::process();
-    // Acquire and Release: of handlers that come one after the other.
+    // Acquire pairs with the Release below: one handler runs after the other.
     let writer = WRITER.load(Ordering::Relaxed);
     if writer == own || WRITER.compare_exchange(writer, own, Ordering::Acquire, Ordering::Relaxed).is_err() {
         return;
     }
     let mut work = Work { kept, directory, done: Err(Unwritten::NoMemory) };
     if let Some(stack) = Scratch::new(STACK) {
-        // SAFETY: the end of a mapping of this value's, of which `in_file` needs a part; it is passed its own argument.
+        // SAFETY: the end of a mapping that is this function's alone and longer than `in_file` needs; `work` is the
+        // argument that `in_file` expects.
         unsafe { arch::call_on(stack.start.add(stack.bytes), in_file, (&raw mut work).cast()) };
     }
     WRITER.store(0, Ordering::Release);
@@ -155,7 +156,7 @@ unsafe extern "C" fn in_file(work: *mut c_void) {
     let work = unsafe { &mut *work.cast::<Work<'_>>() };
     let asking = Asking::if_allowed();
     work.done = match asking.as_ref().map(|_| filter::filter()) {
-        // What is not known is so as the process has no room for another open file.
+        // Unknown: no file descriptor is free. Making the file fails then, with that error.
         Some(Filter::No | Filter::Unknown) => {
             let write = |file: &_| write_to(work.kept, Kind::Heap, files::number(file));
             work.directory.create_named(".pb", write).unwrap_or_else(|error| Err(Unwritten::File(error)))

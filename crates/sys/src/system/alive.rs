@@ -59,8 +59,8 @@ pub fn calling_thread() -> Option<Thread> {
 }
 
 /// See `Os::has_ended`. A thread that registers another list by itself counts as ended: its heap is left alone. (If it
-/// does so in the microseconds of a handshake, it waits for its heap for ever. The C library registers the list before the
-/// thread's first call.)
+/// does so in the microseconds of a handshake, it waits for its heap for ever. The C library registers the list before
+/// the thread's first call.)
 pub fn has_ended(thread: Thread) -> bool {
     match robust_list(thread.number) {
         // Place 0: it had no list, and may have got one since.

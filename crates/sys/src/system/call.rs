@@ -14,7 +14,7 @@ pub fn auxiliary(kind: c_ulong) -> usize {
     errno::kept(|| unsafe { libc::getauxval(kind) as usize })
 }
 
-/// Bytes of an OS page. Kept, as a library in front of the C library may replace getauxval by one that the helper
+/// Bytes of an OS page. Kept, because a library in front of the C library may replace getauxval by one that the helper
 /// thread cannot call.
 pub fn page_size() -> usize {
     static KEPT: AtomicUsize = AtomicUsize::new(0);
@@ -67,7 +67,7 @@ pub type Resource = libc::__rlimit_resource_t;
 pub type Resource = core::ffi::c_int;
 
 /// A limit of a process (0: this one) that is in force; `None` if the system does not answer: a filter may refuse the
-/// question, for which the call of rustix has no answer.
+/// call, an error that the function of rustix cannot return.
 pub fn limit_of(process: u32, resource: Resource) -> Option<u64> {
     let mut limit = [libc::RLIM_INFINITY; 2];
     let at = (&raw mut limit).expose_provenance();
@@ -82,7 +82,7 @@ pub fn limit(resource: Resource) -> Option<u64> {
     limit_of(0, resource).filter(|&limit| limit != libc::RLIM_INFINITY)
 }
 
-/// Whether writing a file of `bytes` would bring SIGXFSZ.
+/// Whether writing a file of `bytes` would raise SIGXFSZ.
 pub fn is_too_long(bytes: usize) -> bool {
     limit(libc::RLIMIT_FSIZE).is_some_and(|most| most < bytes as u64)
 }
@@ -110,7 +110,7 @@ pub fn without_signals<R>(f: impl FnOnce() -> R) -> R {
 /// SIGPIPE and SIGXFSZ, as a mask.
 const OF_WRITES: u64 = 1 << (libc::SIGPIPE - 1) | 1 << (libc::SIGXFSZ - 1);
 
-/// Runs `f`, in which writes bring no SIGPIPE and no SIGXFSZ: they fail.
+/// Runs `f`, in which writes fail instead of raising SIGPIPE or SIGXFSZ.
 pub fn without_signals_of_writes<R>(f: impl FnOnce() -> R) -> R {
     let Some(before) = set_mask(u64::MAX) else { return f() };
     let waiting = pending();
@@ -125,7 +125,7 @@ pub fn without_signals_of_writes<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// The signals that wait for the calling thread.
+/// The signals that are pending for the calling thread or the process.
 fn pending() -> u64 {
     let mut waiting = 0u64;
     let arguments = [(&raw mut waiting).expose_provenance(), 8, 0, 0, 0, 0];
@@ -134,7 +134,7 @@ fn pending() -> u64 {
     waiting
 }
 
-/// Takes signals of a mask that wait, and does not wait for any.
+/// Consumes the pending signals of a mask, without waiting.
 fn take_pending(mask: u64) {
     let no_time = [0u64; 2];
     let (mask, no_time) = ((&raw const mask).expose_provenance(), (&raw const no_time).expose_provenance());
@@ -146,9 +146,9 @@ fn take_pending(mask: u64) {
 
 /// Whether the calling thread is known to have no seccomp filter, by a call that few filters allow.
 pub fn has_no_filter() -> bool {
-    // SAFETY: this question takes no pointers.
+    // SAFETY: the call takes no pointers.
     let mode = unsafe { arch::syscall(libc::SYS_prctl as usize, [libc::PR_GET_SECCOMP as usize, 0, 0, 0, 0, 0]) };
-    // An error proves nothing: it may be a filter's answer, or that of a kernel without seccomp.
+    // An error proves nothing: it may come from a filter, or from a kernel without seccomp.
     mode == 0
 }
 
@@ -159,8 +159,8 @@ pub fn is_readable(address: u64) -> bool {
     is_word_readable(first as usize) && (address.is_multiple_of(8) || is_word_readable(last as usize))
 }
 
-/// Whether the four bytes at a multiple of 4 can be read. The kernel compares them for a futex call that wakes and moves
-/// no thread, so nothing changes. A filter that lets an allocator work allows futex calls.
+/// Whether the four bytes at a multiple of 4 can be read. The kernel compares them for a futex call that wakes and
+/// moves no thread, so nothing changes. A filter that lets an allocator work allows futex calls.
 fn is_word_readable(address: usize) -> bool {
     let operation = (libc::FUTEX_CMP_REQUEUE | libc::FUTEX_PRIVATE_FLAG) as usize;
     let (woken, moved, compared) = (0, 0, 0);
@@ -173,7 +173,7 @@ fn is_word_readable(address: usize) -> bool {
 
 /// Ends the process with SIGABRT, also where the signal is blocked or handled.
 pub fn abort() -> ! {
-    // SAFETY: the call takes nothing.
+    // SAFETY: the function has no preconditions.
     unsafe { libc::abort() }
 }
 
@@ -213,7 +213,7 @@ pub fn takes_writes(file: RawFd) -> bool {
     asked[0].revents & libc::POLLOUT != 0
 }
 
-/// Waits until something is to be said of a file, for at most this many milliseconds (ppoll).
+/// Waits until one of the files is ready, for at most this many milliseconds (ppoll).
 pub fn wait_for_files(asked: &mut [libc::pollfd], milliseconds: u32) {
     let mut time =
         libc::timespec { tv_sec: (milliseconds / 1000).into(), tv_nsec: (milliseconds % 1000 * 1_000_000).into() };

@@ -5,8 +5,9 @@ use crate::system::vdso;
 use core::sync::atomic::{AtomicU32, Ordering};
 use core::time::Duration;
 
-/// Requests of the program to take the processor's counter away from its threads: reading it is a SIGSEGV then. Most clocks
-/// are read by it. Above 0, only those are read that need none, which are up to a tick of the kernel late.
+/// How often the program has taken the processor's cycle counter away from its threads; reading the counter raises
+/// SIGSEGV then, and most clocks are read by it. Above 0, only the coarse clocks are read, which do not need it and are
+/// up to a tick of the kernel late.
 static COUNTER_TAKEN: AtomicU32 = AtomicU32::new(0);
 
 /// To be called before the program takes the processor's counter away from a thread.
@@ -15,7 +16,7 @@ pub(crate) fn forgo_counter() {
     COUNTER_TAKEN.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The system has refused that.
+/// To be called if the system refused that.
 pub(crate) fn keep_counter() {
     COUNTER_TAKEN.fetch_sub(1, Ordering::Relaxed);
 }
@@ -26,8 +27,8 @@ pub fn is_coarse() -> bool {
 }
 
 /// Reads a clock, without a system call where the kernel has code for it (`vdso.rs`). The C library's function is not
-/// used, as a library in front may replace it. Nor is that of rustix, which finds the auxiliary vector by calls that a
-/// filter may end the process for.
+/// used, because a library in front may replace it. Nor is that of rustix, which finds the auxiliary vector by system
+/// calls for which a filter may end the process.
 pub fn read(clock: libc::clockid_t) -> Option<Duration> {
     let clock = match clock {
         libc::CLOCK_MONOTONIC if is_coarse() => libc::CLOCK_MONOTONIC_COARSE,
@@ -84,7 +85,7 @@ mod tests {
     use super::*;
     use crate::system::errno;
 
-    /// Catches a failed question that changes errno, and a clock that stands still.
+    /// Catches a failed call that changes errno, and a clock that stands still.
     #[test]
     fn errno_stays() {
         errno::set(77);

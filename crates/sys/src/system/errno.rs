@@ -2,19 +2,19 @@
 
 use core::ffi::c_int;
 
-/// Where it lies.
+/// The address of errno.
 fn place() -> *mut c_int {
     // SAFETY: any thread may call the C library's function, at any time.
     unsafe { libc::__errno_location() }
 }
 
-/// Its value.
+/// The value of errno.
 pub fn get() -> c_int {
     // SAFETY: the thread's own word, which lives as long as the thread.
     unsafe { place().read() }
 }
 
-/// Sets it.
+/// Sets errno.
 pub fn set(code: c_int) {
     // SAFETY: as in `get`.
     unsafe { place().write(code) }

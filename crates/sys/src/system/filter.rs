@@ -13,13 +13,13 @@ use crate::system::call::{self, process};
 use crate::system::{lines, wait};
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Which of the processes that use this memory may make no unusual call. 0: all may make them. The upper half counts
-/// filters, and threads that ask for one ([`ONE`] each): above 0, no process may. Else [`SOME`]: those in [`GUESTS`]
-/// may not, which share the memory of another process.
+/// Which of the processes that use this memory must make no unusual call. 0: none. The upper half counts filters, and
+/// threads that set one now ([`ONE`] each): if it is above 0, all of them. Otherwise [`SOME`]: those in [`GUESTS`],
+/// which share the memory of another process.
 static FORBIDDEN: AtomicU64 = AtomicU64::new(0);
 const ONE: u64 = 1 << 32;
 const SOME: u64 = 1;
-/// The last guests (children of `vfork`) that asked for a filter. Most have ended, or run another program.
+/// The last guests (children of `vfork`) that requested a filter. Most have ended, or run another program.
 static GUESTS: [AtomicU32; 16] = [const { AtomicU32::new(0) }; 16];
 static NEXT_GUEST: AtomicU32 = AtomicU32::new(0);
 
@@ -29,20 +29,21 @@ fn is_forbidden_guest(process: u32) -> bool {
     GUESTS.iter().any(|guest| guest.load(Ordering::SeqCst) == process)
 }
 
-/// Whether a filter is in force, as far as this process knows. Before that, nothing is left out for good.
+/// Whether a filter is in force, as far as this process knows. Until then a call that is left out may be tried again
+/// later.
 static IN_FORCE: AtomicBool = AtomicBool::new(false);
 
 /// A request for a filter that the system has not answered yet.
 #[must_use]
 #[derive(Debug)]
 pub(crate) struct Asked {
-    /// The number of the process that asks, if it is a guest; the owner of the memory then has no filter.
+    /// The number of the process that requests it, if it is a guest; the owner of the memory then gets no filter.
     guest: Option<u32>,
 }
 
-/// Forbids unusual calls to this process, with looks at files. When this returns, none is under way, unless one takes
-/// longer than [`LONGEST`]. Where the process is a guest in the memory of another one (`vfork`), they are forbidden to
-/// it alone.
+/// Forbids unusual calls to this process, reading of files included. When this returns, none is being made, unless one
+/// takes longer than [`LONGEST`]. Where the process is a guest in the memory of another one (`vfork`), they are
+/// forbidden to it alone.
 pub(crate) fn forbid(is_guest: bool) -> Asked {
     // SeqCst, here and below: see `Asking::begin`.
     if is_guest {
@@ -54,7 +55,7 @@ pub(crate) fn forbid(is_guest: bool) -> Asked {
         return Asked { guest: Some(guest) };
     }
     FORBIDDEN.fetch_add(ONE, Ordering::SeqCst);
-    // Waits for threads that looked before. (A guest need not: it has one thread, this one.)
+    // Waits for threads that checked before. (A guest need not: it has one thread, this one.)
     let (mut waited, mut step) = (0, 100);
     while is_under_way() && waited < LONGEST {
         wait::pause(step);
@@ -65,14 +66,14 @@ pub(crate) fn forbid(is_guest: bool) -> Asked {
 }
 
 impl Asked {
-    /// Notes the answer: the filter is `in_force`, or was refused. A refused one forbids no calls any more.
+    /// Notes the result: the filter is `in_force`, or was refused. A refused one no longer forbids calls.
     pub(crate) fn answered(self, in_force: bool) {
         if !in_force {
             // SeqCst: before unusual calls are allowed again, see `is_under_way`.
             REFUSED.store(true, Ordering::SeqCst);
         }
         match (self.guest, in_force) {
-            // Relaxed: a thread that does not see it yet leaves a call out, and looks again later.
+            // Relaxed: a thread that does not see it yet leaves a call out, and checks again later.
             (None, true) => IN_FORCE.store(true, Ordering::Relaxed),
             (None, false) => {
                 FORBIDDEN.fetch_sub(ONE, Ordering::SeqCst);
@@ -92,16 +93,16 @@ impl Asked {
 /// Number of [`Asking`] that began while unusual calls were allowed: their threads may make some.
 static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
 /// Number of [`Asking`] that began while the calls were forbidden. A filter need not wait for them, unless the calls
-/// have been allowed since, as an earlier filter was refused. They are counted apart, because in a busy process some
-/// are there at any time.
+/// have been allowed since because an earlier filter was refused. They are counted apart, because in a busy process
+/// there are some at any time.
 static LATE: AtomicU32 = AtomicU32::new(0);
 /// Whether a filter was ever refused.
 static REFUSED: AtomicBool = AtomicBool::new(false);
-/// Longest time, in microseconds, that a filter waits for them. Only a thread that is stopped needs longer. A guest
-/// that was killed in the middle leaves its count behind.
+/// Longest time, in microseconds, that a filter waits for threads with an [`Asking`]. Only a stopped thread needs
+/// longer, and a guest that was killed meanwhile leaves its count behind.
 const LONGEST: u32 = 1_000_000;
 
-/// Whether a thread may be about to make a call that was allowed when it looked.
+/// Whether a thread may be about to make a call that was allowed when it checked.
 fn is_under_way() -> bool {
     // SeqCst, in this order: an `Asking` is counted in `LATE` before it leaves `UNDER_WAY`.
     UNDER_WAY.load(Ordering::SeqCst) != 0 || (REFUSED.load(Ordering::SeqCst) && LATE.load(Ordering::SeqCst) != 0)
@@ -158,14 +159,15 @@ pub fn forked() {
     GUESTS.iter().for_each(|guest| guest.store(0, Ordering::Relaxed));
 }
 
-/// The number of the calling process; `None` where even getpid is forbidden, as a filter is or may be in force.
+/// The number of the calling process; `None` where even getpid is forbidden, because a filter is or may be in force.
 pub fn known_process() -> Option<u32> {
     let _asking = Asking::begin();
     (FORBIDDEN.load(Ordering::SeqCst) < ONE).then(process)
 }
 
-/// Whether the process has asked for a filter. It costs one load, unless a guest has asked for one in this memory. For
-/// calls that are made often.
+/// Whether unusual calls are forbidden to this process: it has set a filter, or sets one now. This costs one load,
+/// unless a guest in this memory has set one, so it may be called often. (Then getpid says which process this is: the
+/// filter of a guest must allow that call too.)
 #[inline]
 pub fn is_forbidden() -> bool {
     match FORBIDDEN.load(Ordering::SeqCst) {
@@ -175,7 +177,7 @@ pub fn is_forbidden() -> bool {
     }
 }
 
-/// The answer where calls are forbidden.
+/// What is known of a filter where calls are forbidden.
 fn forbidden() -> Filter {
     if IN_FORCE.load(Ordering::Relaxed) { Filter::Yes } else { Filter::Unknown }
 }
@@ -188,7 +190,7 @@ pub fn watch() {
     WATCHED.store(true, Ordering::Relaxed);
 }
 
-/// Whether neap gets notice of filters that the program gives itself, so that no look is needed.
+/// Whether neap gets notice of filters that the program gives itself, so that it need not check for them.
 pub fn is_watched() -> bool {
     WATCHED.load(Ordering::Relaxed)
 }
@@ -200,14 +202,14 @@ pub enum Filter {
     No,
     /// There is one, or the process cannot find out: calls that few programs make are left out.
     Yes,
-    /// The process has no room for another file, or asks for a filter just now: those calls are left out for now, and
-    /// the next one looks again.
+    /// No file descriptor is free, or the process sets a filter just now: those calls are left out for now, and the
+    /// next check tries again.
     Unknown,
 }
 
-/// Whether a filter may end the process for calls that most programs make: to open a file and to ask it something, to
-/// start a thread, membarrier. A filter that the program was started with (most containers have one) allows or refuses
-/// those. One of the program's own may do anything.
+/// Whether a filter may end the process for calls that most programs make: opening and reading files, starting threads,
+/// membarrier. A filter that the program was started with (most containers have one) allows or refuses those. One of
+/// the program's own may do anything.
 pub fn hostile() -> Filter {
     match (WATCHED.load(Ordering::Relaxed), is_forbidden()) {
         (_, true) => forbidden(),
@@ -233,7 +235,7 @@ pub fn filter() -> Filter {
     }
 }
 
-/// [`filter`] with an answer also where the process has no room for another open file.
+/// [`filter`], but finds out by another call where that is unknown: never [`Filter::Unknown`].
 pub fn filter_for_sure() -> Filter {
     match filter() {
         Filter::Unknown if call::has_no_filter() => Filter::No,

@@ -32,13 +32,14 @@ pub const BYTES: usize = neap_core::pages::layout::HUGE_PAGE;
 /// MADV_COLLAPSE of include/uapi/asm-generic/mman-common.h.
 const COLLAPSE: usize = 25;
 
-/// No machine clears a huge page in fewer microseconds of processor time: a write that takes less met a small page. (To
-/// ask the kernel would take one more call, which filters of programs may not know.)
+/// A write that takes fewer microseconds of processor time met a small page, because no machine clears a huge page as
+/// fast. (Asking the kernel would take one more system call, which filters of programs may not allow.)
 const LEAST_US: u64 = 15;
-/// A huge page that takes more microseconds of processor time is slow: so long take 512 faults on a quick machine.
+/// A huge page that takes more microseconds of processor time is slow: 512 faults take as long on a fast machine.
 const SLOW_US: u64 = 400;
 /// All slow huge pages of the process may take `START_US` microseconds and one part in `SHARE` of its processor time.
-/// That is little, as the thread that allocates waits for each, 2 to 3 ms. Small pages take as long there, but one by one.
+/// That is little, because the thread that allocates waits 2 to 3 ms for each. Small pages take as long on such
+/// machines, but one by one.
 const START_US: u64 = 1_000;
 const SHARE: u64 = 256;
 
@@ -90,8 +91,8 @@ fn look() {
     HUGE.note(!are_larger() && enabled != Enabled::Never && (disabled == 0 || is_except_advised(disabled)));
 }
 
-/// Has the process, and all that it starts, get huge pages only where it asks for them. Does nothing where it has none,
-/// and where the system refuses.
+/// Restricts the process, and all that it starts, to the huge pages that it requests. Does nothing if it may have none,
+/// or if the system refuses.
 fn restrict() {
     if disabled() == 0 {
         let arguments = [libc::PR_SET_THP_DISABLE as usize, 1, EXCEPT_ADVISED as usize, 0, 0, 0];
@@ -113,7 +114,7 @@ fn enabled(name: &core::ffi::CStr) -> Enabled {
     }
 }
 
-/// PR_GET_THP_DISABLE: 0 where the process may have huge pages, else 1 and flags; negative where that is not known.
+/// PR_GET_THP_DISABLE: 0 if the process may have huge pages, else 1 and flags; negative if that is not known.
 fn disabled() -> isize {
     // SAFETY: the call only returns a number.
     unsafe { arch::syscall(libc::SYS_prctl as usize, [libc::PR_GET_THP_DISABLE as usize, 0, 0, 0, 0, 0]) }
@@ -142,7 +143,7 @@ pub fn may_exist(asked: bool) -> bool {
 /// See `Os::populate_huge`.
 ///
 /// # Safety
-/// As that.
+/// As `Os::populate_huge`.
 pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
     let _asking = Asking::begin();
     if !may_exist(true) || !has_time() {
@@ -157,7 +158,7 @@ pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
         // No read before: it would map the kernel's huge page of zeros. From Linux 5.8 to 6.12 a write to that gets a
         // small page, and with later ones it is a second fault.
         p.write_volatile(0);
-        // Where a page table is left from small pages, the kernel goes on with those.
+        // If there is still a page table of small pages, the kernel continues with small pages.
         let is_small = clock::thread_microseconds().saturating_sub(begun) < LEAST_US;
         let done = !is_small || advise(p, len, COLLAPSE);
         let took = clock::thread_microseconds().saturating_sub(begun);
@@ -173,7 +174,7 @@ pub unsafe fn populate(p: *mut u8, len: usize) -> bool {
 /// See `Os::allow_huge`.
 ///
 /// # Safety
-/// As that.
+/// As `Os::allow_huge`.
 pub unsafe fn allow(p: *mut u8, len: usize) -> bool {
     // SAFETY: as the caller promises.
     Asking::if_allowed().is_some_and(|_asking| unsafe { advise(p, len, Advice::LinuxHugepage as usize) })
@@ -182,8 +183,9 @@ pub unsafe fn allow(p: *mut u8, len: usize) -> bool {
 /// Splits the huge page, if there is one, of which the OS page at `p` is a part: what goes back of it then goes to the
 /// system at once. The rest keeps its contents; the OS page may lose them.
 ///
-/// The kernel splits for MADV_FREE (Linux 4.5), as it has to note which OS pages it may take. That takes some 300 us;
-/// 0.3 us where there is no huge page. Best effort: not for memory that the program has locked, or shares with a child.
+/// The kernel splits for MADV_FREE (Linux 4.5), because it has to note which OS pages it may take. That takes some 300
+/// us; 0.3 us where there is no huge page. Best effort: not for memory that the program has locked, or shares with a
+/// child.
 ///
 /// # Safety
 /// The OS page must be mapped by this caller, and its contents not needed.
@@ -194,11 +196,11 @@ pub unsafe fn split(p: *mut u8) {
     }
 }
 
-/// A sample is dense if at most one OS page in this many holds no memory: the program may have had no time yet to use the
-/// blocks that it got last.
+/// A sample is dense if at most one OS page in this many holds no memory: the program may have had no time yet to use
+/// the blocks that it got last.
 const DENSE_SAMPLE: usize = 4;
 
-/// See `Os::is_dense`. `ask` tells which OS pages of a range are resident, and not in huge pages.
+/// See `Os::is_dense`. `ask` finds the OS pages of a range that are resident, and not in huge pages.
 pub fn is_dense(p: *mut u8, len: usize, ask: impl Fn(*mut u8, usize, &mut [Run]) -> Option<Touched>) -> bool {
     let _asking = Asking::begin();
     look_once();
@@ -230,10 +232,10 @@ pub fn promotion_time() -> u32 {
 /// A range is promoted if at most one OS page in this many holds no memory.
 const DENSE: usize = 32;
 
-/// See `Os::promote`. `ask` tells which OS pages are resident, and not in huge pages.
+/// See `Os::promote`. `ask` finds the OS pages that are resident, and not in huge pages.
 ///
 /// # Safety
-/// As that.
+/// As `Os::promote`.
 pub unsafe fn promote(p: *mut u8, len: usize, ask: impl FnOnce(&mut [Run]) -> Option<Touched>) -> Option<u32> {
     let _asking = Asking::begin();
     if !may_exist(true) {
@@ -264,7 +266,7 @@ pub unsafe fn promote(p: *mut u8, len: usize, ask: impl FnOnce(&mut [Run]) -> Op
 /// See `Os::set_huge`.
 ///
 /// # Safety
-/// As that.
+/// As `Os::set_huge`.
 pub unsafe fn set(p: *mut u8, len: usize, allow: bool) {
     let advice = if allow { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
     // Relaxed: a mapping that is made at the same time stays a mapping of its own.
@@ -278,8 +280,8 @@ fn are_larger() -> bool {
     page_size() > BYTES / (page_size() / size_of::<usize>())
 }
 
-/// Forbids huge pages in new memory for an arena, where they are larger than [`BYTES`] and option `huge` has not allowed
-/// them.
+/// Forbids huge pages in new memory for an arena, where they are larger than [`BYTES`] and option `huge` has not
+/// allowed them.
 ///
 /// # Safety
 /// As [`set`].
@@ -300,7 +302,7 @@ pub unsafe fn forbid_larger(p: *mut u8, len: usize) {
 /// As [`set`].
 pub unsafe fn follow(p: *mut u8, len: usize) {
     let advice = ADVICE.load(Ordering::Relaxed);
-    // A filter of the program's own may know no such advice: then the range stays a mapping of its own.
+    // A filter of the program's own may not allow the advice: then the range stays a mapping of its own.
     if advice != 0
         && let Some(_asking) = Asking::if_allowed()
     {
@@ -448,7 +450,7 @@ mod tests {
         assert_eq!(enabled(c"/proc/self/stat"), Enabled::Never);
     }
 
-    /// Catches a process that asks for huge pages although it has none, or that has those that it did not ask for.
+    /// Catches a process that requests huge pages although it can have none, or that gets some without a request.
     #[test]
     fn restricted_to_what_is_asked_for() {
         // SAFETY: the child, of one thread, changes only itself.

@@ -5,8 +5,8 @@ use core::ffi::CStr;
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
 
-/// Bytes that are read at a time from /proc/self, as the stack may be short. All lines that matter fit, except that of
-/// the groups.
+/// Bytes that are read at a time from /proc/self. Few, because the stack may be short. All lines that matter fit,
+/// except that of the groups.
 const PIECE: usize = 256;
 
 /// The lines of a text. `source` reads it: it fills the front of a buffer and returns how many bytes it wrote, 0 at the
@@ -103,7 +103,7 @@ pub fn each_line_of(path: &CStr, names: &[&[u8]], f: impl FnMut(&[u8])) -> Resul
     result
 }
 
-/// Whether what failed with this error may work the next time: the process has no room for another file now, say.
+/// Whether a call that failed with this error may succeed later: because no file descriptor is free now, say.
 pub fn is_passing(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR)
 }
@@ -155,8 +155,8 @@ pub fn threads() -> Option<usize> {
 const STATE: &[u8] = b"State:";
 const THREADS: &[u8] = b"Threads:";
 const SECCOMP: &[u8] = b"Seccomp:";
-/// Names of the lines that say whose the process is, whether it has a filter, whether its first thread has ended, and
-/// how many threads there are.
+/// Names of the lines with the process's users, groups and capabilities, its filter, the state of its first thread, and
+/// the number of threads.
 const PROCESS: &[&[u8]] =
     &[STATE, THREADS, b"Uid:", b"Gid:", b"Groups:", b"CapEff:", b"CapPrm:", b"NoNewPrivs:", SECCOMP];
 
@@ -188,7 +188,7 @@ pub fn has_no_filter() -> Result<bool, Errno> {
     Ok(unfiltered)
 }
 
-/// The signals, as a mask, that were sent to the calling thread itself and wait there.
+/// The pending signals, as a mask, that were sent to the calling thread itself.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -202,7 +202,7 @@ pub fn waiting_signals() -> Result<u64, Errno> {
     Ok(mask)
 }
 
-/// What [`look`] found.
+/// What [`look`] found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Look {
     /// A hash that changes when the process's first thread gets other users, groups or capabilities, or a filter.

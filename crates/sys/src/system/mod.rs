@@ -1,9 +1,8 @@
 //! Plain functions over system calls, and what neap knows about the system. Nothing here depends on the allocator.
 //!
-//!
 //! | question | module |
 //! |---|---|
-//! | Which questions are asked? | `call` |
+//! | Which system calls does more than one module make? | `call` |
 //! | How is errno set and kept? | `errno` |
 //! | How does a thread wait? | `wait` |
 //! | What time is it? | `clock`, `vdso` |
@@ -15,6 +14,7 @@
 //! | How is memory mapped? | `map` |
 //! | How does memory go back, and how is it populated? | `purge` |
 //! | How is memory moved or replaced? | `moves` |
+//! | How does a range get huge pages: transparent ones, or those of the pool? | `huge`, `pool` |
 //! | What does PAGEMAP_SCAN say of a range? | `scan` |
 //! | Which OS pages hold memory? | `touched` |
 //! | Does a thread still live? | `alive` |

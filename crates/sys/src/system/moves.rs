@@ -25,21 +25,22 @@ use rustix::mm::MremapFlags;
 /// Most mappings that a range may lie in. A block that doubles by realloc gets one more at each move.
 const MOST_PIECES: usize = 16;
 
-/// What madvise answers for an advice that the kernel does not know.
+/// The error of madvise for an advice that the kernel does not know.
 const UNKNOWN_ADVICE: isize = libc::EINVAL as isize;
 
-/// What became of one mapping.
+/// The outcome of moving one mapping.
 #[derive(Debug, PartialEq, Eq)]
 enum Piece {
     Moved,
-    /// It was not moved; at the target there is fresh memory, or what was there.
+    /// It was not moved; at the target there is fresh memory, or what was there before.
     Stayed,
     /// It was not moved; the target is not neap's any more.
     Lost,
 }
 
 /// Whole OS pages of an arena. Having one proves that the addresses are this call's: no other code of the process uses
-/// what is mapped there. Only `Part::new` is unsafe, as it promises that; the calls below change these pages alone.
+/// what is mapped there. Only `Part::new` is unsafe, because its caller promises that; the calls below change only
+/// these OS pages.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     start: *mut u8,
@@ -110,9 +111,9 @@ impl Part {
         unsafe { map::commit(self.start, self.len) }
     }
 
-    /// Copies the contents of `from`, which has as many bytes. Opens both before: the program may have changed what may
-    /// be done with them, and a mapping that moves stays as it is, at both places. What is refused then is mostly as it
-    /// should be already.
+    /// Copies the contents of `from`, which has as many bytes. Makes both accessible first: the program may have
+    /// changed their protection, and a mapping that moves keeps it, at both places. If that is refused, the protection
+    /// is mostly right already.
     fn copy(self, from: Part) {
         self.open();
         from.open();
@@ -137,7 +138,7 @@ impl Part {
 /// See `Os::move_pages`.
 ///
 /// # Safety
-/// As that.
+/// As `Os::move_pages`.
 pub unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Moved {
     // SAFETY: as the caller promises: both ranges are its own.
     let (from, to) = unsafe { (Part::new(from, len), Part::new(to, len)) };
@@ -156,18 +157,18 @@ pub unsafe fn move_pages(from: *mut u8, to: *mut u8, len: usize) -> Moved {
     Moved::Done
 }
 
-/// Copies from `to` back to `from` what was moved before a later piece was refused. The old place is still mapped.
+/// Copies from `to` back to `from` what was moved before a later piece was refused. `from` is still mapped.
 fn take_back(from: Part, to: Part, lost: bool) -> Moved {
     let mut lost = lost;
     if from.len > 0 {
         from.copy(to);
-        // What the program said of the pages (that they are locked, say) went with them.
+        // What the program set for the pages (that they are locked, say) moved with them, so `to` is replaced.
         lost = if lost { to.unmap() || lost } else { replace(to) == Moved::Lost };
     }
     if lost { Moved::Lost } else { Moved::Not }
 }
 
-/// Moves memory that lies in one mapping. What lies at `to` goes.
+/// Moves memory that lies in one mapping. What was at `to` is unmapped first.
 fn move_piece(from: Part, to: Part) -> Piece {
     if !to.unmap() {
         return Piece::Stayed;
@@ -189,7 +190,7 @@ fn move_piece(from: Part, to: Part) -> Piece {
 /// See `Os::renew`.
 ///
 /// # Safety
-/// As that.
+/// As `Os::renew`.
 pub unsafe fn renew(p: *mut u8, len: usize) -> Moved {
     // SAFETY: as the caller promises: committed memory of its own whose contents are not needed.
     replace(unsafe { Part::new(p, len) })
@@ -209,9 +210,10 @@ pub(super) fn replace(part: Part) -> Moved {
 /// include/uapi/asm-generic/mman-common.h.
 const GUARD_REMOVE: usize = 103;
 
-/// Makes a part as [`replace`] does, where the process has all mappings that it may have: to unmap a part of a mapping
-/// takes one more. Mostly the whole part lies in one mapping then, as what the program asked for was refused too: there
-/// is nothing to undo. False if the system refuses a step; the memory goes back all the same, unless it is locked.
+/// Does what [`replace`] does, in a process that has reached its limit on mappings: to unmap a part of a mapping takes
+/// one more. In most cases the whole part lies in one mapping then, because the program's own changes were refused too,
+/// and there is nothing to undo. False if the system refuses a step; the memory goes back all the same, unless it is
+/// locked.
 fn undo(part: Part) -> bool {
     let advise = |advice: usize| {
         count(Syscall::Madvise);
@@ -219,7 +221,7 @@ fn undo(part: Part) -> bool {
         // SAFETY: what a `Part` proves. The advices below change no other memory.
         unsafe { arch::syscall(libc::SYS_madvise as usize, arguments) }
     };
-    // Memory of a file that the program mapped here would not become zero. MADV_FREE works on other memory alone.
+    // Memory of a file that the program mapped here would not become zero. MADV_FREE works on anonymous memory only.
     let is_plain = advise(libc::MADV_FREE as usize) == 0;
     // A kernel that does not know an advice has nothing that it would undo.
     let undone = |advice: usize| matches!(-advise(advice), 0 | UNKNOWN_ADVICE);
@@ -264,10 +266,10 @@ fn split(part: Part, ends: &mut [usize; MOST_PIECES]) -> Option<usize> {
     None
 }
 
-/// Whether a part lies in one mapping: asks to make it longer where it is. The kernel first refuses a range of several
-/// mappings (EFAULT), then to go on where something else lies (ENOMEM). `None` for other answers: memory that is locked
-/// beyond a limit (EAGAIN), or sealed (EPERM). Near the limit of mappings the answer may be wrong (newer kernels refuse
-/// every mremap then); so the answer only says what to try.
+/// Whether a part lies in one mapping: tries to extend it in place. The kernel first refuses a range of several
+/// mappings (EFAULT), then to extend it where something else lies (ENOMEM). `None` for other answers: memory that is
+/// locked beyond a limit (EAGAIN), or sealed (EPERM). Near the limit of mappings the answer may be wrong (newer kernels
+/// refuse every mremap then); so the answer only says what to try.
 fn is_one(part: Part) -> Option<bool> {
     let page = call::page_size();
     // Without MREMAP_MAYMOVE the part stays where it is.
@@ -286,7 +288,7 @@ fn is_one(part: Part) -> Option<bool> {
 
 /// Whether memory can be moved now: the kernel has MREMAP_DONTUNMAP, and the process may have an OS page more than it
 /// has. Limits (RLIMIT_AS, RLIMIT_DATA) may be set by now that are below what it has; then what was unmapped could not
-/// be mapped again. This is found out by trying, as a filter may punish the question for limits.
+/// be mapped again. This is found out by trying, because a filter may end the process for querying limits.
 fn is_usable() -> bool {
     if MOVE.known() == Some(false) {
         return false;
@@ -399,7 +401,7 @@ mod tests {
         }
     }
 
-    /// Catches a move that ends by SIGSEGV where it is taken back, as the program has taken access to a part away.
+    /// Catches SIGSEGV where a move is taken back, because the program has taken access to a part away.
     #[test]
     fn takes_back_what_is_not_accessible() {
         let os = &NEAP.os;
@@ -460,7 +462,7 @@ mod tests {
         }
     }
 
-    /// Catches a range at the end of a mapping that grows when it is only asked about.
+    /// Catches a range at the end of a mapping that grows by a mere query.
     #[test]
     fn questions_change_nothing() {
         let os = &NEAP.os;

@@ -2,11 +2,12 @@
 //!
 //! Pages are taken with a reservation, and populated at once. A fault without a reservation, or where a cgroup or a
 //! memory policy allows none of the pages, ends the process (SIGBUS); populating reports an error. So a program never
-//! meets that signal, except in the child of a fork: parent and child share the pages, and when one of them writes and the
-//! pool has none left for a copy, the kernel takes the page away from the child.
+//! meets that signal, except in the child of a fork: parent and child share the pages, and when one of them writes and
+//! the pool has none left for a copy, the kernel takes the page away from the child.
 //!
-//! The kernel cannot give back, protect or move a part of such a page. MADV_DONTNEED rounds the end of a range down, and
-//! reports success. So the port refuses such calls where [`has`] is true. The pages stay with the process until it ends.
+//! The kernel cannot give back, protect or move a part of such a page. MADV_DONTNEED rounds the end of a range down,
+//! and reports success. So the port refuses such calls where [`has`] is true. The pages stay with the process until it
+//! ends.
 
 use crate::system::call;
 use crate::system::filter::Asking;
@@ -28,7 +29,7 @@ const MOST: usize = 8;
 static INTERVALS: [Interval; MOST] = [const { Interval { from: AtomicUsize::new(0), to: AtomicUsize::new(0) } }; MOST];
 /// True from the first interval on.
 static ANY: AtomicBool = AtomicBool::new(false);
-/// True once the pool had no more, where small pages do as well.
+/// True once the pool had no free page, and small pages were used instead.
 static USED_UP: AtomicBool = AtomicBool::new(false);
 
 const LINE: &[u8] = b"neap: huge=hugetlb: the pool has no free page of 2 MiB; small pages are used from now on; \
@@ -43,7 +44,7 @@ pub fn page(policy: &Policy) -> Option<usize> {
 /// Whether a part of a range lies in pages of the pool.
 #[inline]
 pub fn has(p: *mut u8, len: usize) -> bool {
-    // Relaxed, here and below: a thread that has memory of the pool sees that, as it got the memory later.
+    // Relaxed, here and below: a thread that has memory of the pool sees that, because it got the memory later.
     ANY.load(Ordering::Relaxed) && is_in_interval(p.addr(), p.addr() + len)
 }
 
@@ -71,7 +72,7 @@ fn interval(at: usize) -> Option<&'static Interval> {
 /// See `Os::take_from_pool`. For one thread at a time.
 ///
 /// # Safety
-/// As that.
+/// As `Os::take_from_pool`.
 pub unsafe fn take(p: *mut u8, len: usize, policy: &Policy) -> Moved {
     let _asking = Asking::begin();
     // SAFETY: as the caller promises.
@@ -104,11 +105,12 @@ pub unsafe fn take(p: *mut u8, len: usize, policy: &Policy) -> Moved {
     Moved::Not
 }
 
-/// See `Os::renew`, for a range of which a part lies in pages of the pool. The program can change whole ones alone, so
-/// these are replaced. What the range has of other pages is as it was, but for its contents.
+/// See `Os::renew`, for a range of which a part lies in pages of the pool. The program can change the mapping of whole
+/// pages of the pool only, so these are replaced. A part of such a page keeps its mapping, and is cleared. What lies
+/// outside of the pool is replaced.
 ///
 /// # Safety
-/// As that.
+/// As `Os::renew`.
 pub unsafe fn renew(p: *mut u8, len: usize) -> Moved {
     let _asking = Asking::begin();
     // SAFETY: as the caller promises.
@@ -132,10 +134,10 @@ fn next_border(from: usize, to: usize) -> (usize, bool) {
     (borders.filter(|&at| at > from).fold(to, usize::min), is_in_interval(from, from + 1))
 }
 
-/// MADV_DONTNEED of the program's for a range of which a part lies in pages of the pool. The kernel would refuse a part of
-/// such a page, or leave it as it is and report success; and it would give back a whole one, so that the next use of it is
-/// SIGBUS where the pool has no more. So zeroes are written there. `call` makes the call for another part; returns its
-/// first error, or 0.
+/// The program's MADV_DONTNEED for a range of which a part lies in pages of the pool. The kernel would refuse a part of
+/// such a page, or leave it as it is and report success; and it would give back a whole one, so that the next use of it
+/// is SIGBUS where the pool has no more. So zeroes are written there. `call` makes the call for another part; returns
+/// its first error, or 0.
 ///
 /// # Safety
 /// The program must want the range to lose its contents.
@@ -166,7 +168,7 @@ fn renew_pages(part: Part) -> Moved {
         if !pages.unmap() {
             return Moved::Not;
         }
-        // `Not`: small pages, as another process took those of the pool meanwhile.
+        // `Not`: small pages, because another process took those of the pool meanwhile.
         if fill(pages, POPULATE.is_usable()) == Moved::Lost {
             return Moved::Lost;
         }

@@ -2,11 +2,11 @@
 //!
 //! | feature | since | how it is found out | without it |
 //! |---|---|---|---|
-//! | [`DISCARD`]: MADV_DONTNEED that clears | always; qemu before 9 does nothing | the first range that goes back is looked at | memory counts as dirty |
+//! | [`DISCARD`]: MADV_DONTNEED that clears | always; qemu before 9 does nothing | the first range that goes back is checked | memory counts as dirty |
 //! | [`POPULATE`]: MADV_POPULATE_WRITE | 5.14 | the first call's error | the faults come one by one |
 //! | [`MOVE`]: MREMAP_DONTUNMAP | 5.7 | a page is mapped and moved | realloc copies |
 //! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | there are no handshakes; a fork pauses |
-//! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first question's error | entries of /proc/self/pagemap are read |
+//! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first call's error | entries of /proc/self/pagemap are read |
 //! | [`HUGE`]: huge pages by madvise | 2.6.38 | /sys/kernel/mm/transparent_hugepage, when option `huge` is set | small pages |
 //! | [`GUARD`]: MADV_GUARD_INSTALL | 6.13 | a page with a guard is read, when option `guards` is set | guards are made by mprotect |
 //! | PR_THP_DISABLE_EXCEPT_ADVISED | 6.18 | at the call | `huge=advised` is as `adaptive` |
@@ -17,15 +17,15 @@
 //! | CLOSE_RANGE_UNSHARE | 5.9 | when the helper starts | the helper opens no file |
 //! | pidfd_open, pidfd_getfd | 5.6 | when the helper ends the process | its own standard error |
 //! | getrandom | 3.17 | at each key | a key from the time and AT_RANDOM |
-//! | the vDSO's clock | always; not under valgrind | at the first look | a system call |
-//! | /proc, cgroups, seccomp | | at each look | "not known", see `lines`, `cgroup`, `filter` |
+//! | the vDSO's clock | always; not under valgrind | at the first use | a system call |
+//! | /proc, cgroups, seccomp | | at each read | "not known", see `lines`, `cgroup`, `filter` |
 //!
 //! A result is kept once it is known. A filter may come later, so [`Feature::is_usable`] checks that too.
 
 use crate::system::filter::{self, Filter};
 use core::sync::atomic::{AtomicU8, Ordering};
 
-/// How many programs make a call, and so how likely a filter allows it.
+/// How common a call is among programs, and so how likely a filter allows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rarity {
     /// All programs.

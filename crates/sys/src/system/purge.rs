@@ -42,7 +42,7 @@ pub fn count_call() {
 /// See `Os::purge`.
 ///
 /// # Safety
-/// As that.
+/// As `Os::purge`.
 pub unsafe fn purge(p: *mut u8, len: usize) -> bool {
     count_call();
     // SAFETY: as the caller promises.
@@ -52,7 +52,7 @@ pub unsafe fn purge(p: *mut u8, len: usize) -> bool {
 /// [`purge`] by `call`; `feature` says whether `call` works.
 ///
 /// # Safety
-/// As that.
+/// As [`purge`].
 #[inline]
 unsafe fn purge_by(p: *mut u8, len: usize, call: impl FnOnce(*mut u8, usize) -> bool, feature: &Feature) -> bool {
     match feature.known() {
@@ -82,7 +82,7 @@ unsafe fn purge_by(p: *mut u8, len: usize, call: impl FnOnce(*mut u8, usize) -> 
 /// See `Os::purge_runs`.
 ///
 /// # Safety
-/// As that.
+/// As `Os::purge_runs`.
 pub unsafe fn purge_runs(runs: &[Run]) -> usize {
     let mut last = usize::MAX;
     let purge = |run: &&Run| {
@@ -117,7 +117,7 @@ pub fn populate(p: *mut u8, len: usize) -> bool {
     note_populate(call::populate(p, len))
 }
 
-/// Notes by the call's result whether the system has it; returns that.
+/// Notes by the call's result whether the system has the feature; returns that.
 fn note_populate(result: Result<(), Errno>) -> bool {
     let works = match result {
         // The call works: it is short of memory, or a signal came. Later faults do the rest.
@@ -160,8 +160,7 @@ mod tests {
         }
     }
 
-    /// Catches a look that leaves its mark in memory which stays: side tables of free memory must hold zero or what
-    /// they held.
+    /// Catches a check that changes memory which stays: side tables of free memory must hold zero or what they held.
     #[test]
     fn memory_that_stays_is_as_it_was() {
         for before in [0, 1, 9] {

@@ -24,7 +24,7 @@ pub static RANDOM: Random = Random::new();
 /// A generator.
 #[derive(Debug)]
 pub struct Random {
-    /// A word of 0 is not made yet.
+    /// 0: the word is not made yet.
     key: [AtomicU64; WORDS],
     count: AtomicU64,
 }

@@ -1,4 +1,4 @@
-//! PAGEMAP_SCAN (Linux 6.7): what the OS pages of a range hold, asked of a pagemap file. The callers probe it, and
+//! PAGEMAP_SCAN (Linux 6.7): asks a pagemap file what the OS pages of a range hold. The callers probe the call, and
 //! decide what to do without it.
 
 use crate::arch;
@@ -40,7 +40,7 @@ pub struct Region {
     pub start: u64,
     /// Address behind the last one.
     pub end: u64,
-    /// Bits such as [`PRESENT`], of those that were asked for.
+    /// Bits such as [`PRESENT`], of those that were requested.
     pub categories: u64,
 }
 
@@ -52,8 +52,8 @@ impl Region {
 /// `_IOWR('f', 16, struct pm_scan_arg)`.
 const PAGEMAP_SCAN: usize = 3 << 30 | size_of::<ScanArg>() << 16 | (b'f' as usize) << 8 | 16;
 
-/// Which OS pages are wanted: those that are resident or swapped out, but for those of a category of `without`. Of their
-/// categories those of `returned` are said.
+/// Which OS pages are wanted: those that are resident or swapped out, except those of a category in `without`. The
+/// categories in `returned` are reported.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// Bits such as [`ZERO_PAGE`].
@@ -62,8 +62,8 @@ pub struct Wanted {
     pub returned: u64,
 }
 
-/// Finds them; returns how many of `regions` were filled in, and up to which address was looked. The kernel stops before
-/// the end of the range only where the regions are used up.
+/// Finds them; returns how many of `regions` were filled in, and up to which address the kernel looked. The kernel
+/// stops before the end of the range only where the regions are used up.
 ///
 /// # Errors
 /// The kernel's: `NOTTY` where it does not have the call, or the file is no pagemap.

@@ -57,8 +57,8 @@ impl Space {
 
 static UNSETTLED: Space = Space::new();
 static COMMON: Space = Space::new();
-/// In a section of its own, which comes last: the dynamic linker writes its address, and then it shares an OS page with
-/// what each start writes.
+/// The dynamic linker writes it at each start (a relocation). In a section of its own, which comes last, it shares an
+/// OS page with other data that each start writes.
 #[unsafe(link_section = ".neap.last")]
 static SPACE: AtomicPtr<Space> = AtomicPtr::new((&raw const UNSETTLED).cast_mut());
 /// The process that first used neap in this memory, or in which the fork handler ran since; 0: not known.
@@ -119,7 +119,7 @@ fn make() {
         let new = wiped.map_or(common, |p| p.cast::<Space>());
         let owner = OWNER.load(Ordering::Relaxed);
         if owner != 0 {
-            // The first question for the owner also notes it.
+            // The first call of `is_owner` notes the owner.
             let _ = (*new).helper.is_owner(Some(owner));
         }
         let first = SPACE.compare_exchange(unsettled, new, Ordering::AcqRel, Ordering::Acquire).is_ok();

@@ -1,26 +1,25 @@
 //! Asks the kernel which OS pages hold memory, through /proc/self/pagemap.
 //!
-//! The file is opened at the first question and kept open, because opening takes five times as long as asking. It
+//! The file is opened for the first query and kept open, because opening takes five times as long as a query. It
 //! belongs to the address space in which it was opened. So its number ([`Kept`]) is in memory that the child of a fork
 //! does not get (`space.rs`). The child closes the file that it inherited ([`forked`]). A child that was made without
-//! the C library's fork replaces the file when it asks. If a thread opens the file just while another one forks, the
-//! child has a file that is never closed.
+//! the C library's fork replaces the file at its first query. If a thread opens the file just while another one forks,
+//! the child has a file that is never closed.
 //!
 //! The file is close-on-exec. It has no low number, because a program may rely on getting those; if the limit of open
-//! files is too low for that, the file is opened for each question. A program may close the file all the same, and open
-//! another process's under its number. This is noticed: the file's position, which questions do not use, is a random
-//! number ([`is_same`]).
+//! files is too low for that, the file is opened for each query. A program may close the file all the same, and open
+//! that of another process under its number. neap notices this: the file's position, which queries do not use, is a
+//! random number ([`is_same`]).
 //!
 //! # Limits
 //!
 //! A process that is restored from a checkpoint page by page, as it needs them (userfaultfd), has OS pages that are not
-//! zero, although the kernel does not have them yet. The restored file is another one with the same position, by which
-//! this is noticed; then no more questions are asked. A process that did not ask before the checkpoint cannot notice:
+//! zero, although the kernel does not have them yet. neap notices this because the restored file is another one with
+//! the same position; from then on it makes no query. A process that made none before the checkpoint cannot notice:
 //! such programs need the option `zero=always`.
 //!
-//! A question is PAGEMAP_SCAN (Linux 6.7; half a microsecond and up, for any length), else a read of the entries (eight
-//! bytes for each OS page). There is no answer without /proc, and where a seccomp filter may end the process for
-//! asking.
+//! A query is PAGEMAP_SCAN (Linux 6.7; half a microsecond and up, for any length), else a read of the entries (eight
+//! bytes for each OS page). There is no answer without /proc, or if a seccomp filter may end the process for the query.
 
 use crate::system::call::{by_number, identity};
 use crate::system::filter::{self, Filter};
@@ -35,9 +34,9 @@ use rustix::io::{DupFlags, Errno};
 
 /// Not opened yet, or wiped.
 const UNKNOWN: i32 = 0;
-/// There are no answers, now and later.
+/// No query is answered, now or later.
 const NONE: i32 = -1;
-/// The file is to be opened for each question.
+/// The file is opened for each query.
 const EACH: i32 = -2;
 /// Lowest number of the file. It is below 64, the length of the kernel's first table of files: a longer table can take
 /// milliseconds to make.
@@ -45,7 +44,7 @@ const LOWEST: i32 = 48;
 /// How often the file is opened again after the program closed it.
 const REOPENS: u32 = 16;
 
-/// The file that is kept open; all zero before the first question.
+/// The file that is kept open; all zero before the first query.
 #[derive(Debug)]
 pub struct Kept {
     /// The file's number plus 1, or why there is none.
@@ -73,7 +72,7 @@ impl Kept {
     }
 }
 
-/// Limit of regions in one question.
+/// Limit of regions in one query.
 const REGIONS: usize = 16;
 
 /// A copy for the child of a fork, which does not get [`Kept`]; number 0: no file.
@@ -100,7 +99,7 @@ pub fn touched(
     ask(known, is_guest, p, len, page, runs, Question::NotZero)
 }
 
-/// [`touched`] for another question.
+/// [`touched`] for any question.
 pub fn ask(
     known: &Kept,
     is_guest: impl Fn() -> bool,
@@ -133,14 +132,14 @@ pub fn ask(
             Ok(touched) => return Some(touched),
             Err(Errno::NOTTY) if SCAN.known() != Some(false) && is_pagemap(file, known, page) => SCAN.note(false),
             Err(_) if number == EACH => return None,
-            // There is no room now.
+            // No file descriptor is free now.
             Err(error) if lines::is_passing(error) => return None,
-            // The file is the kept one, and the system refuses the question.
+            // The file is the kept one, and the system refuses the query.
             Err(error) if !matches!(error, Errno::BADF | Errno::NOTTY) => {
                 let _ = known.file.compare_exchange(number, NONE, Ordering::AcqRel, Ordering::Relaxed);
                 return None;
             }
-            // The owner's file has this number in the owner alone.
+            // In this guest the number is not that of the owner's file.
             Err(_) if is_guest() => each = true,
             Err(_) => {
                 // The program has closed the file; another file may have its number now.
@@ -170,7 +169,7 @@ fn number(known: &Kept, is_guest: impl Fn() -> bool) -> Option<i32> {
     };
     let new = match &opened {
         Ok(file) => file.as_ref().map_or(EACH, |file| file.as_raw_fd() + 1),
-        // There is no room now.
+        // No file descriptor is free now.
         Err(error) if lines::is_passing(*error) => return None,
         Err(_) => NONE,
     };
@@ -208,7 +207,7 @@ fn open_to_keep(known: &Kept) -> Result<Option<OwnedFd>, Errno> {
     } else {
         match rustix::io::fcntl_dupfd_cloexec(&low, LOWEST) {
             Ok(file) => file,
-            // The limit of open files is not above it.
+            // The limit of open files is not above `LOWEST`.
             Err(Errno::INVAL) => return Ok(None),
             Err(e) => return Err(e),
         }
@@ -245,7 +244,7 @@ pub fn forked() {
 enum Same {
     Yes,
     No,
-    /// It was opened anew and got the same position: the process was restored from a checkpoint.
+    /// Another file with the same position: the process was restored from a checkpoint.
     Restored,
 }
 
@@ -263,14 +262,14 @@ fn is_same(file: BorrowedFd<'_>, known: &Kept) -> Same {
     if wanted == 0 || identity(file) == wanted { Same::Yes } else { Same::Restored }
 }
 
-/// Whether `file` still is the pagemap: it must show memory at `known`, which was written.
+/// Whether `file` is still the pagemap: it must show memory at `known`, which was written to.
 fn is_pagemap(file: BorrowedFd<'_>, known: &Kept, page: usize) -> bool {
     let p = core::ptr::from_ref(known).cast_mut().cast::<u8>().map_addr(|at| at & !(page - 1));
     let mut runs = [Run::EMPTY; 1];
     read(file, p, page, page, &mut runs).is_ok_and(|t| t.runs == 1)
 }
 
-/// Asks by PAGEMAP_SCAN.
+/// Makes a query by PAGEMAP_SCAN.
 fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run], question: Question) -> Result<Touched, Errno> {
     let mut regions = [Region::EMPTY; REGIONS];
     let without = match question {
@@ -287,10 +286,10 @@ fn scan(file: BorrowedFd<'_>, p: *mut u8, len: usize, runs: &mut [Run], question
     Ok(Touched { runs: count, looked: looked - p.addr() })
 }
 
-/// Asks by the entries of the file.
+/// Makes a query by the entries of the file.
 fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: &mut [Run]) -> Result<Touched, Errno> {
     const PRESENT_OR_SWAPPED: u64 = 3 << 62;
-    // 1 KiB, as no call may take more than 2 KiB of stack.
+    // 1 KiB, because no call may take more than 2 KiB of stack.
     let mut entries = [0u8; 1024];
     let (mut looked, mut count) = (0, 0);
     while looked < len {
@@ -347,7 +346,7 @@ mod tests {
         runs.iter().map(|r| ((r.start.addr() - p.addr()) / PAGE, r.len / PAGE)).collect()
     }
 
-    /// Catches wrong runs, and an answer that goes on when the room for runs is used up, by both ways to ask.
+    /// Catches wrong runs, and a query that continues when the room for runs is used up, by both ways.
     #[test]
     fn finds_what_was_written() {
         let _one = ONE_AT_A_TIME.lock().unwrap();
@@ -374,7 +373,7 @@ mod tests {
         }
     }
 
-    /// Catches an answer from the wrong file after the program closed the kept one.
+    /// Catches a query of the wrong file after the program closed the kept one.
     #[test]
     fn notices_that_it_was_closed() {
         let _one = ONE_AT_A_TIME.lock().unwrap();
@@ -395,8 +394,8 @@ mod tests {
         }
     }
 
-    /// Catches an answer from another pagemap under the file's number, at once and not only after a while; and
-    /// questions that go on after the process was restored, with a file of the same position.
+    /// Catches a query of another pagemap under the file's number, at once and not only after a while; and queries that
+    /// continue after the process was restored, with a file of the same position.
     #[test]
     fn notices_another_of_its_kind() {
         let _one = ONE_AT_A_TIME.lock().unwrap();

@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicUsize, Ordering};
 /// clock_gettime, but with 0 or a negated error number as result; errno stays as it is.
 type ClockGettime = unsafe extern "C" fn(libc::clockid_t, *mut libc::timespec) -> libc::c_int;
 
-/// The address of the function; 0 before the first look, [`NONE`] where there is none.
+/// The address of the function; 0 before the first search, [`NONE`] if there is none.
 static FOUND: AtomicUsize = AtomicUsize::new(0);
 /// Stands for no function; no function has this address.
 const NONE: usize = 1;
@@ -66,8 +66,8 @@ unsafe fn read<T: Copy>(address: usize) -> T {
     unsafe { ptr::with_exposed_provenance::<T>(address).read_unaligned() }
 }
 
-/// The address of the function `name` in an object. The kernel's object has its symbols directly before its strings.
-/// What lies between the two in another object has no name in the strings.
+/// The address of the function `name` in an object. The kernel's object has its symbols directly before its strings. In
+/// another object, what lies between the two has no name in the strings.
 ///
 /// # Safety
 /// A whole ELF object of this word size must be mapped at `base`, and stay.

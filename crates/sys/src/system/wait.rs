@@ -14,7 +14,7 @@ const SPINS: u32 = 40;
 
 /// Waits while `word` is `value`; may return early.
 pub fn wait(word: &AtomicU32, value: u32) {
-    // An error means that the word has changed or that a signal came; the caller looks again.
+    // An error means that the word has changed or that a signal came; the caller checks again.
     let _ = futex::wait(word, futex::Flags::PRIVATE, value, None);
 }
 
@@ -22,7 +22,8 @@ pub fn wait(word: &AtomicU32, value: u32) {
 /// time by the number of such waits.
 pub fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
     if clock::is_coarse() {
-        // The clock is later than the wait is long. A signal may make this wait shorter.
+        // The coarse clock lags by more than a wait may last, so an end time is of no use. A signal may make this wait
+        // shorter.
         let time = Duration::from_nanos(nanoseconds);
         let time = futex::Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
         let _ = futex::wait(word, futex::Flags::PRIVATE, value, Some(&time));

@@ -26,11 +26,11 @@ pub fn watch_fork() {
     }
 }
 
-/// What a fork adds to the count in a slot if it is not in a reentrant call; such a fork adds 1.
+/// What a fork adds to the count of the slot, unless it is in a reentrant call: then it adds 1.
 const FORK: u32 = 1 << 16;
 
 /// From here to [`in_parent`] or [`in_child`] all calls of all threads are reentrant, and no lock is held. A fork in a
-/// handler that interrupted a call (also this function) leaves the locks alone, as the call may hold them.
+/// handler that interrupted a call (also this function) leaves the locks alone, because the call may hold them.
 unsafe extern "C" fn before_fork() {
     let mut patience = NEAP.fork_patience();
     while let Some(entered) = arch::enter() {
@@ -42,7 +42,7 @@ unsafe extern "C" fn before_fork() {
         match begin {
             Begin::Ready => return,
             Begin::Refused => break,
-            // This wait is outside of the call, as the other fork waits for this thread.
+            // This wait is outside of the call, because the other fork waits for this thread.
             Begin::Later => {
                 patience.wait(&NEAP.os);
             }
@@ -51,7 +51,8 @@ unsafe extern "C" fn before_fork() {
     slot::forks().fetch_add(1, Ordering::Relaxed);
 }
 
-/// Whether the fork that ends now was in a reentrant call. Such forks end in the reverse order of their beginnings.
+/// Whether the fork that ends now was in a reentrant call; removes it from the count. Such forks end in the reverse
+/// order of their beginnings.
 fn was_reentrant() -> bool {
     let reentrant = !slot::forks().load(Ordering::Relaxed).is_multiple_of(FORK);
     slot::forks().fetch_sub(if reentrant { 1 } else { FORK }, Ordering::Relaxed);
@@ -81,7 +82,7 @@ unsafe extern "C" fn in_child() {
         NEAP.fork_child_reentrant(arch::slot(), inner, !helped);
     } else {
         in_marked_slot(|| {
-            // This comes before there can be a helper.
+            // Must precede the start of a helper.
             cgroup::forked();
             NEAP.fork_child(arch::slot(), inner);
         });

@@ -31,9 +31,9 @@ use neap_core::heap::{FORKED, Mine, PARKED};
 
 /// Allocations of a thread before it gets a heap of its own.
 const EARLY_MALLOCS: u32 = 8;
-/// Frees likewise.
+/// Frees of a thread before it gets a heap of its own.
 const EARLY_FREES: u32 = 64;
-/// No key.
+/// Stands for no key, where none could be created.
 const NO_KEY: u32 = u32::MAX;
 /// The best index of a key: glibc keeps the values of keys up to this one in the thread's own record.
 const BEST_KEY: u32 = 31;
@@ -70,7 +70,7 @@ impl Drop for Lent {
     }
 }
 
-/// How a call goes on that the fast paths cannot serve.
+/// How a call continues that the fast paths cannot serve.
 #[derive(Debug)]
 pub enum Turn {
     /// The call uses this heap.
@@ -129,7 +129,7 @@ impl Turn {
     }
 
     /// For a thread that has given its heap up, or has none yet. In a stranded process the call is reentrant. The
-    /// process may become one in the middle: by a handler that interrupts this, forks, and returns in the child.
+    /// process may become stranded meanwhile: a handler interrupts this function, forks, and returns in the child.
     fn borrow(entered: Entered, flight: Flight<'static>) -> Turn {
         let heap = if NEAP.is_stranded() { None } else { NEAP.acquire(false) };
         if let Some(heap) = heap
@@ -193,15 +193,15 @@ pub fn in_call<R>(f: impl FnOnce(Mine<'_>) -> R) -> Option<R> {
     }
 }
 
-/// Gives the thread a heap of its own, and asks for a notice of its end. False if there is no memory. Leaves the call;
-/// the caller starts it again.
+/// Gives the thread a heap of its own, and registers [`end_of_thread`] for it. False if there is no memory. Leaves the
+/// call; the caller starts it again.
 #[cold]
 fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     let heap = if NEAP.is_stranded() { None } else { NEAP.acquire(true) };
     if let Some(heap) = heap {
         slot::set_heap(heap.id());
     }
-    // Looked at after the store: a handler may have interrupted all this, forked, and returned in the child.
+    // Read after the store: a handler may have interrupted this function, forked, and returned in the child.
     let stranded = NEAP.is_stranded();
     if stranded {
         slot::set_heap(slot::gone());
@@ -216,7 +216,7 @@ fn acquire(entered: Entered, flight: Flight<'static>) -> bool {
     watch_fork();
     // SAFETY: the key exists; the value is a number.
     let seen = unsafe { libc::pthread_setspecific(key(), core::ptr::without_provenance(1)) };
-    // ENOSYS: an old C library without threads (`older.rs` of the preload library).
+    // ENOSYS: an old C library without threads (`older.rs` of crates/surface).
     if seen == 0 || (seen == libc::ENOSYS && call::thread() == call::process()) {
         // The destructor will run at the thread's end, and the slot lasts until then; or the thread is the first one of
         // the process, whose storage stays.
@@ -273,8 +273,8 @@ fn late_key() -> Option<libc::pthread_key_t> {
     }
 }
 
-/// Gives the heap up in the first round that comes, as there may be no other: a destructor may have got the heap in the
-/// last round but one.
+/// Gives the heap up at once, because there may be no other round of destructors: the thread may have got the heap in
+/// the last round but one.
 unsafe extern "C" fn end_of_thread(_: *mut c_void) {
     while slot::has_heap() {
         match Turn::to_free() {
@@ -319,8 +319,8 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
     }
 }
 
-/// Has the calling thread's heap, if there is one, take over whether calls are watched. In a reentrant call the heap
-/// does so at its next slow path.
+/// The calling thread's heap, if there is one, adopts the watch mode. In a reentrant call it does so at its next slow
+/// path.
 pub fn follow() {
     with_own_heap(|heap| NEAP.follow(heap));
 }

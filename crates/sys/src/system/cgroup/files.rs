@@ -13,11 +13,11 @@ pub(super) const ROOM: usize = 512;
 /// Room in front of a path and behind it: the root of a test, a file name and the NUL.
 const MARGIN: usize = 256;
 
-/// Bytes of a read, and limit of bytes of a line that are looked at. Lines of mountinfo may be long by their options,
+/// Bytes of a read, and limit of bytes of a line that are examined. Lines of mountinfo may be long by their options,
 /// but those of cgroups are short. One read of memory.stat and of /proc/meminfo has all that is needed.
 pub(super) const LINE: usize = 1024;
 
-/// A path without a name at its end.
+/// The path of a directory, without a file name.
 pub(super) type Path = Text<{ ROOM + 1 }>;
 
 /// Adds a path of cgroups that is empty or starts with `/`. Where it does not fit, inner cgroups are left out.
@@ -27,7 +27,7 @@ pub(super) fn push_groups(path: &mut Path, mut groups: &[u8]) {
     }
 }
 
-/// Room for what is read.
+/// Buffers for what is read.
 #[derive(Debug)]
 pub(super) struct Buffers {
     pub line: [u8; LINE],
@@ -37,7 +37,7 @@ pub(super) struct Buffers {
 }
 
 impl Buffers {
-    /// Room.
+    /// Empty buffers.
     pub(super) const fn new() -> Buffers {
         Buffers { line: [0; LINE], own: Path::new(), point: Path::new() }
     }
@@ -52,7 +52,7 @@ pub(super) fn parent(path: &[u8]) -> &[u8] {
 /// The files of the system; of a tree of fixtures in tests.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Files<'a> {
-    /// What stands before every path.
+    /// Prefix of every path.
     pub root: &'a [u8],
 }
 

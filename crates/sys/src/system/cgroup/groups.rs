@@ -10,7 +10,7 @@ use neap_core::os::Memory;
 /// container, of its pod, of all pods.
 pub(super) const MAX_LEVELS: usize = 6;
 
-/// Limit of cgroups that are looked at, from the process outwards.
+/// Limit of cgroups that are examined, from the process outwards.
 const MAX_DEPTH: usize = 32;
 
 /// Least pressure at which a process counts as stalled: hundredths of a percent of the last ten seconds in which some
@@ -75,7 +75,7 @@ impl Groups {
 
     /// Finds the directory of the cgroup `buffers.own` in the table of mounts.
     ///
-    /// Takes the first mount that shows the cgroup. The rest of the table is not read, as it may have thousands of
+    /// Takes the first mount that shows the cgroup. The rest of the table is not read, because it may have thousands of
     /// lines. If no mount shows it, see [`Seen::Unknown`].
     #[inline(never)]
     fn locate(&mut self, files: Files, version: Version, buffers: &mut Buffers) {
@@ -265,7 +265,7 @@ fn machine_stalled(files: Files) -> bool {
 /// Whether threads wait for memory. `None` where the kernel does not say.
 #[inline(never)]
 fn stalled(files: Files, dir: &[u8], name: &[u8]) -> Option<bool> {
-    // The first line is the one that counts.
+    // Only the first line matters.
     let mut buffer = [0; 64];
     Some(pressure(files.read(dir, name, &mut buffer)?)? >= STALLED)
 }

@@ -30,20 +30,20 @@ const LOCATE_MS: u64 = 60_000;
 static PROBE: Probe = Probe::new();
 
 /// [`neap_core::Os::memory`], at the time `now` in milliseconds. Not for a guest: it may be killed in the middle of a
-/// look, and then the owner would never look again.
+/// lookup, and then the owner would never look up again.
 #[cold]
 pub(crate) fn memory(now: u64) -> Option<Memory> {
     PROBE.memory(Files { root: b"" }, now, call::process())
 }
 
-/// The last answer of [`memory`], without a look.
+/// The last answer of [`memory`], without a lookup.
 pub(crate) fn last() -> Option<Memory> {
     PROBE.last.get()
 }
 
-/// To be called in the child of a fork that interrupted no call: another thread of the parent may have been looking. (A
-/// fork in a handler that interrupts a call does not call this. If this thread was looking, the look goes on in the
-/// child; if another one was, the child never looks again.)
+/// To be called in the child of a fork that interrupted no call: another thread of the parent may have been in a
+/// lookup. (A fork in a handler that interrupts a call does not call this. If this thread was in a lookup, that goes on
+/// in the child; if another one was, the child never makes one again.)
 pub(crate) fn forked() {
     PROBE.forked();
 }
@@ -51,7 +51,7 @@ pub(crate) fn forked() {
 /// Finds the memory limit that a process shares with others, and its use.
 #[derive(Debug)]
 struct Probe {
-    /// The process that has a thread looking; 0: no thread looks.
+    /// The process of the thread that makes a lookup now; 0: none does.
     looking: AtomicU32,
     view: UnsafeCell<View>,
     last: Last,
@@ -71,14 +71,14 @@ impl Probe {
         let take = |from| self.looking.compare_exchange(from, process, Ordering::Acquire, Ordering::Relaxed);
         let left = match take(0) {
             Ok(_) => false,
-            // The number is another process's: this one is its child, made without fork handlers while a thread looked
-            // there.
+            // The number is another process's: this one is its child, made without fork handlers while a thread there
+            // was in a lookup.
             Err(other) if other != process && take(other).is_ok() => true,
             Err(_) => return self.last.get(),
         };
-        // SAFETY: no other thread of this process looks, so the view is this thread's.
+        // SAFETY: no other thread of this process is in a lookup, so the view is this thread's.
         let memory = unsafe {
-            // A look that was cut off leaves a view that means nothing.
+            // A lookup that was cut off leaves an invalid view.
             (*self.view.get()).found &= !left;
             (*self.view.get()).memory(files, now)
         };
@@ -90,16 +90,16 @@ impl Probe {
     fn forked(&self) {
         // Relaxed, twice: there is one thread.
         if self.looking.load(Ordering::Relaxed) != 0 {
-            // A look that was cut off leaves a view that means nothing.
-            // SAFETY: there is one thread, and it is not in the middle of a look, which is a part of a call.
+            // A lookup that was cut off leaves an invalid view.
+            // SAFETY: there is one thread, and it is not in the middle of a lookup, which is a part of a call.
             unsafe { (*self.view.get()).found = false };
             self.looking.store(0, Ordering::Relaxed);
         }
     }
 }
 
-/// The last answer. Two threads may mix the words of theirs, as an approximate answer is enough. A limit of 0: no
-/// answer.
+/// The last answer. Words that two threads store at the same time may be mixed, which is good enough for an approximate
+/// figure. A limit of 0: no answer.
 #[derive(Debug)]
 struct Last {
     limit: AtomicUsize,
@@ -127,7 +127,7 @@ impl Last {
     }
 }
 
-/// What the last look found, and when.
+/// What the last lookup found, and when.
 #[derive(Debug)]
 struct View {
     /// Whether the rest is valid.
@@ -152,7 +152,7 @@ impl View {
             if memory.is_some() {
                 return memory;
             }
-            // A cgroup does not exist any more: the process was moved, or its cgroups are mounted elsewhere.
+            // A cgroup no longer exists: the process was moved, or its cgroups are mounted elsewhere.
             self.look(files, now, false);
         }
         self.groups.memory(files, &mut self.buffers).or_else(|| machine(files, &mut self.buffers))
@@ -384,7 +384,7 @@ mod tests {
         tree.says(512, 100, false);
     }
 
-    /// Catches v2 asked where the memory controller is v1's; "no limit" of v1 taken for a limit; own use for that of
+    /// Catches v2 read where the memory controller is v1's; "no limit" of v1 taken for a limit; own use for that of
     /// all.
     #[test]
     fn hybrid() {
@@ -480,7 +480,7 @@ mod tests {
             .says(64, 10, false);
     }
 
-    /// Catches a path or a depth that does not fit taking the answer away, or the time without end.
+    /// Catches a path or a depth beyond the limits that leaves no result, or takes time without bound.
     #[test]
     fn deep_groups() {
         let deep = |n: usize| (0..n).map(|i| format!("/group{i:02}")).collect::<String>();
@@ -525,8 +525,8 @@ mod tests {
         time("the first call", &mut || Probe::new().memory(files, 0, 1));
     }
 
-    /// Catches a child of a fork that gets old answers for ever, because a thread of its parent was looking; and a
-    /// second thread that looks at the same time.
+    /// Catches a child of a fork that gets old figures for ever, because a thread of its parent was in a lookup; and a
+    /// second thread that makes one at the same time.
     #[test]
     fn another_thread_looks() {
         let tree = Tree::machine();
