@@ -16,14 +16,14 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run without pages.
+    /// An empty run.
     pub const EMPTY: Run = Run { start: core::ptr::null_mut(), len: 0 };
 }
 
 /// The result of [`Os::touched`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// Number of runs that were written.
+    /// Number of runs that were stored in the array.
     pub runs: usize,
     /// Number of bytes, from the start, that were examined: all of them, unless the array of runs is full.
     pub looked: usize,
@@ -182,14 +182,14 @@ pub unsafe trait Os: Threads {
     /// The range must be committed.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool;
 
-    /// Whether the system has huge pages to give; if `asked`: only where they are asked for. Makes no call to the
-    /// system.
+    /// Whether the system has huge pages to give; if `asked`: whether it has, and gives them only on request. Makes no
+    /// system call.
     fn has_huge_pages(&self, _asked: bool) -> bool {
         false
     }
 
-    /// Whether the system gives huge pages where they are asked for, and nearly all OS pages of a range, as long as a huge
-    /// page, hold memory and are not part of one. Other threads may use the range meanwhile.
+    /// Whether the system gives huge pages only on request, and nearly all OS pages of a range, which is as long as a
+    /// huge page, hold memory and are not part of a huge page. Other threads may use the range meanwhile.
     ///
     /// # Safety
     /// The range must lie in a reservation of this `Os`; parts of it may be lost ([`Moved::Lost`]).
@@ -311,9 +311,9 @@ pub unsafe trait Os: Threads {
     /// the same time.
     fn publish(&self, _: &Figures) {}
 
-    /// Another process has made a request (`Allocator::REQUEST_AT`; `request`), or reads a probe
-    /// (`Allocator::READERS_AT`). Called at the end of a slow path, under no lock, in a call. Returns whether heaps are
-    /// to adopt the watch mode, as it has changed.
+    /// Called at the end of a slow path, under no lock, in a call: another process has made a request (`request`; see
+    /// `Allocator::REQUEST_AT`), or reads a probe (`Allocator::READERS_AT`). Returns true if the watch mode has
+    /// changed, so that heaps have to adopt it.
     fn requested(&self, _request: bool) -> bool {
         false
     }
