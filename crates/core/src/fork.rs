@@ -47,10 +47,10 @@ const JOIN: u32 = 20_000;
 const LOCK: u32 = 2_000_000;
 /// Minimum milliseconds before a waiting thread takes a lock away from a fork.
 const LEASE: u32 = 100;
-/// Bytes for which it waits a millisecond more: fork copies the page tables of some ten times as many bytes in that
-/// time.
+/// Bytes for each of which it waits a millisecond more: fork copies the page tables of some ten times as many bytes in
+/// that time.
 const LEASE_BYTES: usize = 4 << 20;
-/// Maximum milliseconds that it waits.
+/// Maximum milliseconds before a waiting thread takes a lock away from a fork.
 const LONGEST_LEASE: u32 = 5_000;
 /// Microseconds that a call waits for a fork to end if it could do nothing otherwise: the end of a thread, a control.
 pub const CALL: u32 = 20_000;
@@ -234,10 +234,11 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Returns the heap of the calling thread, which has `slot`: the heap that knows the slot, or that the slot holds, if
-    /// the heap does not know it (yet).
+    /// Returns the heap of the calling thread, which has `slot`: the heap that has the slot's address, or that the slot
+    /// holds, if the heap does not have the address yet.
     fn heap_of(r: &Registry, slot: *const ThreadSlot) -> Option<&'static Heap> {
-        // SAFETY: the calling thread's own slot, or null. Relaxed: the thread stored its heap there, or another one a name.
+        // SAFETY: the calling thread's own slot, or null. Relaxed: the thread stored its heap there, or another one a
+        // name.
         let held = unsafe { slot.as_ref() }.map(|slot| slot.heap.load(Ordering::Relaxed));
         let has = |heap: &&Heap| {
             let knows = heap.slot.load(Ordering::Relaxed).cast_const() == slot;
@@ -277,9 +278,10 @@ impl<O: Os> Allocator<O> {
     /// Heaps of the parent's other threads are whole if those were in no call: the child's next slow path abandons
     /// them, as if the threads had ended. Other heaps may be half changed, so what they hold stays as it is.
     ///
-    /// For each thread of the parent, the child sees its memory as of one moment: the kernel write-protects all pages,
-    /// and a thread that then writes waits until all are copied. So if the fork still has a lock, the child sees all
-    /// that was written under it before the fork took it, and nothing that was written under it later.
+    /// For each thread of the parent, the child sees its memory as of one moment: the kernel write-protects all OS
+    /// pages, and a thread that then writes waits until all page tables are copied. So if the fork still has a lock,
+    /// the child sees all that was written under it before the fork took it, and nothing that was written under it
+    /// later.
     pub fn fork_child(&self, slot: *const ThreadSlot, inner: u32) {
         let whole = self.locks().iter().all(|lock| lock.is_forked());
         self.locks().iter().for_each(|lock| lock.release(&self.os));

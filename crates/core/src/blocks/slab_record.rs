@@ -37,8 +37,8 @@ struct SlabRecord {
     clean: AtomicU16,
     /// `log2` of the number of chunks of its arena, from which the place of its age follows.
     tables: Cell<u8>,
-    /// Its age, if it is listed and was when it got that age, and is not hardened; otherwise `age::NONE`. A copy beside
-    /// the other fields that a free uses, see `Mine::after_give`.
+    /// A copy of its age, beside the other fields that a free uses (`Mine::after_give`), if it was listed when it got
+    /// that age and still is, and is not hardened; otherwise `age::NONE`.
     up_to_date: Cell<u8>,
     /// Offset of its free bits from the base of its arena.
     bits: Cell<u32>,

@@ -29,8 +29,8 @@ use crate::system::policy::{HugePages, Purge};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// A program must hold, or have held, as much memory as this many areas before it gets one: what is free of an area is
-/// then at most 2 % of it.
+/// A program must hold, or have held, as much memory as this many areas before it gets one. So the free part of an area
+/// is at most some 2 % of its memory.
 const LEAST: usize = if cfg!(neap_sim) { 2 } else { 48 };
 /// A heap that needs a slab must hold as much memory in slabs as this many areas.
 pub(crate) const LEAST_IN_SLABS: usize = if cfg!(neap_sim) { 2 } else { 4 };
@@ -98,7 +98,7 @@ impl<O: Os> Pages<O> {
 
     /// Whether areas may be filled now.
     fn may_fill(&self, r: &Ranges) -> bool {
-        // What may be taken before the limit is read again; 0: it was not read yet. Relaxed: approximate.
+        // What was left below the limit when it was last read; 0: it was not read yet. Relaxed: approximate.
         let room = self.notes.room.load(Ordering::Relaxed);
         if room == 0 {
             self.notes.leave(LIMIT);

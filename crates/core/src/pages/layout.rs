@@ -69,7 +69,7 @@ pub(crate) const LONG: usize = ARENA_ALIGN / CHUNK;
 const LONG_TABLES: u8 = LONG.ilog2() as u8;
 /// Offset of the ages in a long arena: with the bits for huge pages they end where the chunks begin.
 const LONG_AGES: usize = first_chunk(LONG) * CHUNK - HUGE_BYTES - LONG;
-const _: () = assert!(BEFORE_AGES * LONG <= LONG_AGES, "the tables must lie before the first chunk");
+const _: () = assert!(BEFORE_AGES * LONG <= LONG_AGES, "records and bits must lie before the ages");
 const _: () = assert!(LONG_AGES <= u32::MAX as usize, "a slab's record has the offset of its bits in four bytes");
 
 /// Converts an address in an arena to a pointer: the provenance of an arena is exposed when it is reserved.

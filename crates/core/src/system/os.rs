@@ -169,7 +169,7 @@ pub unsafe trait Os: Threads {
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize;
 
     /// Lets the system take the memory of a committed range whenever it needs memory. Until the range is written again,
-    /// each of its pages reads as before or as zero. False if the system cannot do that.
+    /// each of its OS pages reads as before or as zero. False if the system cannot do that.
     ///
     /// # Safety
     /// As [`Os::purge`].
@@ -253,11 +253,11 @@ pub unsafe trait Os: Threads {
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool;
 
     /// Finds the OS pages of a range that may be other than zero: writes the runs of those that hold memory or are
-    /// swapped out into `runs`, in order, until the range ends or `runs` is full. Pages between the runs read as zero.
-    /// `None` if the system cannot find out.
+    /// swapped out into `runs`, in order, until the range ends or `runs` is full. OS pages between the runs read as
+    /// zero. `None` if the system cannot find out.
     ///
     /// # Safety
-    /// The range must lie in a reservation or a mapping of this `Os`. The result holds only for pages that no other
+    /// The range must lie in a reservation or a mapping of this `Os`. The result holds only for OS pages that no other
     /// thread uses.
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched>;
 
@@ -302,7 +302,7 @@ pub unsafe trait Os: Threads {
         self.helper().forked(self.process());
     }
 
-    /// What the helper does next. The helper asks ten times a second or more.
+    /// What the helper does next. The helper asks at least ten times a second, or once a second while nothing waits.
     fn onward(&self) -> Onward {
         Onward::Go
     }
