@@ -47,7 +47,8 @@ impl<O: Os> Back<O> {
         self.os.settle_helper().is_owner(self.os.process()) == Some(false)
     }
 
-    /// Makes sure that there is a purger, and wakes it if more waits than may.
+    /// Makes sure that there is a purger: wakes the helper, starts one, or has this thread purge its share where there
+    /// can be none.
     #[cold]
     pub(crate) fn poke(&self) {
         match self.os.helper().who() {

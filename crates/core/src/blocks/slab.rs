@@ -2,7 +2,8 @@
 //!
 //! A block is in one of four states: live, in a heap's cache (both count as `used`), free (its bit is set), or never
 //! carved (beyond `carved`), see invariant 9. Carving goes from the front and stops at OS page borders, so that a slab
-//! of which few blocks are needed touches few OS pages. Blocks are handed out lowest address first.
+//! of which few blocks are needed touches few OS pages. Blocks are handed out lowest address first; those of a hardened
+//! slab (`harden.rs`) in random order.
 
 use crate::CHUNK;
 use crate::blocks::class;

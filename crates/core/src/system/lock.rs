@@ -208,7 +208,7 @@ impl<T> Locked<T> {
         f(unsafe { &mut *self.value.get() })
     }
 
-    /// The value, whether the lock is held or not: for a process that has only one thread left.
+    /// The value, without taking the lock: for a fork that has taken it, or a process that has only one thread left.
     pub fn value(&self) -> *mut T {
         self.value.get()
     }

@@ -237,7 +237,7 @@ pub unsafe trait Os: Threads {
     /// Puts pages of the pool in the place of a committed range, which is as long as some of them and aligned to them.
     /// `Done`: the range is committed and reads as zero. `Not`: the same, but some of it has ordinary memory. "The
     /// other range" of [`Moved`] is this one. From then on other calls of this trait may be refused where they concern
-    /// a part of such a page; memory does not go back to the pool, but in [`Os::renew`].
+    /// a part of such a page; memory goes back to the pool in [`Os::renew`] only.
     ///
     /// # Safety
     /// The range must be committed; it was never used, or only passed to this call.
