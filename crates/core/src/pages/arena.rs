@@ -182,9 +182,9 @@ impl Arenas {
         }
     }
 
-    /// Number of bytes of all arenas that are committed, whether they hold memory or not.
+    /// Number of bytes of all committed chunks, whether they hold memory or not. The reentrant reserve does not count.
     pub(crate) fn usable_bytes(&self) -> usize {
-        self.arenas().iter().map(|arena| arena.committed() << CHUNK_SHIFT).sum()
+        self.arenas().iter().map(|arena| (arena.committed() - arena.first()) << CHUNK_SHIFT).sum()
     }
 
     /// Whether `p` lies in the used part of an arena. Constant time.
