@@ -246,7 +246,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the block is new, so it is a live block of the caller's, as `Given` demands.
         let given = unsafe { Given::of(p) };
         let Some(c) = self.arenas.record(p) else {
-            let _ = self.put(heap, given, None);
+            let _ = self.free_given(heap, given, None);
             return core::ptr::null_mut();
         };
         let block = self.large_block(Call::Free, given, c);
@@ -281,7 +281,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Frees the block at `given`, where `small` is [`Blocks::small`] of it.
-    fn put(&self, heap: Mine<'_>, given: Given, small: Option<Small>) -> Result<(), Foreign> {
+    fn free_given(&self, heap: Mine<'_>, given: Given, small: Option<Small>) -> Result<(), Foreign> {
         if let Some(small) = small {
             self.check_block(heap, Call::Free, small);
             if heap.caches_class(small.class()) {
@@ -360,7 +360,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: both are blocks of the caller's, `p` of `old` bytes and `new` of at least `size`, and do not overlap
         // (invariant 4).
         unsafe { new.copy_from_nonoverlapping(p, old.min(size)) };
-        let _ = self.put(heap, given, self.small(Call::Realloc, given));
+        let _ = self.free_given(heap, given, self.small(Call::Realloc, given));
         new
     }
 
@@ -420,7 +420,7 @@ impl<O: Os> Allocator<O> {
         let given = unsafe { Given::of(p) };
         let small = self.small(Call::Free, given);
         heap.undo_free(self.map.class(p));
-        self.put(heap, given, small)
+        self.free_given(heap, given, small)
     }
 
     /// After [`crate::Heap::free`] failed: frees `p` if it is a large block, the heap's own cache has room for it and
@@ -442,7 +442,7 @@ impl<O: Os> Allocator<O> {
     pub unsafe fn free(&self, heap: Mine<'_>, p: *mut u8) -> Result<(), Foreign> {
         // SAFETY: the caller passes a block of its own, NULL, or a foreign pointer, as `Given` demands.
         let given = unsafe { Given::of(p) };
-        self.put(heap, given, self.small(Call::Free, given))
+        self.free_given(heap, given, self.small(Call::Free, given))
     }
 
     /// Removes the caches of a heap: from now on its calls take their slow paths.

@@ -195,7 +195,7 @@ impl<O: Os> Allocator<O> {
 
     /// Gives all threads their heaps back.
     fn unpark_all(&self) {
-        self.registry.with(&self.os, |r| r.heaps().for_each(|heap| self.back(heap)));
+        self.registry.with(&self.os, |r| r.heaps().for_each(|heap| self.put_back(heap)));
     }
 
     /// Whether a call that began before the fork is still in progress. Also notes which heaps are whole.
@@ -223,7 +223,7 @@ impl<O: Os> Allocator<O> {
 
     /// Puts the heap back into its thread slot if that holds [`FORKED`]. The lock of the registry must be held, or this
     /// must be the only thread.
-    fn back(&self, heap: &Heap) {
+    fn put_back(&self, heap: &Heap) {
         heap.whole.set(false);
         // It may have been abandoned meanwhile.
         if heap.state.load(Ordering::Acquire) == OWNED
@@ -296,7 +296,7 @@ impl<O: Os> Allocator<O> {
         self.forget_totals();
         let mut left = false;
         for heap in self.registry_in_fork().heaps() {
-            if !is(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
+            if !is_same(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
                 heap.state.store(if heap.whole.get() { LEFT } else { LOST }, Ordering::SeqCst);
                 // So that the purger does not wait for a handshake. Relaxed: one thread.
                 heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -370,8 +370,8 @@ impl<O: Os> Allocator<O> {
         self.registry.with(&self.os, |r| {
             // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
             let held = unsafe { &(*slot).heap };
-            // Acquire pairs with the Release of `back`: what an earlier fork did to the slot is over. The lock keeps
-            // the next fork away.
+            // Acquire pairs with the Release of `put_back`: what an earlier fork did to the slot is over. The lock
+            // keeps the next fork away.
             if held.compare_exchange(FORKED.heap(), gone, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 return false;
             }
@@ -398,7 +398,7 @@ impl<O: Os> Allocator<O> {
         let mut others = !alone || self.others_fly(slot);
         let mine = self.end_in_child(slot, inner);
         for heap in self.registry_in_fork().heaps() {
-            if !is(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
+            if !is_same(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
                 others = true;
                 // Its slot stays: the interrupted call may be in the middle of a handshake.
                 heap.state.store(LOST, Ordering::SeqCst);
@@ -410,7 +410,7 @@ impl<O: Os> Allocator<O> {
     }
 }
 
-/// Whether `other` is `heap`.
-fn is(other: Option<&Heap>, heap: &Heap) -> bool {
+/// Whether both are the same heap.
+fn is_same(other: Option<&Heap>, heap: &Heap) -> bool {
     other.is_some_and(|other| other.id() == heap.id())
 }

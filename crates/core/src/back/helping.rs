@@ -12,10 +12,11 @@ use crate::{CHUNK, Os};
 
 /// Number of ticks after which another start is tried, if no helper could be started.
 const RETRY_TICKS: u32 = 10;
-/// Minimum waiting chunks before the child of a fork starts a purger at once. Most children end soon, or call exec.
+/// Minimum number of waiting chunks before the child of a fork starts a purger at once. Most children end soon, or call
+/// exec.
 const FORKED_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
-/// Minimum waiting chunks before a thread gives them back when it ends, or when it ends the helper at the end of the
-/// process.
+/// Minimum number of waiting chunks before a thread gives them back when it ends, or when it ends the helper at the end
+/// of the process.
 const END_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
 /// Milliseconds that a call which excludes the helper waits for its end: longer than the helper's longest system call.
 const PATIENCE_MS: u32 = 5000;
@@ -23,7 +24,7 @@ const PATIENCE_MS: u32 = 5000;
 const REENTRANT_PATIENCE_MS: u32 = 50;
 
 impl<O: Os> Back<O> {
-    /// Whether a helper thread or the threads that free memory give back what waits. For tests.
+    /// Whether a helper thread or the threads that free memory give back what waits.
     pub(crate) fn is_purged(&self) -> bool {
         self.os.helper().who() != Who::None
     }

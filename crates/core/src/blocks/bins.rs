@@ -2,7 +2,7 @@
 //!
 //! A heap's bin of a class is the list of its slabs that have free blocks (invariant 9). A refill takes recycled blocks
 //! from the slabs at its front, or carves fresh ones from one; a flush gives blocks back, slab by slab. Slabs without a
-//! used block are released at once (invariant 10).
+//! used block are released at once (invariant 10), but for a few that are needed again soon (`Mine::is_last`).
 
 use crate::blocks::free_block::{Block, Free, Link};
 use crate::blocks::given::Small;

@@ -2,8 +2,8 @@
 //!
 //! A move costs no copy and no second block. But the old place is clean then, and so is the whole block when it is
 //! freed (`apart.rs`): the next block that grows pays for all of it in page faults, some four times what copying costs.
-//! So a block is copied if a long enough dirty range waits, and if moved blocks went back to the system not long ago:
-//! if they had been copied, their memory would wait now.
+//! So a block is copied if a long enough dirty range waits. It is also copied if moved blocks went back to the system
+//! not long ago: if they had been copied, their memory would wait now.
 
 use crate::blocks::large_record::Large;
 use crate::blocks::{Blocks, class};

@@ -5,7 +5,7 @@
 use crate::CHUNK;
 use crate::pages::chunk::Kind;
 
-/// Minimum of chunks in use before figures are published for the first time. It takes more than a tenth of a
+/// Minimum number of chunks in use before figures are published for the first time. It takes more than a tenth of a
 /// millisecond to make the counters page, so small programs that end within milliseconds have none. The simulation has
 /// little memory.
 const FIRST: usize = (if cfg!(neap_sim) { 3 << 19 } else { 8 << 20 }) / CHUNK;

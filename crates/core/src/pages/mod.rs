@@ -40,9 +40,10 @@ use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::ops::Deref;
 
-/// Minimum of waiting chunks before a purger is requested. The simulation has little memory, so its limits are lower.
+/// Minimum number of waiting chunks before a purger is requested. The simulation has little memory, so its limits are
+/// lower.
 pub(crate) const START_CHUNKS: usize = if cfg!(neap_sim) { 2 } else { (1 << 20) / CHUNK };
-/// Minimum of chunks freed between two purges of side tables while the program is busy.
+/// Minimum number of chunks freed between two purges of side tables while the program is busy.
 pub(crate) const FREED: usize = (1 << 30) / CHUNK;
 /// Where the ticks of the helper are longer than this, slow paths publish figures as well.
 const LONG_TICK_MS: u32 = 200;

@@ -38,8 +38,8 @@ const _: () = assert!(
 pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
 /// Bytes that all programs under the limit may take between two reads of it.
 const FAR: usize = 256 << 20;
-/// Minimum of slabs that begin to wait before a purger is requested. The simulation has little memory, so its limits
-/// are lower, here and below.
+/// Minimum number of slabs that begin to wait before a purger is requested. The simulation has little memory, so its
+/// limits are lower, here and below.
 const START_SLABS: usize = if cfg!(neap_sim) { 4 } else { 64 };
 /// Bytes that the caches of all threads may hold before a purger has to look at them: more than those of three busy
 /// threads.

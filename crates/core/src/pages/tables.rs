@@ -21,7 +21,8 @@ use crate::{CHUNK, Os};
 pub(crate) const LONG: usize = (16 << 20) / CHUNK;
 /// Number of ranges that are taken out of the lists at a time, longest first.
 const AT_ONCE: usize = 16;
-/// Minimum of chunks freed since the last purge of tables, where the program rests; else it is [`crate::pages::FREED`].
+/// Minimum number of chunks freed since the last purge of tables, where the program rests; else it is
+/// [`crate::pages::FREED`].
 pub(crate) const FREED_AT_REST: usize = (64 << 20) / CHUNK;
 
 /// Number of runs of OS pages of the side tables of one range.
