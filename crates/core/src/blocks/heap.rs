@@ -83,8 +83,8 @@ pub struct Heap {
     /// since it changed.
     pub(crate) look: Cell<u64>,
     pub(crate) quiet: Cell<u8>,
-    /// For forks, under the registry's lock: the thread is in no call, and makes reentrant ones until the fork has
-    /// ended.
+    /// For forks, under the registry's lock: true if the thread is in no call, and makes reentrant calls until the fork
+    /// has ended.
     pub(crate) whole: Cell<bool>,
     /// State of a generator of random numbers; 0: not used yet.
     pub(crate) random: Cell<u64>,

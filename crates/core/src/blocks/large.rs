@@ -64,7 +64,7 @@ impl<O: Os> Blocks<O> {
         let clean = (len > DROP_HERE && self.has_helper()).then(|| {
             self.ranges.with(&self.os, |r| {
                 if self.is_stranded() {
-                    // As in `take_chunks`.
+                    // As in `take_or_step`.
                     return None;
                 }
                 let clean = r.take_clean(self, len, (align / CHUNK).max(1))?;
@@ -181,7 +181,7 @@ impl<O: Os> Blocks<O> {
         let since = self.cut_large(block, need);
         let done = self.ranges.with(&self.os, |r| {
             if self.is_stranded() {
-                // As in `take_chunks`.
+                // As in `take_or_step`.
                 return false;
             }
             let (c, len) = (block.chunk(), block.len());

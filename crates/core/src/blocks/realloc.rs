@@ -41,7 +41,7 @@ impl<O: Os> Blocks<O> {
     fn is_copied(&self, block: Large, old: usize, size: usize) -> bool {
         let chunks = size.div_ceil(CHUNK);
         let cheaper = || {
-            // Stranded: as in `take_chunks`.
+            // Stranded: as in `take_or_step`.
             self.ranges.with(&self.os, |r| !self.is_stranded() && r.has_for_copy(chunks))
                 || (chunks <= MOST_COPIED && self.returned.take(block.carved(), self.epoch()))
         };
