@@ -98,10 +98,10 @@ impl Notes {
         }
     }
 
-    /// Where the byte of [`REQUEST`] lies, from here.
+    /// Offset of the byte of [`REQUEST`] in the notes.
     pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Notes, bits) + 7;
 
-    /// Where the first count of [`READERS`] lies, from here; the second one follows.
+    /// Offset of the first count of [`READERS`] in the notes; the second one follows.
     pub(crate) const READERS_AT: usize = core::mem::offset_of!(Notes, bits) + 2;
 
     /// The two counts of [`READERS`].
