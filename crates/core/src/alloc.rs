@@ -39,10 +39,10 @@ impl<O: Os> Deref for Allocator<O> {
 }
 
 impl<O: Os> Allocator<O> {
-    /// Where the byte lies, from the start of the allocator, by which another process makes this one call
-    /// [`Os::requested`] at the end of its next slow path: it stores a number other than 0.
+    /// Offset of a byte from the start of the allocator. Another process stores a number other than 0 there to make
+    /// this process call [`Os::requested`] at the end of its next slow path.
     pub const REQUEST_AT: usize = offset_of!(Self, observed) + Observed::<O>::REQUEST_AT;
-    /// Where two counts of 16 bits lie, from the start of the allocator, in which the kernel counts the readers of two
+    /// Offset of two counts of 16 bits from the start of the allocator, in which the kernel counts the readers of two
     /// probes. While one of them is not 0, each slow path ends with a call of [`Os::requested`].
     pub const READERS_AT: usize = offset_of!(Self, observed) + Observed::<O>::READERS_AT;
 
@@ -75,7 +75,7 @@ impl<O: Os> Allocator<O> {
         }
         let request = self.notes.take_request();
         if (request || self.readers() != [0, 0]) && self.os.requested(request) {
-            self.show_everywhere();
+            self.update_watch_everywhere();
         }
         let notes = self.notes.take(DEFERRED | LIMIT | TABLES);
         if notes & DEFERRED != 0 {
@@ -181,8 +181,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Makes one range of free neighbours of which some were dirty, on their way to the system, or in caches, by a
-    /// purge, if free ranges have enough chunks for `size` bytes in all. Otherwise does nothing, and returns false.
+    /// Makes one range of free neighbours by a purge, although some were dirty, on their way to the system, or in
+    /// caches. If the free ranges have too few chunks in all for `size` bytes, does nothing, and returns false.
     #[cold]
     #[inline(never)]
     fn join_parts(&self, heap: Mine<'_>, size: usize) -> bool {
@@ -246,7 +246,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: the block is new, so it is a live block of the caller's, as `Given` demands.
         let given = unsafe { Given::of(p) };
         let Some(c) = self.arenas.record(p) else {
-            let _ = self.put(heap, given, None);
+            let _ = self.free_given(heap, given, None);
             return core::ptr::null_mut();
         };
         let block = self.large_block(Call::Free, given, c);
@@ -255,8 +255,8 @@ impl<O: Os> Allocator<O> {
         p
     }
 
-    /// Where a small block would lie if it were no sample: takes one there, and gives it back. Null for a large block, or
-    /// if there is no memory.
+    /// Returns where a small block would lie if it were no sample: takes a block, and gives it back. Null for a large
+    /// block, or if there is no memory.
     fn usual_place(&self, heap: Mine<'_>, size: usize, align: usize) -> *mut u8 {
         let Some(class) = class::of_aligned(size, align) else { return core::ptr::null_mut() };
         let p = self.take_class(heap, class);
@@ -268,8 +268,8 @@ impl<O: Os> Allocator<O> {
         p
     }
 
-    /// Marks the block at `p`, which is new and of `size` requested bytes, as a sample until it is freed. False if only a
-    /// copy can be a sample, as it is no large block.
+    /// Marks the block at `p`, which is new and of `size` requested bytes, as a sample until it is freed. False if only
+    /// a copy can be a sample, as it is no large block.
     ///
     /// # Safety
     /// `p` must be a block of the caller's.
@@ -281,7 +281,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Frees the block at `given`, where `small` is [`Blocks::small`] of it.
-    fn put(&self, heap: Mine<'_>, given: Given, small: Option<Small>) -> Result<(), Foreign> {
+    fn free_given(&self, heap: Mine<'_>, given: Given, small: Option<Small>) -> Result<(), Foreign> {
         if let Some(small) = small {
             self.check_block(heap, Call::Free, small);
             if heap.caches_class(small.class()) {
@@ -304,7 +304,7 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Returns the size of the block at `p` if page map and tag prove that it is a live small block. They do not where
-    /// heaps have no caches: a block gets its tag there.
+    /// heaps have no caches, as a block gets its tag in a cache.
     ///
     /// # Safety
     /// `p` must be a block of the caller's, or foreign.
@@ -360,7 +360,7 @@ impl<O: Os> Allocator<O> {
         // SAFETY: both are blocks of the caller's, `p` of `old` bytes and `new` of at least `size`, and do not overlap
         // (invariant 4).
         unsafe { new.copy_from_nonoverlapping(p, old.min(size)) };
-        let _ = self.put(heap, given, self.small(Call::Realloc, given));
+        let _ = self.free_given(heap, given, self.small(Call::Realloc, given));
         new
     }
 
@@ -387,7 +387,7 @@ impl<O: Os> Allocator<O> {
     /// Does the rest of malloc after [`crate::Heap::malloc`] failed for `size`; the heap must be as that call left it.
     #[inline]
     pub fn malloc_after_miss(&self, heap: Mine<'_>, size: usize) -> *mut u8 {
-        // On the fast path, with a size of the table, `pop` ran and failed.
+        // If the heap is on the fast path and the size is in the table, `pop` ran and failed.
         if size <= class::MAX_TABLE && heap.is_fast() {
             return self.refill(heap, class::of(size));
         }
@@ -407,7 +407,7 @@ impl<O: Os> Allocator<O> {
     /// After [`crate::Heap::malloc`] failed: counts `size` requested bytes in a heap whose allocations are watched, and
     /// returns whether their block is to be a sample.
     pub fn is_due_after_miss(&self, heap: Mine<'_>, size: usize) -> bool {
-        // A heap on the fast path may have a block half taken: `malloc_after_miss` undoes that.
+        // On the fast path `pop` may have changed the head of a cache: `malloc_after_miss` undoes that.
         !heap.is_fast() && self.is_due_for_sample(heap, size)
     }
 
@@ -420,7 +420,7 @@ impl<O: Os> Allocator<O> {
         let given = unsafe { Given::of(p) };
         let small = self.small(Call::Free, given);
         heap.undo_free(self.map.class(p));
-        self.put(heap, given, small)
+        self.free_given(heap, given, small)
     }
 
     /// After [`crate::Heap::free`] failed: frees `p` if it is a large block, the heap's own cache has room for it and
@@ -442,7 +442,7 @@ impl<O: Os> Allocator<O> {
     pub unsafe fn free(&self, heap: Mine<'_>, p: *mut u8) -> Result<(), Foreign> {
         // SAFETY: the caller passes a block of its own, NULL, or a foreign pointer, as `Given` demands.
         let given = unsafe { Given::of(p) };
-        self.put(heap, given, self.small(Call::Free, given))
+        self.free_given(heap, given, self.small(Call::Free, given))
     }
 
     /// Removes the caches of a heap: from now on its calls take their slow paths.
@@ -458,11 +458,11 @@ impl<O: Os> Allocator<O> {
         self.settle();
     }
 
-    /// Has a heap adopt the watch mode and the distance between samples, if it has others. It must not be one that was
+    /// Makes a heap adopt the watch mode and the interval of samples, if it has others. It must not be one that was
     /// borrowed for a call. Called under no lock, and not between a fast path that failed and its slow path.
     pub fn follow(&self, heap: Mine<'_>) {
         if heap.watch.get() != self.watch() {
-            self.show(heap);
+            self.update_watch(heap);
         }
         heap.sampler.follow(self.sample_interval());
         self.settle();
@@ -475,9 +475,9 @@ impl<O: Os> Allocator<O> {
         self.settle();
     }
 
-    /// Has all heaps adopt the watch mode. Called under no lock, by a thread whose own heap has adopted it already.
+    /// Makes all heaps adopt the watch mode. Called under no lock, by a thread whose own heap has adopted it already.
     pub fn apply_watch_mode(&self) {
-        self.show_everywhere();
+        self.update_watch_everywhere();
         self.settle();
     }
 

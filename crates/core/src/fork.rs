@@ -47,10 +47,10 @@ const JOIN: u32 = 20_000;
 const LOCK: u32 = 2_000_000;
 /// Minimum milliseconds before a waiting thread takes a lock away from a fork.
 const LEASE: u32 = 100;
-/// Bytes for which it waits a millisecond more: fork copies the page tables of some ten times as many bytes in that
-/// time.
+/// Bytes for each of which it waits a millisecond more: fork copies the page tables of some ten times as many bytes in
+/// that time.
 const LEASE_BYTES: usize = 4 << 20;
-/// Maximum milliseconds that it waits.
+/// Maximum milliseconds before a waiting thread takes a lock away from a fork.
 const LONGEST_LEASE: u32 = 5_000;
 /// Microseconds that a call waits for a fork to end if it could do nothing otherwise: the end of a thread, a control.
 pub const CALL: u32 = 20_000;
@@ -195,7 +195,7 @@ impl<O: Os> Allocator<O> {
 
     /// Gives all threads their heaps back.
     fn unpark_all(&self) {
-        self.registry.with(&self.os, |r| r.heaps().for_each(|heap| self.back(heap)));
+        self.registry.with(&self.os, |r| r.heaps().for_each(|heap| self.put_back(heap)));
     }
 
     /// Whether a call that began before the fork is still in progress. Also notes which heaps are whole.
@@ -223,7 +223,7 @@ impl<O: Os> Allocator<O> {
 
     /// Puts the heap back into its thread slot if that holds [`FORKED`]. The lock of the registry must be held, or this
     /// must be the only thread.
-    fn back(&self, heap: &Heap) {
+    fn put_back(&self, heap: &Heap) {
         heap.whole.set(false);
         // It may have been abandoned meanwhile.
         if heap.state.load(Ordering::Acquire) == OWNED
@@ -234,10 +234,11 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Returns the heap of the calling thread, which has `slot`: the heap that knows the slot, or that the slot holds, if
-    /// the heap does not know it (yet).
+    /// Returns the heap of the calling thread, which has `slot`: the heap that has the slot's address, or that the slot
+    /// holds, if the heap does not have the address yet.
     fn heap_of(r: &Registry, slot: *const ThreadSlot) -> Option<&'static Heap> {
-        // SAFETY: the calling thread's own slot, or null. Relaxed: the thread stored its heap there, or another one a name.
+        // SAFETY: the calling thread's own slot, or null. Relaxed: the thread stored its heap there, or another one a
+        // name.
         let held = unsafe { slot.as_ref() }.map(|slot| slot.heap.load(Ordering::Relaxed));
         let has = |heap: &&Heap| {
             let knows = heap.slot.load(Ordering::Relaxed).cast_const() == slot;
@@ -277,9 +278,10 @@ impl<O: Os> Allocator<O> {
     /// Heaps of the parent's other threads are whole if those were in no call: the child's next slow path abandons
     /// them, as if the threads had ended. Other heaps may be half changed, so what they hold stays as it is.
     ///
-    /// For each thread of the parent, the child sees its memory as of one moment: the kernel write-protects all pages,
-    /// and a thread that then writes waits until all are copied. So if the fork still has a lock, the child sees all
-    /// that was written under it before the fork took it, and nothing that was written under it later.
+    /// For each thread of the parent, the child sees its memory as of one moment: the kernel write-protects all OS
+    /// pages, and a thread that then writes waits until all page tables are copied. So if the fork still has a lock,
+    /// the child sees all that was written under it before the fork took it, and nothing that was written under it
+    /// later.
     pub fn fork_child(&self, slot: *const ThreadSlot, inner: u32) {
         let whole = self.locks().iter().all(|lock| lock.is_forked());
         self.locks().iter().for_each(|lock| lock.release(&self.os));
@@ -294,7 +296,7 @@ impl<O: Os> Allocator<O> {
         self.forget_totals();
         let mut left = false;
         for heap in self.registry_in_fork().heaps() {
-            if !is(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
+            if !is_same(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
                 heap.state.store(if heap.whole.get() { LEFT } else { LOST }, Ordering::SeqCst);
                 // So that the purger does not wait for a handshake. Relaxed: one thread.
                 heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
@@ -368,8 +370,8 @@ impl<O: Os> Allocator<O> {
         self.registry.with(&self.os, |r| {
             // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
             let held = unsafe { &(*slot).heap };
-            // Acquire pairs with the Release of `back`: what an earlier fork did to the slot is over. The lock keeps
-            // the next fork away.
+            // Acquire pairs with the Release of `put_back`: what an earlier fork did to the slot is over. The lock
+            // keeps the next fork away.
             if held.compare_exchange(FORKED.heap(), gone, Ordering::Acquire, Ordering::Relaxed).is_err() {
                 return false;
             }
@@ -396,7 +398,7 @@ impl<O: Os> Allocator<O> {
         let mut others = !alone || self.others_fly(slot);
         let mine = self.end_in_child(slot, inner);
         for heap in self.registry_in_fork().heaps() {
-            if !is(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
+            if !is_same(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
                 others = true;
                 // Its slot stays: the interrupted call may be in the middle of a handshake.
                 heap.state.store(LOST, Ordering::SeqCst);
@@ -408,7 +410,7 @@ impl<O: Os> Allocator<O> {
     }
 }
 
-/// Whether `other` is `heap`.
-fn is(other: Option<&Heap>, heap: &Heap) -> bool {
+/// Whether both are the same heap.
+fn is_same(other: Option<&Heap>, heap: &Heap) -> bool {
     other.is_some_and(|other| other.id() == heap.id())
 }

@@ -48,7 +48,7 @@ impl<O: Os> Allocator<O> {
         if next.is_some() || helper.take_leave(&helper.leave(false)) { next } else { Some(self.tick_length()) }
     }
 
-    /// Runs a helper until it wants to end. `Threads::start_helper` has the thread take the last step, and call this
+    /// Runs a helper until it has to end. The thread of `Threads::start_helper` takes the last step, and calls this
     /// again if that step fails.
     #[cold]
     pub fn help(&self) -> Leave {
@@ -59,7 +59,7 @@ impl<O: Os> Allocator<O> {
         // Relaxed: a thread that sets it after this wakes the helper.
         let mut due = self.notes.flood.load(Ordering::Relaxed);
         loop {
-            // A report that the last helper, or `watch`, could not follow.
+            // Follows a report that the last helper, or `watch`, had to leave.
             self.relieve();
             if !due && let Some(leave) = self.rest_between_ticks(wait, seen) {
                 return leave;
@@ -80,13 +80,13 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// What a helper does that has resigned, as nothing waits: it leaves, or waits until memory is short or a thread
-    /// needs it, if the system says when memory is short. Returns the last step if it has to end.
+    /// What a helper does that has resigned because nothing waits: it leaves. But if the system reports when memory is
+    /// short, it waits for a report, or until a thread needs it. Returns the last step if it has to end.
     fn watch(&self) -> Option<Leave> {
         let helper = self.os.helper();
-        // Policy `never` has the helper end.
+        // Under policy `never` the helper ends.
         while self.os.watches_pressure() && self.policy.purge() != Purge::Never {
-            // Before the look at the state: a thread that asks changes the state, and wakes the helper then.
+            // Before the check of the state: a thread that asks changes the state, and then wakes the helper.
             let seen = helper.woken();
             if !helper.has_resigned() {
                 return None;
@@ -107,8 +107,8 @@ impl<O: Os> Allocator<O> {
         Some(helper.leave(false))
     }
 
-    /// Sleeps, unless a call excludes the helper. Notes a report of the system that memory is short: it is heard once, and
-    /// this helper may have to end before it can follow it.
+    /// Sleeps, unless a call excludes the helper. Notes a report of the system that memory is short: the system reports
+    /// it once, and this helper may have to end before it can follow the report.
     fn sleep(&self, seen: u32, milliseconds: u32) {
         let helper = self.os.helper();
         let short = !helper.is_unwanted() && helper.sleep(&self.os, seen, milliseconds);
@@ -119,8 +119,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Gives all free memory back if the system has said that memory is short. Waits for a fork that is in progress, for a
-    /// while; then the next call follows the report.
+    /// Gives all free memory back if the system has said that memory is short. Waits for a fork that is in progress,
+    /// for a while; then the next call follows the report.
     fn relieve(&self) {
         for _ in 0..LOOK_MS {
             if !self.notes.short.load(Ordering::Relaxed) || self.os.helper().is_unwanted() {
@@ -153,7 +153,7 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// Looks whether the helper has to end; if so, returns the last step.
+    /// Returns the last step if the helper has to end.
     fn look(&self) -> Option<Leave> {
         let helper = self.os.helper();
         let onward = self.os.onward();
@@ -165,13 +165,13 @@ impl<O: Os> Allocator<O> {
         } else {
             helper.resign();
             if onward == Onward::End {
-                // What waits is left to the program's threads. After the change of state: the thread that takes the note
-                // then starts another helper.
+                // What waits is left to the program's threads. After the change of state, so that the thread that takes
+                // the note starts another helper.
                 self.want();
             }
         }
-        // A call that needed the helper to be away may have ended since; it saw RUNNING, and did not start one: see
-        // `helper.rs`.
+        // A call that excluded the helper may have ended since. It saw RUNNING, and did not start one (`helper.rs`), so
+        // the helper stays.
         let kept = helper.is_unwanted();
         if onward != Onward::Go || kept {
             return Some(helper.leave(kept));
@@ -194,7 +194,7 @@ impl<O: Os> Allocator<O> {
             }
         }
         self.os.helper().resign();
-        // The program's next slow path starts another helper, or the end of the call that needs it to be away does.
+        // The program's next slow path starts another helper, or the end of the call that excludes the helper does.
         // After the change of state: a thread that took the note before would find a helper, and only wake it.
         self.want();
     }

@@ -338,6 +338,25 @@ fn a_lock_can_be_taken_from_a_fork() {
     }
 }
 
+/// Catches a thread that waits for a lock as long as if the side tables of an arena were memory of the heap, while a
+/// small process forks.
+#[test]
+fn the_fork_of_a_small_process_keeps_a_lock_for_a_short_time() {
+    let wait = || {
+        let a = system(Config::default());
+        let mine = thread(&a);
+        work(&a, &mine);
+        assert_eq!(mine.fork_begin(&a), Begin::Ready);
+        let begun = Instant::now();
+        // Takes the lock of the ranges.
+        a.free_bytes();
+        begun.elapsed()
+    };
+    // The shortest of three, as other programs may have the processors.
+    let waited = (0..3).map(|_| wait()).min().expect("a time");
+    assert!(waited < Duration::from_millis(400), "{waited:?}");
+}
+
 /// Catches a fork that waits for ever for a lock that does not come free, or that takes it anyway.
 #[test]
 fn a_lock_may_not_come_free() {

@@ -21,12 +21,12 @@ const _: () =
 /// A slab with free memory that is due, and the heap that owned it when the purger found it.
 pub(crate) type DueSlab = (Record, &'static Heap);
 
-/// Maximum bytes of a batch. Purging them takes less than a millisecond where no huge pages are split; a thread that needs
-/// more address space may have to wait for the kernel that long.
+/// Maximum bytes of a batch. Purging them takes less than a millisecond where no huge pages are split; a thread that
+/// needs more address space may have to wait for the kernel that long.
 pub(crate) const BATCH_BYTES: usize = if cfg!(neap_sim) { 512 << 10 } else { 4 << 20 };
 
-/// Maximum number of huge pages of which a batch has a part, or one more: the system splits each in some 300 us, and forks
-/// wait for the end of the batch. In all they take as long as a slice of `promote.rs`.
+/// Maximum number of huge pages of which a batch has a part, or one more: the system splits each in some 300 us, and
+/// forks wait for the end of the batch. In all they take as long as a slice of `promote.rs`.
 pub(crate) const BATCH_CUTS: usize = if cfg!(neap_sim) { 2 } else { 16 };
 
 /// A position in the table of ages, and what the walk has counted so far.
@@ -195,7 +195,7 @@ impl Batch {
         self.note_cut(run.start.addr() + run.len);
     }
 
-    /// Adds a slab, which may have holes, or what is found to be none.
+    /// Adds a slab, which may have holes. `None`, a slab that is being released, takes a place as well.
     pub(crate) fn push_slab(&mut self, slab: Option<DueSlab>) {
         self.slabs[self.slab_count] = slab;
         self.slab_count += 1;
@@ -205,8 +205,8 @@ impl Batch {
         }
     }
 
-    /// Notes that a part of what has a huge page's length ends or begins at an address. The walk is in the order of
-    /// addresses, so neighbours are seen one after the other.
+    /// Counts the place, as long as a huge page, in which a part of the batch begins or ends at the address `at`. The
+    /// walk is in the order of addresses, so what lies in one place is seen one after the other.
     fn note_cut(&mut self, at: usize) {
         let place = at / growth::BYTES;
         if !at.is_multiple_of(growth::BYTES) && place != self.last_cut {
@@ -261,7 +261,7 @@ mod tests {
         }
     }
 
-    /// Catches chunks that were put aside, and go in any case, where others are to stay.
+    /// Catches dropped chunks, which go in any case, among those that may go while others have to stay.
     #[test]
     fn what_may_go() {
         let mut r = Ranges::new();

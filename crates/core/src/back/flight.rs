@@ -26,8 +26,8 @@ impl<O: Os> Back<O> {
         (self.forks.word.load(Ordering::SeqCst) == 0).then_some(flight)
     }
 
-    /// Like [`Back::fly`], also while a fork is in progress: for a thread in a call whose thread slot is about to stop
-    /// showing it.
+    /// Like [`Back::fly`], but also while a fork is in progress: for a thread in a call whose thread slot is about to
+    /// stop showing the call.
     #[must_use]
     pub fn take_off(&self, slot: *const ThreadSlot) -> Flight<'_> {
         // SeqCst, here and in `fly`, pairs with the store and load of a fork: either the fork sees the flight, or the

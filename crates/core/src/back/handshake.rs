@@ -92,10 +92,10 @@ impl<O: Os> Back<O> {
     /// The thread slot lies in thread storage, which is unmapped when the thread ends. A thread that ends abandons its
     /// heap first, unless it made its first calls after the point at which the C library would have run its destructor
     /// (`crates/sys/src/thread/`). So before each use of the thread slot, the system is asked whether the thread still
-    /// exists. One case remains: a thread that made its first calls after its last destructor, and more of them than
-    /// `crates/sys` serves without a heap of the thread's own; it exists when the system is asked; and its storage is
-    /// unmapped before the next instructions here. Such a thread runs no more code of the program, so it does not stay
-    /// in that state; the purger uses only heaps that were left alone for some ticks, so only a trim could find it.
+    /// exists. One case remains: a thread makes its first calls after its last destructor has run, and more of them
+    /// than `crates/sys` serves without a heap of the thread's own; it still exists when the system is asked, but its
+    /// storage is unmapped before the next instructions here. Such a thread runs no more code of the program, so it
+    /// soon ends. The purger uses only heaps that were left alone for some ticks, so only a trim could find the thread.
     pub(crate) fn park(&self, _: &Registry, heap: &Heap, name: *mut Heap) -> bool {
         // The thread slot lasts as long as the heap is owned, and the lock keeps it owned.
         heap.state.load(Ordering::Acquire) == OWNED

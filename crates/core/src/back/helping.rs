@@ -12,18 +12,19 @@ use crate::{CHUNK, Os};
 
 /// Number of ticks after which another start is tried, if no helper could be started.
 const RETRY_TICKS: u32 = 10;
-/// Minimum waiting chunks before the child of a fork starts a purger at once. Most children end soon, or call exec.
+/// Minimum number of waiting chunks before the child of a fork starts a purger at once. Most children end soon, or call
+/// exec.
 const FORKED_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
-/// Minimum waiting chunks before a thread gives them back when it ends, or when it ends the helper at the end of the process.
+/// Minimum number of waiting chunks before a thread gives them back when it ends, or when it ends the helper at the end
+/// of the process.
 const END_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (16 << 20) / CHUNK };
-/// Milliseconds that a call which needs the helper to be away waits for its end: longer than the helper's longest
-/// system call.
+/// Milliseconds that a call which excludes the helper waits for its end: longer than the helper's longest system call.
 const PATIENCE_MS: u32 = 5000;
 /// The same, for a call in a handler that interrupted another call.
 const REENTRANT_PATIENCE_MS: u32 = 50;
 
 impl<O: Os> Back<O> {
-    /// Whether a helper thread or the threads that free memory give back what waits. For tests.
+    /// Whether a helper thread or the threads that free memory give back what waits.
     pub(crate) fn is_purged(&self) -> bool {
         self.os.helper().who() != Who::None
     }
@@ -47,7 +48,8 @@ impl<O: Os> Back<O> {
         self.os.settle_helper().is_owner(self.os.process()) == Some(false)
     }
 
-    /// Makes sure that there is a purger, and wakes it if more waits than may.
+    /// Makes sure that there is a purger: wakes the helper, starts one, or has this thread purge its share where there
+    /// can be none.
     #[cold]
     pub(crate) fn poke(&self) {
         match self.os.helper().who() {
@@ -58,7 +60,7 @@ impl<O: Os> Back<O> {
                 if self.time_is_up() {
                     self.next_epoch();
                     self.notes.leave(GROWN);
-                    // The obstacle may be gone: a limit, too many threads, or a call that needs the helper to be away.
+                    // The obstacle may be gone: a limit, too many threads, or a call that excludes the helper.
                     if self.purger.idle.fetch_add(1, Ordering::Relaxed) >= RETRY_TICKS {
                         return self.ask_for_helper(true);
                     }
@@ -76,7 +78,7 @@ impl<O: Os> Back<O> {
         if self.os.helper().who_roughly() != Who::Inline || !self.much_waits() {
             return;
         }
-        // Relaxed, twice: if two threads end at the same time, the later one counts both, as each has counted itself.
+        // Relaxed, twice: if two threads end at the same time, the later one counts both, as each counts itself before.
         let heaps = self.heaps.load(Ordering::Relaxed);
         // Saturating: other threads may make heaps and abandon them between the two loads.
         let owned = heaps.saturating_sub(self.orphans.load(Ordering::Relaxed));
@@ -109,8 +111,8 @@ impl<O: Os> Back<O> {
         self.purge_due(Mine::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), usize::MAX);
     }
 
-    /// Has waiting memory looked at, as it may be due earlier than the helper expects: wakes the helper, or starts one
-    /// if enough waits. Called under no lock.
+    /// Makes the purger look at the waiting memory, which may be due earlier than it expects: wakes the helper, or
+    /// starts one if enough waits. Called under no lock.
     #[cold]
     pub fn resume_purging(&self) {
         if self.is_purged() {
@@ -120,8 +122,9 @@ impl<O: Os> Back<O> {
         }
     }
 
-    /// Has the memory that waited in the parent given back in the child of a fork; the parent gives back only its own.
-    /// If much waits, starts a purger now, as the child may be idle from now on. Otherwise the next slow path does.
+    /// In the child of a fork: makes sure that the memory goes back that waited in the parent, whose purger gives back
+    /// only the parent's copy. If much waits, starts a purger now, as the child may be idle from now on. Otherwise the
+    /// next slow path does.
     #[cold]
     pub(crate) fn purge_in_child(&self) {
         if self.policy.purge() != Purge::Never && self.ranges.with(&self.os, |r| r.waiting()) >= FORKED_CHUNKS {
@@ -168,8 +171,8 @@ impl<O: Os> Back<O> {
         result
     }
 
-    /// Makes the helper resign. Takes that back and returns false if enough waits by now: chunks, or anything that
-    /// has come since `before`.
+    /// Makes the helper resign. If enough chunks wait by now, or other work has come since `before`, makes it stay, and
+    /// returns false.
     pub(crate) fn resign(&self, before: Came) -> bool {
         let helper = self.os.helper();
         helper.resign();

@@ -13,8 +13,8 @@ const IDLE_SHARE: u64 = 20;
 const QUIET_TICKS: u32 = 3;
 
 impl<O: Os> Back<O> {
-    /// Returns how much of the memory that is due to keep, because the program takes as much again: nothing where
-    /// memory is urgently needed elsewhere, and nothing while the program is idle.
+    /// Returns how much of the due memory to keep, because the program takes as much again. That is nothing while
+    /// memory is urgently needed elsewhere, and while the program is idle.
     #[cold]
     pub(crate) fn keep(&self, ticks: u8, in_time: bool) -> Keep {
         let reused = if in_time { self.reused_holes() } else { 0 };

@@ -23,8 +23,8 @@ use crate::back::purger::Purger;
 use crate::blocks::Blocks;
 use core::ops::Deref;
 
-/// The layer that gives memory back, on top of [`Blocks`]. In this order, as each thread's first call writes to
-/// `forks`: it shares an OS page with what lies in front of `Blocks`.
+/// The layer that gives memory back, on top of [`Blocks`]. `forks` comes first: each thread's first call writes to it,
+/// and there it shares an OS page with the first fields of `Blocks`.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Back<O: Os> {

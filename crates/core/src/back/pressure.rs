@@ -14,14 +14,14 @@ use crate::system::policy::Limit;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// While nearly no memory is left, the helper purges holes of any age, but not too often, as a program whose blocks
-/// come and go all over its slabs is to pay a twentieth of a processor at most: minimum milliseconds between two such
+/// While nearly no memory is left, the helper purges holes of any age. These sweeps take at most a twentieth of a
+/// processor, also where a program frees and allocates blocks all over its slabs. Minimum milliseconds between two
 /// sweeps, and minimum pause as a multiple of the time that the last sweep took.
 const SWEEP_MS: u64 = 500;
 const SWEEP_SHARE: u64 = 20;
 
-/// Maximum waiting bytes if the threads that free memory are the purger, unless the user sets a maximum. They stay if
-/// the threads have stopped freeing.
+/// Maximum waiting bytes if the threads that free memory are the purger, unless the user sets a maximum. If these
+/// threads stop freeing, what waits then stays.
 const INLINE_MOST: usize = 32 << 20;
 
 /// Whether memory is short: threads wait for it, or what is left is less than twice what waits here.
@@ -34,7 +34,8 @@ fn is_near(memory: &Memory) -> bool {
     memory.limit.saturating_sub(memory.used) < memory.limit / 16
 }
 
-/// Whether that is so, or what is left may be used up before the limit is next read.
+/// Whether less than a sixteenth of the limit is left, or so little that it may be used up before the limit is next
+/// read.
 fn is_nearly_used_up(memory: &Memory) -> bool {
     is_near(memory) || memory.limit.saturating_sub(memory.used) < FRESH_CHUNKS * CHUNK
 }

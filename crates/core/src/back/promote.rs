@@ -28,7 +28,7 @@ use crate::{CHUNK, Os};
 const FIRST_MS: u64 = 1000;
 /// Microseconds of a tick that passes may take.
 const SLICE_US: u32 = 4000;
-/// Number of places that are looked at before the lock is left for a moment.
+/// Number of places that are looked at under one hold of the lock.
 const LOOKS: usize = 64;
 
 impl<O: Os> Back<O> {
@@ -56,8 +56,8 @@ impl<O: Os> Back<O> {
             && !self.policy.harden()
     }
 
-    /// Promotes what a slice has time for. Returns whether that was the last one of the pass, which is over where there is
-    /// no time and it is `late`.
+    /// Promotes what a slice has time for. Returns whether the pass is over: it has looked at all places, the system
+    /// cannot promote, or there is no time and the pass is `late`.
     fn promote_slice(&self, late: bool) -> bool {
         let (mut spent, most) = (0, self.os.promotion_time().min(SLICE_US));
         if most == 0 {
@@ -72,7 +72,7 @@ impl<O: Os> Back<O> {
         false
     }
 
-    /// Returns the chunk at which the next huge page's worth of memory starts of which nothing waits.
+    /// Returns the first chunk of the next place, as long as a huge page, in which no memory waits.
     fn next_candidate(&self) -> Option<Record> {
         loop {
             match self.ranges.with(&self.os, |r| (0..LOOKS).find_map(|_| self.look_for_candidate(r))) {

@@ -47,7 +47,7 @@ const IDLE_TICKS: u32 = if cfg!(neap_sim) { 1 } else { 5 };
 pub(crate) enum Tick {
     /// Another tick.
     Again,
-    /// It ends, unless more has come than this.
+    /// It ends, unless more has come since.
     Idle(Came),
     /// It ends: nothing is ever purged.
     Off,
@@ -89,7 +89,7 @@ impl<O: Os> Back<O> {
             }
         }
         self.notes.flood.store(false, Ordering::Relaxed);
-        // Before all that looks at what has come.
+        // Read before the checks below: what comes during them is new to `resign`.
         let before = self.notes.came();
         if in_time {
             self.promote();
@@ -120,7 +120,7 @@ impl<O: Os> Back<O> {
         if freed >= if rests { tables::FREED_AT_REST } else { FREED } {
             self.with_batch(|_| self.purge_tables());
         }
-        // A fork cut the tick short: the next tick goes on.
+        // A fork may have cut the tick short: the next one goes on.
         if !rests || cached || self.is_forking() || self.purger.promotion.is_due() {
             self.purger.idle.store(0, Ordering::Relaxed);
             return Tick::Again;
@@ -158,8 +158,8 @@ impl<O: Os> Back<O> {
         Due { now: self.epoch(), ticks, lazy: false, slabs, ranges: true, keep: Keep::default(), bytes, cuts }
     }
 
-    /// Purges the share of a thread that frees memory where there can be no helper: one batch, or all that is due if
-    /// more waits than may.
+    /// Purges the share of a thread that frees memory where there can be no helper: one batch of what is due, or all
+    /// that waits if memory is short or more waits than may.
     pub(crate) fn purge_inline(&self) {
         let ticks = self.urgency();
         let batches = if ticks == 0 { usize::MAX } else { 1 };
@@ -242,7 +242,7 @@ impl<O: Os> Back<O> {
         (0..LEAVE).for_each(|_| crate::system::sync::spin_loop());
     }
 
-    /// Takes some of what is due out of the free ranges, from the position of `walk` on. Returns true if there are more
+    /// Takes some of what is due out of the free ranges, from the position of `walk` on. Returns whether there are more
     /// chunks to look at.
     #[cold]
     fn gather(&self, r: &mut Ranges, walk: &mut Walk, due: Due, batch: &mut Batch) -> bool {
@@ -327,7 +327,7 @@ impl<O: Os> Back<O> {
     }
 }
 
-/// The least number of chunks from `c` on, but at least `len`, that ends where a huge page does.
+/// The least number of chunks from `c` on that is at least `len` and ends where a huge page does.
 fn to_border(c: Record, len: usize) -> usize {
     let index = c.start().addr() / CHUNK;
     (index + len).next_multiple_of(AREA) - index

@@ -7,8 +7,8 @@ use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Orderin
 /// State of the purger, readable without a lock.
 #[derive(Debug)]
 pub struct Purger {
-    /// A purger was started since memory last stopped waiting. The child of a fork gets a copy, the only thing that it
-    /// knows of the parent's purger.
+    /// True if a purger was started since memory last stopped waiting. The child of a fork gets a copy, which is all
+    /// that it knows of the parent's purger.
     pub(crate) asked: AtomicBool,
     /// Clock of the last tick.
     pub(crate) last: AtomicU64,
@@ -18,9 +18,9 @@ pub struct Purger {
     pub(crate) sweep_from: AtomicU64,
     /// Number of ticks in a row without work; if there can be no helper, ticks since the last attempt to start one.
     pub(crate) idle: AtomicU32,
-    /// All holes that were due in a tick were refused: holes are left alone for a while.
+    /// True if the system refused all holes that were due in a tick: holes are left alone for a while.
     pub(crate) refused: AtomicBool,
-    /// The next helper tries refused ranges again, once, as what locked them may be over.
+    /// True if the next helper has to try refused ranges again, once: the program may have unlocked them.
     pub(crate) again: AtomicBool,
     /// OS pages of holes that were used again, as of the last tick.
     pub(crate) reused: AtomicU64,
@@ -69,7 +69,7 @@ impl Purger {
     }
 }
 
-/// Longest wait of a program that does not grow for a pass, in milliseconds.
+/// Longest wait for a pass while the program does not grow, in milliseconds.
 const LONGEST_WAIT_MS: u64 = 8000;
 
 /// Where the passes of `promote.rs` are. Written by the purger alone, so all uses are relaxed.
@@ -77,7 +77,7 @@ const LONGEST_WAIT_MS: u64 = 8000;
 pub(crate) struct Promotion {
     /// Clock of the next pass, or of the present one; 0: there is none.
     pub(crate) due: AtomicU64,
-    /// Milliseconds that the program waited for it.
+    /// Milliseconds that this pass was set to wait.
     pub(crate) wait: AtomicU64,
     /// The next place to look at: an arena, and a chunk in the used part of it.
     pub(crate) arena: AtomicUsize,
@@ -94,7 +94,8 @@ impl Promotion {
         }
     }
 
-    /// Has a pass begin `wait` milliseconds after `now`; none if that is more than the longest wait.
+    /// Sets the next pass to begin `wait` milliseconds after `now`. There is none if that is more than the longest
+    /// wait.
     pub(crate) fn set(&self, now: u64, wait: u64) {
         self.due.store(if wait > LONGEST_WAIT_MS { 0 } else { now + wait }, Ordering::Relaxed);
         self.wait.store(wait, Ordering::Relaxed);

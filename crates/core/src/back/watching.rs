@@ -10,26 +10,26 @@ use crate::system::sync::Ordering;
 const ROUNDS: usize = 3;
 
 impl<O: Os> Back<O> {
-    /// Has all heaps adopt the watch mode. Called under no lock, by a thread whose own heap has adopted it already.
-    pub(crate) fn show_everywhere(&self) {
+    /// Makes all heaps adopt the watch mode. Called under no lock, by a thread whose own heap has adopted it already.
+    pub(crate) fn update_watch_everywhere(&self) {
         let mut rounds = 0;
-        while rounds < ROUNDS && self.show_all() {
+        while rounds < ROUNDS && self.update_other_watches() {
             rounds += 1;
         }
     }
 
-    /// Makes a handshake with each heap that has another mode. Returns whether one of them still has.
-    fn show_all(&self) -> bool {
-        let mut late = false;
+    /// Makes a handshake with each heap that has another mode. Returns whether one of them still has another mode.
+    fn update_other_watches(&self) -> bool {
+        let mut any_left = false;
         for heap in self.all_heaps() {
             // Approximate: another thread's heap.
-            let shown = || heap.watch_roughly(self.watch()) == self.watch();
+            let is_updated = || heap.watch_roughly(self.watch()) == self.watch();
             let has_slot = !heap.slot.load(Ordering::Relaxed).is_null();
-            if has_slot && heap.state.load(Ordering::Relaxed) == OWNED && !shown() {
-                self.with_batch(|_| self.handshake(Mine::none(), &mut [Some(heap)], |heap| self.show(heap)));
-                late |= !shown();
+            if has_slot && heap.state.load(Ordering::Relaxed) == OWNED && !is_updated() {
+                self.with_batch(|_| self.handshake(Mine::none(), &mut [Some(heap)], |heap| self.update_watch(heap)));
+                any_left |= !is_updated();
             }
         }
-        late
+        any_left
     }
 }

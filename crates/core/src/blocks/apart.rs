@@ -1,6 +1,6 @@
 //! Blocks apart: large blocks that may be mapped unlike their neighbours. The next owner must not get such mappings
-//! (invariant 33). So they are mapped again when they are freed, and so is the end that is cut off when they shrink. Two
-//! causes:
+//! (invariant 33). So they are mapped again when they are freed, and so is the end that is cut off when they shrink.
+//! Two causes:
 //!
 //! - neap moved OS pages there (realloc). Mappings apart from their neighbours would stay as long as the process lives,
 //!   and a process may have only 65,530.
@@ -8,7 +8,7 @@
 //!   keeps from children would be missing in a child, and those that it locked would not go back. With glibc such a
 //!   block is unmapped.
 //!
-//! A small block shares its OS pages with others. What a program changes of those stays, as with glibc.
+//! A small block shares its OS pages with others. Changes to the mapping of those stay, as with glibc.
 
 use crate::blocks::Blocks;
 use crate::blocks::given::Given;

@@ -2,7 +2,7 @@
 //!
 //! A heap's bin of a class is the list of its slabs that have free blocks (invariant 9). A refill takes recycled blocks
 //! from the slabs at its front, or carves fresh ones from one; a flush gives blocks back, slab by slab. Slabs without a
-//! used block are released at once (invariant 10).
+//! used block are released at once (invariant 10), but for a few that are needed again soon (`Mine::is_last`).
 
 use crate::blocks::free_block::{Block, Free, Link};
 use crate::blocks::given::Small;
@@ -19,8 +19,9 @@ use crate::{CHUNK, Heap, Os};
 
 /// Maximum number of orphans that a refill checks.
 const ORPHAN_PROBES: usize = 8;
-/// What a cache that is full gives back at once of the heap's own slabs, in steps: one for each block, and [`TURN`] for
-/// each slab. So the call of free in which that happens is short: 8 blocks of 8 slabs, or 64 of one.
+/// Limit on the blocks of the heap's own slabs that a full cache gives back at once, in steps: one for each block, and
+/// [`TURN`] for each slab. So the call of free that finds the cache full is short: it gives back 8 blocks of 8 slabs,
+/// or 64 of one.
 const STEPS: u32 = 64;
 /// What a slab costs beyond its blocks, in steps: its record and its bits are in no cache of the processor.
 const TURN: u32 = 7;
@@ -147,9 +148,10 @@ impl Mine<'_> {
         usize::from(more) * class::SIZE[class] as usize
     }
 
-    /// Puts a block, which must not be free, into a cache that was found full: the cache grows, or gives its newest
-    /// blocks back: a few of this heap's slabs, and up to three quarters of the cache of other heaps' slabs, as each
-    /// time that another thread sees a slab change costs both of them. The heap must have a cache for its class.
+    /// Puts a block, which must not be free, into a cache that was found full. The cache grows, or gives its newest
+    /// blocks back: few if they are of this heap's slabs ([`STEPS`]), but up to three quarters of the cache if they are
+    /// of other heaps' slabs, because each change of those costs both threads. The heap must have a cache for the
+    /// block's class.
     pub(crate) fn free_full<O: Os>(self, a: &Blocks<O>, small: Small) {
         let (block, class) = (small.block(), small.class());
         self.grow_cap(a, class);
@@ -337,13 +339,13 @@ impl Mine<'_> {
         }
     }
 
-    /// Handles a slab that was the first in its bin until another one came before it.
+    /// Handles a slab that was the first in its bin until another one was put before it.
     fn leave_behind<O: Os>(self, a: &Blocks<O>, slab: OwnSlab) {
         // An empty slab stayed because of `is_last`, which is no longer true.
         if slab.is_released() {
             self.unlist(slab);
             a.release_slab(self, slab);
-        } else if grow::is_left_behind(slab) && slab.set_age(a.epoch()) {
+        } else if grow::has_uncarved_memory(slab) && slab.set_age(a.epoch()) {
             a.note_slab();
         }
     }
@@ -377,8 +379,8 @@ impl Mine<'_> {
     }
 }
 
-/// Calls `f` with the index of each block of a cache of `class` from `first` on, as long as they lie in one slab and `f`
-/// returns true. Returns the link to the first block that `f` did not take.
+/// Calls `f` with the index of each block of a cache of `class` from `first` on, as long as they lie in one slab and
+/// `f` returns true. Returns the link to the first block that `f` did not take.
 #[inline(always)]
 fn for_each_beside<O: Os>(a: &Blocks<O>, class: usize, first: Free, mut f: impl FnMut(u32) -> bool) -> Link {
     let mut link = first.as_link();

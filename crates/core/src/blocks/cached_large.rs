@@ -52,9 +52,10 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Does what `cache_large` does after [`Heap::free`](crate::Heap::free) failed for `given`, if the cache has room
-    /// and there is nothing to note: the most frequent case of freeing a large block, with nothing to settle. Returns
-    /// false if it did nothing. `heap` must not be watched, and must be unchanged since.
+    /// After [`Heap::free`](crate::Heap::free) failed for `given`: does what `cache_large` does, if the cache has room
+    /// and nothing has to be noted, so that there is nothing to settle: the most frequent case of freeing a large
+    /// block. Otherwise returns false and does nothing. `heap` must not be watched, and must be as `Heap::free` left
+    /// it.
     #[inline(always)]
     pub(crate) fn cache_large_after_miss(&self, heap: Mine<'_>, given: Given) -> bool {
         // The page map has the class 0 for a large block. A heap in the mode `Watch::Nothing` has caches.

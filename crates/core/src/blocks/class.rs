@@ -29,7 +29,7 @@ pub const SIZE: [u32; CLASSES] = sizes();
 /// `ceil(2^32 / size)` of each class: `offset * RECIPROCAL` is the block index in its upper 32 bits, and its lower
 /// 32 bits are below 2^16 exactly if the offset is a multiple of the size (for offsets below [`CHUNK`]).
 pub const RECIPROCAL: [u32; CLASSES] = reciprocals();
-/// Number of blocks in a slab of each class: a division takes as long as the rest of a free.
+/// Number of blocks in a slab of each class. A table, as a division would take as long as the rest of a free.
 const CAPACITY: [u16; CLASSES] = capacities();
 /// Class of each request up to [`MAX_TABLE`] bytes.
 pub const SMALL_CLASS: [u8; MAX_TABLE + 1] = small_classes();

@@ -9,7 +9,8 @@
 //! Bound: in each class, a heap populates at most one slab ahead of its need, while it holds [`PROVEN`] or more full
 //! ones. So it wastes at most one part in `PROVEN` of what it holds. OS pages that turn out not to be needed are holes
 //! like others (`holes.rs`), because the uncarved part of a populated slab does not count as clean. If blocks come back
-//! to other slabs of the class, the program goes on in those, and the slab is noted for the purger (`is_left_behind`).
+//! to other slabs of the class, the program goes on in those, and the slab is noted for the purger
+//! (`has_uncarved_memory`).
 //!
 //! No slab is populated if memory is short, if the memory limit was not read yet (`pressure.rs`), or if its blocks are
 //! so long that a program may leave whole OS pages of them untouched.
@@ -32,11 +33,11 @@ const _: () = assert!(class::SIZE[FIRST_PAGED - 1] < 4096, "each OS page of a sl
 /// Whether OS pages after the carved blocks may hold memory: the slab was populated, or made of memory that was used
 /// before.
 #[inline]
-pub(crate) fn is_left_behind(slab: OwnSlab) -> bool {
+pub(crate) fn has_uncarved_memory(slab: OwnSlab) -> bool {
     !slab.is_zeroed() && slab.carved() < class::capacity(slab.class())
 }
 
-/// Uncounts a slab of the heap that is about to be released.
+/// Subtracts a slab that is about to be released from the count of its heap.
 #[inline]
 pub(crate) fn uncount_slab(heap: Mine<'_>, slab: OwnSlab) {
     let count = &heap.slabs[slab.class()];
@@ -72,7 +73,7 @@ impl<O: Os> Blocks<O> {
 
     #[cold]
     fn populate_slab(&self, heap: Mine<'_>, slab: OwnSlab) {
-        // `room`: what may be taken before the limit is read again; 0: it was not read yet. Relaxed: approximate.
+        // `room`: what was left below the limit when it was last read; 0: it was not read yet. Relaxed: approximate.
         let room = self.notes.room.load(Ordering::Relaxed) / CHUNK >= FRESH_CHUNKS;
         let may = room && self.page_size() < CHUNK && heap.is_cached() && !slab_record::is_hardened(slab.chunk());
         let bytes = slab.bytes();

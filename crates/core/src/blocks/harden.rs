@@ -8,8 +8,8 @@
 //! - the last OS page of a slab, and the OS page after a large block, are inaccessible guards.
 //!
 //! Memory from before hardening began is used as before. A slab is hardened from its first block on. It *withholds* the
-//! blocks that reach into its last OS page, permanently (`OwnSlab::withheld`; they count as used). A guard is a mapping of
-//! its own, so there are at most `MOST_GUARDS`; beyond that, the last OS page of a slab is not a guard, only never
+//! blocks that reach into its last OS page, permanently (`OwnSlab::withheld`; they count as used). A guard is a mapping
+//! of its own, so there are at most `MOST_GUARDS`; beyond that, the last OS page of a slab is not a guard, only never
 //! used.
 //!
 //! Cost: no fast path, a memset for each free, a check of each block that is handed out, two more system calls for each
@@ -42,7 +42,7 @@ impl<O: Os> Blocks<O> {
         let page = self.page_size();
         let withheld = withheld(slab.class(), page);
         if withheld == class::capacity(slab.class()) {
-            // An OS page is as long as a chunk: no room for a guard.
+            // An OS page is as long as a chunk, so there is no room for a guard.
             return;
         }
         let bytes = slab.bytes();

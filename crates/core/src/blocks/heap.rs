@@ -29,11 +29,11 @@ pub use crate::blocks::free_block::Block;
 
 /// Maximum number of blocks in the cache of one class.
 pub(crate) const CACHE_BLOCKS: usize = 1024;
-/// Maximum bytes in the cache of one class: for blocks up to [`SMALL_BLOCK`], and for larger ones. Larger blocks cost
-/// more to touch than to fetch, so a cache of them saves little.
+/// Maximum bytes in the cache of one class: for blocks up to [`SMALL_BLOCK`], and for larger ones. To touch a larger
+/// block costs more than to fetch it from a slab, so a cache of such blocks saves little.
 const CACHE_BYTES: [usize; 2] = [64 * 1024, 32 * 1024];
 const SMALL_BLOCK: usize = 1024;
-/// Bytes of a new cache.
+/// Bytes that a new cache has room for, but it has room for two blocks at least ([`first`]).
 const FIRST_BYTES: usize = 2 * 1024;
 /// The `room` of each cache of a heap without caches: negative, see [`Mine::undo_free`].
 pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
@@ -41,7 +41,7 @@ pub(crate) const NO_ROOM: i32 = i32::MIN / 2;
 /// A heap. The first fields are what the fast paths read.
 ///
 /// **Invariant 3.** Heaps are never unmapped, so a reference to one is valid for ever. Cells are used by the holder of
-/// the heap's [`Mine`] alone; other threads read them as hints. Atomics may be used by all threads.
+/// the heap's [`Mine`] alone; other threads read them as hints. All threads may use the atomics.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Heap {
@@ -64,7 +64,7 @@ pub struct Heap {
     bins: [List; CLASSES],
     /// Number of slabs that this heap owns, for each class, see `grow.rs`.
     pub(crate) slabs: [Cell<u32>; CLASSES],
-    /// Slabs with remote frees that this heap has not collected.
+    /// Its slabs with remote frees that it has not collected.
     pub(crate) pending: Pending<Chunk>,
     /// Large blocks kept for the next request.
     pub(crate) large: LargeCache,
@@ -83,8 +83,8 @@ pub struct Heap {
     /// since it changed.
     pub(crate) look: Cell<u64>,
     pub(crate) quiet: Cell<u8>,
-    /// For forks, under the registry's lock: the thread is in no call, and makes reentrant ones until the fork has
-    /// ended.
+    /// For forks, under the registry's lock: true if the thread is in no call, and makes reentrant calls until the fork
+    /// has ended.
     pub(crate) whole: Cell<bool>,
     /// State of a generator of random numbers; 0: not used yet.
     pub(crate) random: Cell<u64>,
@@ -109,7 +109,7 @@ pub struct Name(UnsafeCell<Heap>);
 // (`Mine::undo_free`). Threads that share a name do so at the same time without atomics, which would cost each free of
 // each heap. By the rules of the language that is a data race, the only one left in neap. On the processors that neap
 // supports each access is one load or store of an aligned word; a lost one changes the room by 1; only the sign of the
-// room is used, and `undo_free` resets a room that has drifted to NO_ROOM, 2^29 before its sign would change.
+// room is used, and each `undo_free` sets the room back to NO_ROOM, which is 2^30 away from a change of the sign.
 unsafe impl Sync for Name {}
 
 impl Name {
@@ -282,9 +282,9 @@ impl Heap {
     }
 
     /// The path of malloc after [`Missed::Limit`] in a heap that counts bytes until its next sample (`sampler.rs`):
-    /// counts `size`, and takes the block from the cache. `None`: the heap does not count, a sample is due, or the block
-    /// is none of the table; nothing was done. Null: the cache has no block, so `Allocator::malloc_past_cache` has to
-    /// follow.
+    /// counts `size`, and takes the block from the cache. `None`: the heap does not count, a sample is due, or the
+    /// size is not in the table; nothing was done. Null: the cache has no block, so `Allocator::malloc_past_cache` has
+    /// to follow.
     ///
     /// # Safety
     /// As [`Heap::malloc`].
@@ -540,8 +540,9 @@ impl<'h> Mine<'h> {
     }
 
     /// Undoes the count of a [`Heap::free`] that failed for a block of `class`. Each of them must be undone, also that
-    /// of NULL (class 0) and that on a [`Name`]: after 2^30 more a room would be positive. A [`Name`] has rooms near
-    /// `NO_ROOM`, of which only the sign is used: threads that write one at the same time may lose each other's change.
+    /// of NULL (class 0) and that on a [`Name`]: after some 2^30 of them a room would wrap around. A [`Name`] has rooms
+    /// near `NO_ROOM`, of which only the sign is used: threads that write one at the same time may lose each other's
+    /// change.
     #[inline]
     pub fn undo_free(self, class: usize) {
         let room = self.room(class);

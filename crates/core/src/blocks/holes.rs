@@ -1,5 +1,5 @@
-//! Holes: OS pages of a slab on which no block is used. They go back to the system when the slab was left alone for a
-//! while.
+//! Holes: OS pages of a slab on which no block is used. They go back to the system when no block was freed to the slab
+//! for a while.
 //!
 //! Bookkeeping does not touch the free blocks of a slab, so their memory can go and come back as zero. But no block may
 //! be handed out while its OS page is on its way (invariant 11). So the purger
@@ -74,8 +74,8 @@ impl Hole {
 /// there are none.
 ///
 /// The blocks that are taken count as used, so they pin the slab while its OS pages are on their way. An OS page after
-/// the last block has no block. It goes along with others, never alone: without a pin, the chunk could be freed and
-/// used again before the system does what it was asked for.
+/// the last block has no block. It goes back together with others, never alone: without a pin, the chunk could be freed
+/// and used again before the system purges it.
 #[cold]
 pub(crate) fn take(slab: OwnSlab, page: usize, hole: &mut Hole) -> bool {
     let class = slab.class();

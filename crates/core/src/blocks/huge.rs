@@ -14,7 +14,8 @@ use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::{CHUNK, Os};
 use core::mem::offset_of;
 
-/// Minimum bytes of a huge block: for smaller requests no mapping is tried if arenas are exhausted.
+/// Minimum bytes of a huge block that is aligned to a chunk or less, except in reentrant calls: if arenas are
+/// exhausted, smaller requests fail.
 const MIN_HUGE: usize = 1 << 20;
 /// Number of slots that need no mapping.
 const FIRST: usize = 32;
@@ -239,7 +240,7 @@ impl Huge {
 impl Huge {
     /// Returns a huge block, zeroed, or null if there is no memory.
     pub(crate) fn malloc<O: Os>(&self, pages: &Pages<O>, size: usize, align: usize) -> *mut u8 {
-        // A huge block is never made of the pool.
+        // The memory of a huge block never comes from the pool.
         if (size < MIN_HUGE && align <= CHUNK) || pages.policy.pool_only() {
             return core::ptr::null_mut();
         }
@@ -285,15 +286,15 @@ impl Huge {
         pages.huge_bytes.fetch_sub(bytes, Ordering::Relaxed);
         // Release pairs with the Acquire of `reserve`. Before the unmap, as others may get the address after it.
         slot.p.store(core::ptr::null_mut(), Ordering::Release);
-        // In a process that has as many mappings as it may, unmap may be refused, as it may need one more. Then at
-        // least the memory goes back.
+        // At the limit on mappings the system may refuse to unmap, as that may need one more mapping. Then at least the
+        // memory goes back.
         // SAFETY: the mapping is in no slot, so no other thread uses it.
         let _ = unsafe { pages.os.unmap(p, bytes) || pages.release_uncounted(p, bytes) };
         true
     }
 
-    /// Resizes the huge block at `given`, moving its pages if needed. Returns null if that fails; then the block is
-    /// unchanged.
+    /// Resizes the huge block at `given`, and moves its OS pages if needed. Returns null if that fails; then the block
+    /// is unchanged.
     pub(crate) fn resize<O: Os>(&self, pages: &Pages<O>, given: Given, size: usize) -> *mut u8 {
         let p = given.ptr();
         let null = core::ptr::null_mut();
@@ -304,7 +305,7 @@ impl Huge {
         if !pages.ranges.with(&pages.os, |r| pages.is_allowed(r, more, false)) {
             return null;
         }
-        // Taken during the move: others may get the old address as soon as the pages have moved.
+        // Taken during the move: others may get the old address as soon as the OS pages have moved.
         let Some(slot) = self.find(p, TAKEN) else { return null };
         let old = slot.bytes.load(Ordering::Relaxed);
         // SAFETY: a block in a slot is a mapping of `Os::map` (invariant 32), and the caller's, as `Given` proves.

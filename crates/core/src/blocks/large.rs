@@ -14,7 +14,7 @@ use crate::{CHUNK, Os};
 /// Maximum size of a large block in bytes; a longer block is a huge one.
 pub const MAX_LARGE: usize = layout::longest() * CHUNK;
 
-/// Maximum number of chunks that are purged at once when they are dropped: a megabyte, which takes some 50 us.
+/// Maximum number of chunks that a thread that drops them always purges itself: a megabyte, which takes some 50 us.
 const DROP_HERE: usize = if cfg!(neap_sim) { 1 } else { (1 << 20) / CHUNK };
 
 /// Returns the two parts of a large block that is freed: the chunks behind those that it ever used, with the age
@@ -64,7 +64,7 @@ impl<O: Os> Blocks<O> {
         let clean = (len > DROP_HERE && self.has_helper()).then(|| {
             self.ranges.with(&self.os, |r| {
                 if self.is_stranded() {
-                    // As in `take_chunks`.
+                    // As in `take_or_step`.
                     return None;
                 }
                 let clean = r.take_clean(self, len, (align / CHUNK).max(1))?;
@@ -181,12 +181,12 @@ impl<O: Os> Blocks<O> {
         let since = self.cut_large(block, need);
         let done = self.ranges.with(&self.os, |r| {
             if self.is_stranded() {
-                // As in `take_chunks`.
+                // As in `take_or_step`.
                 return false;
             }
             let (c, len) = (block.chunk(), block.len());
             if need > len {
-                // Its OS pages may be such that they cannot be read (`apart.rs`).
+                // The program may have made its OS pages unreadable (`apart.rs`), so it cannot be copied.
                 let copied = if block.is_apart() { usize::MAX } else { len };
                 // Clean or dirty does not matter: all chunks of the block count as used from now on.
                 if !self.is_allowed(r, need - len, false) || !r.extend(self, c.after(len), need - len, copied) {

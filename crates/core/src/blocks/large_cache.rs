@@ -27,7 +27,7 @@ pub struct LargeCache {
     newest: Cell<Option<Record>>,
     count: Cell<u32>,
     chunks: Cell<u32>,
-    /// Number of chunks counted as memory that threads may keep unnoticed (`Pages::note_room`).
+    /// Number of chunks that were counted as memory that caches may hold (`Pages::note_room`).
     counted: Cell<u32>,
 }
 
@@ -59,7 +59,7 @@ impl LargeCache {
         self.blocks_roughly().last().is_some_and(|c| age::passed(large_record::since_roughly(c, now), now) >= ticks)
     }
 
-    /// Whether any room was counted. For other threads: approximate.
+    /// Whether any room is counted. For other threads: approximate.
     pub(crate) fn is_counted_roughly(&self) -> bool {
         peek_cell(&self.counted, 0) != 0
     }
@@ -86,8 +86,8 @@ impl LargeCache {
         self.count.get() < PLACES && self.chunks() + len <= self.counted.get() as usize
     }
 
-    /// Makes sure that room for `len` more chunks is counted. If it is not, counts twice what is needed, as far as the
-    /// cache may hold that. Returns the bytes that were not counted before.
+    /// Makes sure that room for `len` more chunks is counted. If it is not, counts twice what is needed, up to the
+    /// limit of the cache. Returns the bytes that were not counted before.
     pub(crate) fn count_room(&self, len: usize) -> usize {
         let (need, counted) = (self.chunks.get() + len as u32, self.counted.get());
         let more = if need > counted { (2 * need).min(MOST_CHUNKS) - counted } else { 0 };
@@ -102,7 +102,7 @@ impl LargeCache {
         less as usize * CHUNK
     }
 
-    /// Puts a block first, which is free since the epoch `since`.
+    /// Puts a block that was freed in the epoch `since` first.
     #[inline(always)]
     pub(crate) fn push(&self, block: Large, since: u8) {
         block.set_since(since);

@@ -23,7 +23,7 @@ struct LargeRecord {
     /// It may be mapped unlike its neighbours, see `apart.rs`. Atomic, as several threads of the program may change the
     /// same block.
     apart: AtomicU8,
-    /// Of a sample: the class of the small block that it is in place of; 0: of none.
+    /// Of a sample: the class of the small block that it replaces; 0 if it replaces none.
     like: Cell<u8>,
     /// Number of chunks.
     len: Cell<u32>,
@@ -211,12 +211,12 @@ impl Large {
     pub(crate) fn set_sample_of(self, size: usize) {
         let like = if size <= class::MAX_SMALL { class::of(size) } else { 0 };
         self.record().like.set(like as u8);
-        // What an earlier sample left, which a cache has kept.
+        // An earlier sample may have left its place, and a cache has kept it.
         self.record().place.set(0);
         self.set_sample(true);
     }
 
-    /// Of a sample: the usable bytes that the block would have if it were none.
+    /// Of a sample: the usable bytes that the block would have if it were no sample.
     pub(crate) fn ordinary_bytes(self) -> usize {
         match self.record().like.get() {
             0 => self.bytes(),

@@ -49,7 +49,7 @@ impl<O: Os> Blocks<O> {
             let _ = self.set_in_hook(mine, !cached);
             mine.watch.set(if cached { Watch::Nothing } else { Watch::Everything });
             if cached {
-                self.show(mine);
+                self.update_watch(mine);
             }
             Some(mine)
         })
@@ -102,7 +102,7 @@ impl<O: Os> Blocks<O> {
     }
 
     /// Takes a chunk for heaps. Not from the pool of huge pages: the child of a fork writes to its heaps before the
-    /// program goes on, and ends with SIGBUS where the pool has no page for the copy.
+    /// program goes on, and would end with SIGBUS where the pool has no page for the copy.
     fn chunk_of_heaps(&self) -> Option<*mut u8> {
         if self.policy.huge() == HugePages::Pool
             && let Some(c) = self.arenas.reentrant_reserve.take(&self.os, &self.map, 1, 1)
@@ -163,8 +163,8 @@ impl<O: Os> Blocks<O> {
         self.registry.with(&self.os, |r| {
             // The slot no longer holds the heap, so no thread can park it. Relaxed: the lock orders it.
             heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
-            // Counted before it becomes one. A handler that then frees into it leaves a note, and `drain`, which may
-            // take the note at once, looks for orphans only if there are any. Relaxed: the note orders it.
+            // Counted before it becomes an orphan. A handler that then frees into it leaves a note; `drain` may take
+            // the note at once, and looks for orphans only if the count is not 0. Relaxed: the note orders it.
             self.orphans.fetch_add(1, Ordering::Relaxed);
             // SeqCst pairs with `Pending::push` and the load after it: a thread that pushes a slab either does so
             // before this store, and `collect` sees the slab, or sees ORPHAN and collects itself.

@@ -21,8 +21,8 @@ impl<O: Os> Blocks<O> {
         self.sample_interval.store(bytes, Ordering::Relaxed);
     }
 
-    /// Counts `size` requested bytes in a heap that counts until its next sample, if their block is no sample. Otherwise returns
-    /// false and does nothing.
+    /// Counts `size` requested bytes in a heap that counts until its next sample, if their block is no sample.
+    /// Otherwise returns false and does nothing.
     #[inline]
     pub fn skips_sample(&self, heap: Mine<'_>, size: usize) -> bool {
         heap.sampler.skips(size.max(1))
@@ -57,7 +57,7 @@ impl<O: Os> Blocks<O> {
         unsafe { self.marked(p) }.is_some()
     }
 
-    /// Of a sample at `p`: the usable bytes that the block would have without it. `None` if it is no sample.
+    /// The usable bytes that the sample at `p` would have if it were no sample. `None` if it is none.
     ///
     /// # Safety
     /// `p` must be a live block of the caller's, or foreign.

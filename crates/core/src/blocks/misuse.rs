@@ -259,8 +259,8 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Whether the block at `p` of a slab of `class` is in the cache of any heap. A hint, as the owners go on
-    /// meanwhile: a walk along a cache ends early at a block that its owner has just taken out.
+    /// Whether the block at `p` of a slab of `class` is in the cache of any heap. A hint, as other threads use their
+    /// caches meanwhile: a walk along a cache ends early at a block that was just taken out.
     fn is_cached(&self, p: *mut u8, class: usize) -> bool {
         // SAFETY: `tag_seen` found that a block starts at `b`, in a slab, whose chunk stays committed (invariant 16).
         let link = |b: *mut Block| unsafe { peek(&raw const (*b).link, core::ptr::null_mut()) };

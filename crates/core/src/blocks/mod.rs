@@ -62,7 +62,7 @@ pub struct Blocks<O: Os> {
     pub(crate) heaps: AtomicUsize,
     /// Number of orphans at present; a hint.
     pub(crate) orphans: AtomicUsize,
-    /// There are heaps in the state [`registry::LEFT`].
+    /// True if there are heaps in the state [`registry::LEFT`].
     pub(crate) left: AtomicBool,
     /// Counts blocks of reentrant calls, and frees by threads without a heap.
     pub(crate) stray: Flow,

@@ -2,8 +2,8 @@
 //!
 //! A move costs no copy and no second block. But the old place is clean then, and so is the whole block when it is
 //! freed (`apart.rs`): the next block that grows pays for all of it in page faults, some four times what copying costs.
-//! So a block is copied if a long enough dirty range waits, and if moved blocks went back to the system not long ago:
-//! if they had been copied, their memory would wait now.
+//! So a block is copied if a long enough dirty range waits. It is also copied if moved blocks went back to the system
+//! not long ago: if they had been copied, their memory would wait now.
 
 use crate::blocks::large_record::Large;
 use crate::blocks::{Blocks, class};
@@ -41,11 +41,11 @@ impl<O: Os> Blocks<O> {
     fn is_copied(&self, block: Large, old: usize, size: usize) -> bool {
         let chunks = size.div_ceil(CHUNK);
         let cheaper = || {
-            // Stranded: as in `take_chunks`.
+            // Stranded: as in `take_or_step`.
             self.ranges.with(&self.os, |r| !self.is_stranded() && r.has_for_copy(chunks))
                 || (chunks <= MOST_COPIED && self.returned.take(block.carved(), self.epoch()))
         };
-        // Some OS pages of a block that is apart may be such that they cannot be read.
+        // The program may have made OS pages of a block that is apart unreadable.
         old < MOVE_PAGES || (!block.is_apart() && cheaper())
     }
 
@@ -57,7 +57,7 @@ impl<O: Os> Blocks<O> {
         let copied = self.is_copied(block, old, size);
         let room = if copied { 0 } else { size.saturating_add(size) };
         let new = self.malloc_large(size, CHUNK, room, false).or_else(|| self.malloc_large(size, CHUNK, 0, false))?;
-        // All chunks that the old block ever used, also behind its end, so that what stays behind is clean.
+        // All chunks that the old block ever used, also beyond its end, so that these are clean afterwards.
         let bytes = block.carved() * CHUNK;
         // Relaxed: several threads may exceed the limit by a few.
         let few = self.apart.load(Ordering::Relaxed) < MOST_MOVED;
@@ -67,7 +67,7 @@ impl<O: Os> Blocks<O> {
         match if movable { unsafe { self.os.move_pages(block.start(), new.start(), bytes) } } else { Moved::Not } {
             Moved::Done => {
                 self.set_apart(new);
-                // The old mapping came with the OS pages.
+                // The OS pages brought their mapping with them.
                 self.unmark(new.memory(bytes));
                 self.mark_large(new.memory(size));
                 match block.chunk().kind() {

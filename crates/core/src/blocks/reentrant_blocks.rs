@@ -91,9 +91,9 @@ impl ReentrantBlocks {
     }
 
     /// Purges the slab of `c` by calling `purge`, if all its blocks are free and it is not clean already. Returns the
-    /// number of bytes; 0 also if `purge` returns false, as the system refuses. Threads that allocate meanwhile find no
-    /// free block there. An error if the program frees one of the free blocks once more meanwhile. `masks` is room for
-    /// the bits of the blocks, which the caller has elsewhere, as the stack may be short.
+    /// number of bytes, which is 0 if `purge` returns false because the system refuses. Threads that allocate meanwhile
+    /// find no free block there. An error if the program frees one of the free blocks once more meanwhile. The caller
+    /// provides `masks`, room for the bits of the blocks, as its stack may be small.
     pub(crate) fn purge_slab(
         c: Record,
         masks: &mut [u64; BITS_BYTES / 8],

@@ -3,8 +3,8 @@
 use crate::pages::age;
 use crate::system::sync::{AtomicU8, AtomicUsize, Ordering};
 
-/// Memory that went back to the system in the last ticks, as moved blocks were freed, less what blocks that grew were
-/// given for it. All values are hints: a thread may overwrite what another one counts.
+/// Memory that went back to the system in the last ticks because moved blocks were freed, less the blocks that were
+/// copied instead of moved for that reason. All values are hints: a thread may overwrite what another one counts.
 #[derive(Debug)]
 pub(crate) struct Returned {
     chunks: AtomicUsize,
@@ -17,7 +17,7 @@ impl Returned {
         Returned { chunks: AtomicUsize::new(0), since: AtomicU8::new(age::NONE) }
     }
 
-    /// The number of chunks in the epoch `now`. What was returned long ago would no longer wait.
+    /// The number of chunks in the epoch `now`. What was returned long ago does not count: it would no longer wait.
     fn chunks(&self, now: u8) -> usize {
         // Relaxed, here and below: hints.
         let since = self.since.load(Ordering::Relaxed);
@@ -31,7 +31,7 @@ impl Returned {
         self.since.store(now, Ordering::Relaxed);
     }
 
-    /// Takes `chunks` of them for a block that grows; false if there are not as many.
+    /// Takes `chunks` of them for a block that grows; false if there are fewer.
     pub(crate) fn take(&self, chunks: usize, now: u8) -> bool {
         let left = self.chunks(now).checked_sub(chunks);
         left.is_some_and(|left| {

@@ -14,9 +14,9 @@ use core::cell::Cell;
 /// When the next sample is due in one heap. All bytes zero: a sampler that has not started.
 ///
 /// It counts bytes while the heap's allocations are sampled and not watched otherwise ([`Watch::Samples`]), so that the
-/// usual block costs a few instructions. Else each block is chosen by chance; as the process has no memory, it may begin
-/// to count, and stop, at any time. A heap follows a new interval at its next call that its caches
-/// do not serve ([`Sampler::follow`]).
+/// usual block costs a few instructions. Otherwise each block is chosen by chance. It may begin to count, and stop, at
+/// any time, because a Poisson process has no memory. A heap follows a new interval at its next call that its caches do
+/// not serve ([`Sampler::follow`]).
 #[derive(Debug)]
 pub(crate) struct Sampler {
     /// Bytes until the next sample; 0: it does not count.
@@ -55,7 +55,7 @@ impl Sampler {
         self.left.set(0);
     }
 
-    /// Adopts a mean distance: stops counting if it counts for another one.
+    /// Stops counting if it counts for another interval.
     pub(crate) fn follow(&self, interval: usize) {
         if self.interval.get() != interval {
             self.stop();
@@ -82,8 +82,8 @@ impl Sampler {
         due
     }
 
-    /// Counts `size` bytes, if it counts and their block is no sample; otherwise returns false and counts nothing. Bytes
-    /// of blocks that are never samples, as those of a hook, count as others: the next sample is as likely.
+    /// Counts `size` bytes, if it counts and their block is no sample; otherwise returns false and counts nothing.
+    /// Bytes of blocks that are never samples, as those of a hook, count as others: the next sample is as likely.
     #[inline(always)]
     pub(crate) fn skips(&self, size: usize) -> bool {
         let (left, size) = (self.left.get(), size as u64);
@@ -117,7 +117,7 @@ fn chance(x: f64) -> f64 {
     if x > 40.0 {
         return 1.0;
     }
-    // 1 - exp(-x) by its series for a small part of x, then doubled: 1 - (1 - p)^2 = p (2 - p).
+    // 1 - exp(-x) by its series for x / 1024; then x is doubled ten times: 1 - (1 - p)^2 = p (2 - p).
     let mut part = x / 1024.0;
     part = part * (1.0 - part / 2.0 * (1.0 - part / 3.0 * (1.0 - part / 4.0)));
     for _ in 0..10 {

@@ -2,7 +2,8 @@
 //!
 //! A block is in one of four states: live, in a heap's cache (both count as `used`), free (its bit is set), or never
 //! carved (beyond `carved`), see invariant 9. Carving goes from the front and stops at OS page borders, so that a slab
-//! of which few blocks are needed touches few OS pages. Blocks are handed out lowest address first.
+//! of which few blocks are needed touches few OS pages. Blocks are handed out lowest address first; those of a hardened
+//! slab (`harden.rs`) in random order.
 
 use crate::CHUNK;
 use crate::blocks::class;
@@ -14,7 +15,7 @@ use crate::system::sync::Ordering;
 
 const _: () = assert!(CHUNK / class::MIN_BLOCK / 64 <= 256, "`hint` holds a word index in a byte");
 
-/// A list of blocks that is being built: linked and tagged, lowest address first.
+/// A list of blocks that is being built: linked and tagged, and within each slab in the order of addresses.
 #[derive(Debug)]
 pub struct Taken {
     /// The first block.
@@ -210,8 +211,9 @@ impl OwnSlab {
         self.add_used(n as i32);
     }
 
-    /// Takes one block without touching it. Returns the block, whether it is known to read as zero, and the number of
-    /// OS pages that were clean before and no longer are: counted as one, which is true of most blocks.
+    /// Takes one block without touching it. Returns the block, whether it is known to read as zero, and an estimate of
+    /// the number of OS pages that were clean before and no longer are: 1 if all OS pages of a recycled block were,
+    /// else 0.
     pub fn take_one(self, page: usize) -> Option<(Free, bool, u32)> {
         let size = class::SIZE[self.class()] as usize;
         if self.used() < self.carved() {
@@ -237,8 +239,8 @@ impl OwnSlab {
         None
     }
 
-    /// Makes all blocks of a new slab free, except the last `withheld`, which stay used for ever. If `clean`, the whole
-    /// slab reads as zero and holds no memory: marks the OS pages that no withheld block reaches as clean.
+    /// Makes all blocks of a new slab free, except the last `withheld`, which stay used permanently. If `clean`, the
+    /// whole slab reads as zero and holds no memory: marks the OS pages that no withheld block reaches as clean.
     pub(crate) fn carve_all(self, withheld: u32, clean: bool, page: usize) {
         let class = self.class();
         let free = (class::capacity(class) - withheld) as usize;

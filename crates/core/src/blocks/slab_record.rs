@@ -28,17 +28,17 @@ struct SlabRecord {
     balance: Cell<i16>,
     /// Hardened slabs: number of withheld blocks, plus 1; other slabs: 0.
     hardened: Cell<u32>,
-    /// Number of blocks at the front that were handed out at least once.
+    /// Number of blocks at the front that are carved: each is used, or free with a bit.
     carved: Cell<u16>,
     /// Number of blocks that are live or in a cache.
     used: Cell<u16>,
-    /// A bit for each OS page that reads as zero, as no block on it was handed out since it was purged. The purger sets
-    /// bits while it holds all blocks there, and the owner clears them.
+    /// A bit for each OS page that reads as zero, as no block on it was handed out since it was purged, or ever. The
+    /// purger sets bits while it holds all blocks there, and the owner clears them.
     clean: AtomicU16,
     /// `log2` of the number of chunks of its arena, from which the place of its age follows.
     tables: Cell<u8>,
-    /// Its age, if it is listed and was when it got that age, and is not hardened; otherwise `age::NONE`. A copy beside
-    /// the other fields that a free uses, see `Mine::after_give`.
+    /// A copy of its age, beside the other fields that a free uses (`Mine::after_give`), if it was listed when it got
+    /// that age and still is, and is not hardened; otherwise `age::NONE`.
     up_to_date: Cell<u8>,
     /// Offset of its free bits from the base of its arena.
     bits: Cell<u32>,
@@ -151,7 +151,7 @@ pub(crate) fn is_hardened(c: Record) -> bool {
 /// The fields of a copy of a slab's record, for an observer in another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeenSlab {
-    /// Number of blocks at the front that were handed out at least once.
+    /// Number of blocks at the front that are carved: each is used, or free with a bit.
     pub carved: u32,
     /// Offset of its free bits from the base of its arena.
     pub free_bits: u64,
@@ -276,7 +276,7 @@ impl OwnSlab {
         self.record().used.set((self.used() as i32 + n) as u16);
     }
 
-    /// Returns the number of blocks at the front that were handed out at least once.
+    /// Returns the number of blocks at the front that are carved: each is used, or free with a bit.
     #[inline(always)]
     pub fn carved(self) -> u32 {
         self.record().carved.get().into()

@@ -42,9 +42,9 @@ impl<O: Os> Blocks<O> {
         }
     }
 
-    /// Has a heap adopt the watch mode. It must not be one that was borrowed for a call.
+    /// Makes a heap adopt the watch mode. It must not be one that was borrowed for a call.
     #[cold]
-    pub(crate) fn show(&self, heap: Mine<'_>) {
+    pub(crate) fn update_watch(&self, heap: Mine<'_>) {
         let new = self.watch();
         // In the mode `Everything` it has no caches, otherwise it has.
         if new == Watch::Everything {

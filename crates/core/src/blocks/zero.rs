@@ -29,7 +29,7 @@ use crate::{CHUNK, Os};
 const RUNS: usize = 16;
 /// Number of OS pages that [`looks_zero`] reads.
 const SAMPLES: usize = 16;
-/// A range is dense if more than this part of it holds memory: a half.
+/// A range is dense if more than one part in this many of it holds memory.
 const DENSE: usize = 2;
 /// Minimum length of a part of a sparse range that is dropped, not cleared, if it was left alone: a system call costs
 /// as much as clearing this many bytes.
@@ -66,7 +66,7 @@ struct Look {
 }
 
 impl Look {
-    /// Most looks in a row that count.
+    /// Maximum of `written`.
     const MOST: u8 = 5;
 
     const fn from_byte(b: u8) -> Self {
@@ -119,7 +119,7 @@ impl Habits {
     }
 
     /// After a block that was dropped came back dense: returns a pause twice as long as the last one.
-    fn punish(&self, size: usize) -> u8 {
+    fn next_pause(&self, size: usize) -> u8 {
         let pause = (self.pause[size].load(Ordering::Relaxed) * 2 + 1).min(LONGEST_PAUSE);
         self.pause[size].store(pause, Ordering::Relaxed);
         pause
@@ -153,7 +153,8 @@ impl Habits {
         }
         let dirty = block.part(taken.dirty.0 * CHUNK, taken.dirty.1 * CHUNK);
         if bytes <= class::MAX_SMALL {
-            // A sample of a small block. The question would cost more than clearing, and makes a file of the process.
+            // A sample of a small block. The question would cost more than clearing, and the process may need to open a
+            // file for it.
             dirty.clear();
             self.count(dirty.len(), 0);
             return true;
@@ -162,8 +163,8 @@ impl Habits {
     }
 
     /// Clears `block`, which is a block of a slab of `class` or the first bytes of one, and may hold anything. Returns
-    /// the number of bytes that needed clearing. Untouched OS pages stay so: to read one costs a fault but no memory,
-    /// as all that are only read are the kernel's zero page. The first time that costs as much as the question to the
+    /// the number of bytes that needed clearing. Untouched OS pages stay untouched: to read one costs a page fault but
+    /// no memory, as the kernel maps its zero page there. The first time that costs as much as the question to the
     /// system, later as much as clearing.
     pub(crate) fn clear_block<O: Os>(&self, pages: &Pages<O>, block: Owned, class: usize) -> usize {
         if class < class::FIRST_PAGED || pages.policy.zero_always() {
@@ -216,7 +217,7 @@ impl Habits {
         let rest = self.clear_touched(pages, range);
         habit.dense = rest.is_some();
         if habit.dense && habit.dropped {
-            habit.pause = self.punish(size);
+            habit.pause = self.next_pause(size);
         }
         habit.dropped = false;
         self.set(size, habit);
@@ -283,9 +284,9 @@ mod tests {
     #[test]
     fn pauses_double() {
         let habits = Habits::new();
-        let pauses: std::vec::Vec<u8> = (0..8).map(|_| habits.punish(3)).collect();
+        let pauses: std::vec::Vec<u8> = (0..8).map(|_| habits.next_pause(3)).collect();
         assert_eq!(pauses, [1, 3, 7, 15, 31, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE]);
-        assert_eq!(habits.punish(4), 1);
+        assert_eq!(habits.next_pause(4), 1);
     }
 
     /// Catches samples that miss the ends, or read behind the range.

@@ -18,7 +18,7 @@ const LONGEST: usize = SIZES - 1;
 /// Number of chunks that are read under one hold of the lock.
 const LOOK: usize = 4 * 1024;
 
-/// Number and bytes of one kind of thing.
+/// Number and bytes of ranges, or of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
     /// Their number.

@@ -55,18 +55,18 @@ impl SeenHeap {
         SeenHeap { first, next: seen::word(copy, next) }
     }
 
-    /// Whether a copy of the front of a block is that of one in a cache: then the address of the next one. The end of a
-    /// cache is none.
+    /// Returns the address of the next block, if the copy of the front of a block says that it is in a cache. The end
+    /// of a cache does not say that.
     pub fn behind(block: &[u8]) -> Option<u64> {
         let [.., tag, link] = Self::LAYOUT;
         (u32::from_ne_bytes(seen::bytes(block, tag)) == Block::TAG).then(|| seen::word(block, link))
     }
 }
 
-/// Raise this when the same fields come to mean something else.
+/// Increase this when the meaning of a field changes.
 const MEANING: usize = 1;
 
-/// A number that stands for the structures: another one in a library that has others.
+/// Identifies the structures: a library in which they differ has another number.
 pub const LAYOUT: u64 = {
     let sums = [
         seen::sum(&Seen::LAYOUT),

@@ -5,7 +5,7 @@
 //! lock). [`Observed::figures`] adds these up: some 100 ns for each heap, whatever the number of chunks.
 //!
 //! The purger publishes at each tick. If there is no helper, or one with long ticks, slow paths publish when the chunks
-//! in use have changed by a megabyte (`Held::news`). Programs that never had 8 MiB publish nothing.
+//! in use have changed by a megabyte (`Held::news`), but not before a program has had 8 MiB.
 //!
 //! Equation: `blocks that left slabs - blocks that came back == live + cached`, over all heaps.
 

@@ -37,7 +37,7 @@ pub(crate) struct Bounds {
     pub tables: [Range<usize>; TABLES],
     /// The committed chunks.
     pub chunks: Range<usize>,
-    /// The reentrant reserve, parts of which may be committed; empty if it was never used.
+    /// The reentrant reserve, parts of which may be committed; empty while no block uses it.
     pub reentrant_reserve: Range<usize>,
     /// All chunks of the arena, as indexes into the page map.
     pub numbers: Range<usize>,

@@ -92,7 +92,7 @@ fn check(holds: bool, what: &'static str, at: usize) -> Result<(), Invalid> {
     if holds { Ok(()) } else { Err(Invalid { what, at }) }
 }
 
-/// Position of a walk over the records: in which range, and what lay before it.
+/// Position of a walk over the records: the range that it is in, and what lies before that.
 #[derive(Default)]
 struct Walk {
     last: Option<Record>,
@@ -138,7 +138,7 @@ impl<O: Os> Observed<O> {
                 let kind = c.kind() == Kind::SLAB && c.class() == class;
                 check(
                     kind && heap::owner(c) == reentrant_blocks::owner(),
-                    "a slab of the reentrant reserve is one",
+                    "a slab of the reentrant reserve has its class and owner",
                     at,
                 )?;
                 check(reserve.is_claimed(c), "a slab of the reentrant reserve is claimed", at)?;
@@ -397,7 +397,7 @@ impl<O: Os> Observed<O> {
                 // SAFETY: an owner is a heap, or a name.
                 let lost =
                     unsafe { Heap::at(heap::owner(c)) }.is_some_and(|heap| heap.state.load(Ordering::Relaxed) == LOST);
-                check(lost || slab.knows_age(), "an up-to-date slab has the age of its copy", at)?;
+                check(lost || slab.knows_age(), "a slab's copy of its age is right", at)?;
             }
             Kind::HEAPS => census.heap_chunks += 1,
             Kind::DROPPED => {

@@ -6,9 +6,9 @@
 //! | 1 to 254 | the epoch in which memory of this chunk was last freed |
 //! | 255 | the system may take it at any time (MADV_FREE), or refused to take it (the program locked it) |
 //!
-//! Invariant 15: every chunk of a dirty free range has an age, and a clean one has none. Every slab has an age to which
-//! blocks came back since its holes were purged. Each [`crate::Allocator::tick`] advances the epoch by one; chunks of
-//! the same age have waited equally long.
+//! Invariant 15: every chunk of a dirty free range has an age, and a clean one has none. A slab has an age if blocks
+//! came back to it since its holes were last purged. Each [`crate::Allocator::tick`] advances the epoch by one; chunks
+//! of the same age have waited equally long.
 
 use crate::pages::arena::{Arenas, UnderLock};
 use crate::pages::chunk::{Record, State};

@@ -37,7 +37,8 @@ pub struct Arena {
     pub(crate) end: Cell<usize>,
     /// True if the part that was never used was given back.
     pub(crate) released: Cell<bool>,
-    /// Whether huge pages were allowed (`dense.rs`) or forbidden (`huge_area.rs`) in it, if either.
+    /// True if huge pages were allowed in it (`huge=always`), false if they were forbidden (`dense.rs`,
+    /// `huge_area.rs`).
     huge: Cell<Option<bool>>,
 }
 
@@ -142,14 +143,14 @@ impl SeenArena {
 pub struct UnderLock(());
 
 impl UnderLock {
-    /// For `Ranges` alone, and for code that has no other thread beside it.
+    /// For `Ranges` alone.
     pub(crate) const fn new() -> Self {
         UnderLock(())
     }
 }
 
-/// All arenas. Look-ups take no lock; `add` and `extend` are called under the lock of the ranges. In this order, as
-/// what a program with one arena writes is to lie on few OS pages: at the front and at the end.
+/// All arenas. Look-ups take no lock; `add` and `extend` are called under the lock of the ranges. The fields that a
+/// program with one arena writes are at the front and at the end, so that they lie on few OS pages.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Arenas {
@@ -181,9 +182,9 @@ impl Arenas {
         }
     }
 
-    /// Number of bytes of all arenas that are committed, whether they hold memory or not.
+    /// Number of bytes of all committed chunks, whether they hold memory or not. The reentrant reserve does not count.
     pub(crate) fn usable_bytes(&self) -> usize {
-        self.arenas().iter().map(|arena| arena.committed() << CHUNK_SHIFT).sum()
+        self.arenas().iter().map(|arena| (arena.committed() - arena.first()) << CHUNK_SHIFT).sum()
     }
 
     /// Whether `p` lies in the used part of an arena. Constant time.
@@ -212,8 +213,8 @@ impl Arenas {
         if a >> ADDRESS_BITS != 0 {
             return None;
         }
-        // Acquire pairs with the Release in `add`: the arena is complete. A slot is set once: this thread reads an old
-        // 0 only for an arena from which it has no block.
+        // Acquire pairs with the Release in `add`: the arena is complete. A slot is set once; a thread that still reads
+        // 0 has no block of that arena.
         // SAFETY: the slot index is below SLOTS.
         let slot = unsafe { self.slots.get_unchecked(a >> ARENA_SHIFT) }.load(Ordering::Acquire);
         // SAFETY: slots hold numbers of arenas, plus 1.
@@ -467,7 +468,7 @@ impl Arena {
         if end <= self.committed() {
             return Ok(());
         }
-        // At its first step it was reserved just now.
+        // Before its first step it was reserved just now, with a length that fits.
         let grows = self.committed() > self.first.get();
         if grows && self.is_long() && !self.released.get() && is_pressed(os) {
             return Err(Short::OfRoom);
@@ -492,8 +493,8 @@ impl Arena {
         Step { to: to.min(self.end.get()), ..step }
     }
 
-    /// Takes the memory of a step from the pool. An error if the pool is used up and nothing else will do, or if the
-    /// addresses are lost.
+    /// Takes the memory of a step from the pool. An error if the pool is used up and ordinary memory is not allowed, or
+    /// if the addresses are lost.
     ///
     /// # Safety
     /// The step must be made, and nothing of it be in use.
@@ -534,7 +535,7 @@ impl Arena {
 
     /// Records that a step was made.
     fn note_step(&self, step: &Step) {
-        // Release pairs with the Acquire of `is_committed` and `committed`.
+        // Release pairs with the Acquire of `committed`.
         self.committed.store(step.to, Ordering::Release);
     }
 

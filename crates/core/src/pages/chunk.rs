@@ -1,4 +1,5 @@
-//! The record of a chunk. Each chunk of an arena has one, out of line, so that bookkeeping touches no page of a block.
+//! The record of a chunk. Each chunk of an arena has one, out of line, so that bookkeeping touches no OS page of a
+//! block.
 //!
 //! A record is 64 bytes, one cache line. All zero bytes are a record of [`Kind::NONE`]. Its other fields depend on the
 //! kind. Each kind has a type for them: free ranges in `range.rs`, slabs in `blocks/slab_record.rs`, large blocks in
@@ -111,8 +112,8 @@ impl Flag {
     }
 }
 
-/// Bytes of a record that are not of the kind that a view is for. Other threads may write them meanwhile, so a reference
-/// to them must claim nothing, which `UnsafeCell` says.
+/// Bytes of a record that do not belong to the kind of a view. Other threads may write them meanwhile; `UnsafeCell`, as
+/// a reference to it asserts nothing about its contents.
 #[derive(Debug)]
 #[repr(transparent)]
 pub(crate) struct Gap<const N: usize>(UnsafeCell<[u8; N]>);
@@ -120,8 +121,8 @@ pub(crate) struct Gap<const N: usize>(UnsafeCell<[u8; N]>);
 /// The fields of a record of one kind.
 ///
 /// # Safety
-/// The type must be `repr(C, align(64))` of 64 bytes, of cells and atomics for which any bytes are valid, with a [`Gap`]
-/// at the offsets of the kind, the class, the links and the remote part, and no other padding.
+/// The type must be `repr(C, align(64))` and have 64 bytes, of cells and atomics for which any bytes are valid, with a
+/// [`Gap`] at the offsets of the kind, the class, the links and the remote part, and no other padding.
 pub(crate) unsafe trait View {}
 
 /// A reference to the record of a chunk that was committed, see invariant 1.
@@ -271,7 +272,7 @@ impl Record {
         peek_cell(&self.cells().next, None)
     }
 
-    /// Sets the link of a list without links backwards.
+    /// Sets the link to the next record, in a list that is linked one way.
     #[inline(always)]
     pub(crate) fn set_next(self, next: Option<Record>) {
         self.cells().next.set(next);

@@ -13,7 +13,7 @@ use crate::{CHUNK_SHIFT, Os};
 /// First step in chunks. It is shorter than a huge page (2 MiB), so that a small program gets none where the system
 /// uses huge pages for all memory (THP=always). In the simulation, which has little memory, all steps are shorter.
 const FIRST_STEP: usize = if cfg!(neap_sim) { 8 } else { (3 << 19) >> CHUNK_SHIFT };
-/// Minimum of the third step and of later ones: a program that gets there is not small.
+/// Minimum of the third step and of later ones: a program that needs a third one is not small.
 const THIRD_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHIFT };
 /// Limit of the steps that double the committed memory. Once eight times that is committed, a step is an eighth of it,
 /// up to [`LAST_STEP`]. Committed memory that is not used costs nothing, except where the program locks all memory or
@@ -38,7 +38,8 @@ pub(crate) struct Step {
     pub base: usize,
     /// Number of chunks of the arena.
     pub chunks: usize,
-    /// True if nothing before `from` is committed: in the first step, and in a group of the reentrant reserve.
+    /// True if the chunks before `from` may not be committed: in the first step, and in a group of the reentrant
+    /// reserve.
     pub fresh: bool,
     /// Index of the first chunk that is not committed.
     pub from: usize,
@@ -65,14 +66,14 @@ impl Step {
         };
         // All ages, and the bits for huge pages, are committed at once: they are short.
         let (ages, chunks) = (layout::ages(tables) & !(page - 1), first << CHUNK_SHIFT);
-        let (records, numbers) = (entries(0, RECORD_BYTES), entries(base >> CHUNK_SHIFT, 1));
+        let (records, classes) = (entries(0, RECORD_BYTES), entries(base >> CHUNK_SHIFT, 1));
         let end_of_bits = match self.fresh {
             true => layout::end_of_tile(tables, self.from).next_multiple_of(page),
             false => lowest(self.from),
         };
         commit(records.0, records.1)
             // SAFETY: these entries of the page map are those of the arena's chunks.
-            && (numbers.0 >= numbers.1 || unsafe { map.commit(os, numbers.0, numbers.1) })
+            && (classes.0 >= classes.1 || unsafe { map.commit(os, classes.0, classes.1) })
             && (begins || !self.fresh || commit(ages, chunks))
             && (begins || commit(lowest(self.to), end_of_bits))
             && commit(if begins { lowest(self.to) } else { self.from << CHUNK_SHIFT }, self.to << CHUNK_SHIFT)

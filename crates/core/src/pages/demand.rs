@@ -16,7 +16,7 @@
 
 /// Number of ticks of a window: 10 s where free memory waits for half a second.
 pub(crate) const WINDOW_TICKS: u32 = 100;
-/// Unneeded memory of less than one part in eight of `keep` stays kept.
+/// Memory that was not needed stays kept if it is less than one part in this many of `keep`, as cycles differ.
 const SPARE: usize = 8;
 
 /// The demand for one kind of free memory. Guarded by the lock of the ranges. All numbers except the ticks are chunks,
@@ -25,9 +25,9 @@ const SPARE: usize = 8;
 pub struct Demand {
     /// The purger leaves this much waiting memory.
     keep: usize,
-    /// Purged in this window and in the one before, and not taken again yet.
+    /// What was purged in this window and in the one before, and was not taken again yet.
     gone: [usize; 2],
-    /// Taken from clean memory since the last tick.
+    /// What was taken from clean memory since the last tick.
     fresh: usize,
     /// Minimum that waited in this window, and in the one before.
     low: [usize; 2],
@@ -68,7 +68,6 @@ impl Demand {
         self.ticks += 1;
         if self.ticks >= WINDOW_TICKS {
             let idle = self.low[0].min(self.low[1]).min(self.keep);
-            // A little more than needed stays kept, as cycles differ.
             self.keep -= if idle >= self.keep / SPARE { idle } else { 0 };
             *self =
                 Demand { keep: self.keep, gone: [0, self.gone[0]], low: [usize::MAX, self.low[0]], ..Demand::new() };

@@ -1,5 +1,5 @@
-//! Ranges that may have huge pages: those in which a freed block was densely touched, and with `huge=thp` those of large
-//! blocks.
+//! Ranges that may have huge pages: those in which a freed block was densely touched, and with `huge=thp` those of
+//! large blocks.
 //!
 //! A huge page saves 511 page faults, but the first byte touched costs 2 MiB of memory. So a range may have huge pages
 //! only after a block there was found to be touched nearly everywhere when it was freed. Where memory goes back at once
@@ -7,8 +7,8 @@
 //! is reused before it faults again, and is not marked.
 //!
 //! With `huge=thp` the program is known to touch its large blocks, so they are marked when they are made. In the rest
-//! of the arena huge pages are forbidden from then on, because the system would fill memory that went back. When a part
-//! of a marked huge page goes back, its mark is removed and huge pages are forbidden there, for the same reason.
+//! of the arena huge pages are forbidden from then on, because the system would fill memory that went back. For the
+//! same reason, when a part of a marked huge page goes back, its mark is removed and huge pages are forbidden there.
 //!
 //! Each marked range may be a mapping of its own, so there are at most `MOST_MARKS`; neighbouring ones share a mapping.
 
@@ -57,7 +57,7 @@ impl Arenas {
         self.huge_bits(page, page).is_some() && self.is_huge(page, page + HUGE_PAGE)
     }
 
-    /// Marks `from..to` for huge pages. False if neither neighbour is marked.
+    /// Marks `from..to` for huge pages. Returns whether a neighbour is marked.
     fn mark_huge(&self, from: usize, to: usize) -> bool {
         let Some((bits, range)) = self.huge_bits(from, to) else { return false };
         let has = |i: usize| bits.get(i / 64).is_some_and(|word| word.load(Ordering::Relaxed) >> (i % 64) & 1 != 0);
@@ -166,7 +166,7 @@ impl<O: Os> Pages<O> {
     fn forbid_huge(&self, page: usize) {
         if self.arenas.has_mark(page) && self.may_divide() {
             self.arenas.unmark_huge(page, page + HUGE_PAGE);
-            // It may have parted a range.
+            // A marked range may be two now.
             self.marks.fetch_add(1, Ordering::Relaxed);
             // SAFETY: a marked huge page lies in the chunks of an arena.
             unsafe { self.os.set_huge(layout::at(page), HUGE_PAGE, false) };
@@ -178,14 +178,14 @@ impl<O: Os> Pages<O> {
         self.marks.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether one more range may be marked, or parted.
+    /// Whether there may be one more marked range.
     fn may_divide(&self) -> bool {
         // Relaxed: several threads may exceed the limit by a few.
         let marks = self.marks.load(Ordering::Relaxed);
         if marks < MOST_MARKS {
             return true;
         }
-        // Ranges have joined and gone since.
+        // Ranges were joined and unmarked since the last count.
         let now = self.arenas.marked_ranges().max(1);
         let fewer = now <= MOST_MARKS / 2;
         if fewer {
@@ -194,16 +194,16 @@ impl<O: Os> Pages<O> {
         fewer
     }
 
-    /// Whether whole huge pages can be marked, and some are not.
+    /// Whether `whole` has huge pages, can be marked, and is not marked throughout.
     fn may_mark(&self, whole: Owned) -> bool {
         let from = whole.start().addr();
         whole.len() > 0 && self.page_size() == 4096 && !self.arenas.is_huge(from, from + whole.len())
     }
 
-    /// Marks whole huge pages, and has the system use some for them.
+    /// Marks whole huge pages, and lets the system use huge pages there.
     fn mark(&self, whole: Owned) {
         if self.may_divide() {
-            // No other thread marks a part of it, as it is the holder's.
+            // No other thread marks a part of it at the same time, as it is the holder's.
             if !self.arenas.mark_huge(whole.start().addr(), whole.start().addr() + whole.len()) {
                 self.marks.fetch_add(1, Ordering::Relaxed);
             }

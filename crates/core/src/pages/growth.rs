@@ -1,5 +1,7 @@
-//! Growth in small pages: predicts from the memory that the program took last how it will use the next, for
-//! `huge_area.rs`.
+//! Growth: predicts from the memory that the program took last how it will use the next, for `huge_area.rs`.
+//!
+//! Memory is taken *in small pages* where it does not come from a huge area. The *question* is whether the memory that
+//! was last taken so is dense ([`Os::is_dense`](crate::Os::is_dense)).
 
 use crate::CHUNK;
 use crate::pages::chunk::Record;
@@ -16,7 +18,7 @@ pub(crate) struct Growth {
     pub(crate) wait: usize,
     /// The last chunk that was taken in small pages.
     pub(crate) last: Option<Record>,
-    /// When the last question was asked.
+    /// Clock of the last question.
     pub(crate) asked: u64,
     /// Number of areas that may be filled before the next question.
     pub(crate) areas: usize,
@@ -36,8 +38,8 @@ impl Growth {
         }
     }
 
-    /// Notes that a question is asked `now`; returns the time since the last one. The clock of a process that was restored
-    /// from a checkpoint, or is in another namespace of time than its parent, may be behind: that is a long time.
+    /// Notes that a question is asked `now`; returns the time since the last one. If the clock went back, as in a
+    /// process that was restored from a checkpoint or has another time namespace than its parent, that is a long time.
     pub(crate) fn ask(&mut self, now: u64) -> u64 {
         let asked = core::mem::replace(&mut self.asked, now);
         self.wait = AREA;

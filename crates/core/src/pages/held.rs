@@ -5,9 +5,9 @@
 use crate::CHUNK;
 use crate::pages::chunk::Kind;
 
-/// Minimum of chunks in use before figures are published for the first time. To make the counters page takes more than a
-/// tenth of a millisecond, so programs that live for a few milliseconds, as a shell's, have none. (The simulation has
-/// little memory.)
+/// Minimum number of chunks in use before figures are published for the first time. It takes more than a tenth of a
+/// millisecond to make the counters page, so small programs that end within milliseconds have none. The simulation has
+/// little memory.
 const FIRST: usize = (if cfg!(neap_sim) { 3 << 19 } else { 8 << 20 }) / CHUNK;
 /// Change in chunks that is worth publishing, in a program with few heaps.
 pub(crate) const STEP: usize = (1 << 20) / CHUNK;

@@ -1,7 +1,8 @@
 //! Huge areas: if growth is proven, chunks get their memory 2 MiB at a time, as one huge page.
 //!
-//! A huge page costs a tenth of the faults of its OS pages, and walks of its memory miss the TLB less. But its first
-//! byte makes all of it resident. So an area is filled only if the program will probably use all of it soon:
+//! A page fault of a huge page costs a tenth of the 512 faults that it replaces, and its memory misses the TLB less.
+//! But its first byte makes all of it resident. So an area is filled only if the program will probably use all of it
+//! soon:
 //! - the program holds, or held before, as much as [`LEAST`] areas, and the heap that needs a slab [`LEAST_IN_SLABS`];
 //! - it took as much as an area in small pages lately, within the time that free memory waits, and the system says that
 //!   nearly all of that memory is in use ([`Os::is_dense`]).
@@ -10,8 +11,8 @@
 //! taken in small pages again, as a sample for the next proof.
 //!
 //! An area becomes a dirty free range, from which slabs and large blocks up to half an area are made. Unused parts go
-//! back like all free memory. Bound: at most one area is free at a time, and areas are at most one part in `SHARE` of
-//! what the program holds or held since the last proof.
+//! back like all free memory. Bound: at most one area is free at a time for each thread that fills areas, and areas are
+//! at most one part in `SHARE` of what the program holds or held since the last proof.
 //!
 //! In the rest of the arena huge pages are forbidden from then on ([`Os::set_huge`]), because the system would put them
 //! into holes that were given back.
@@ -28,16 +29,16 @@ use crate::system::policy::{HugePages, Purge};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
-/// A program must hold, or have held, as much memory as this many areas before it gets one: what is free of an area is
-/// then at most 2 % of it.
+/// A program must hold, or have held, as much memory as this many areas before it gets one. So the free part of an area
+/// is at most some 2 % of its memory.
 const LEAST: usize = if cfg!(neap_sim) { 2 } else { 48 };
-/// A heap that needs a slab must hold as many areas in slabs.
+/// A heap that needs a slab must hold as much memory in slabs as this many areas.
 pub(crate) const LEAST_IN_SLABS: usize = if cfg!(neap_sim) { 2 } else { 4 };
 /// A proof allows one area for each of this many that the program holds, or held.
 const SHARE: usize = if cfg!(neap_sim) { 2 } else { 4 };
 /// Limit on the areas after a proof.
 const MOST: usize = 16;
-/// After the system had no huge page, this many times the memory is taken before the next request.
+/// If the system had no huge page to give, the next question waits for the memory of this many areas.
 const PAUSE: usize = 8;
 
 /// What has to be done before chunks are taken from the clean ranges.
@@ -49,12 +50,12 @@ pub(crate) enum Step {
     Fill(Area),
 }
 
-/// As many chunks as an area has, which the program has taken in small pages, as far as is known. All of them lie in an
-/// arena, and were committed; some may be lost. Other threads may use them.
+/// As many chunks as an area has, which the program has probably taken in small pages. All of them lie in an arena and
+/// were committed; some may be lost. Other threads may use them.
 #[derive(Debug)]
 pub(crate) struct Sample(Record);
 
-/// Chunks of one area, taken from the clean ranges, which are the holder's alone, and read as zero.
+/// The chunks of one area, taken from the clean ranges. They are the holder's alone, and read as zero.
 #[derive(Debug)]
 pub(crate) struct Area(Record);
 
@@ -88,7 +89,7 @@ impl<O: Os> Pages<O> {
         soon.then(|| self.sample(r)).flatten().map(|sample| Step::Ask(sample, (size / SHARE).min(MOST)))
     }
 
-    /// The chunks up to the one that was taken last in small pages.
+    /// As many chunks as an area has, the last of which was taken last in small pages.
     fn sample(&self, r: &Ranges) -> Option<Sample> {
         let last = r.growth.last?;
         let (_, index, chunks) = self.arenas.place(last);
@@ -97,7 +98,7 @@ impl<O: Os> Pages<O> {
 
     /// Whether areas may be filled now.
     fn may_fill(&self, r: &Ranges) -> bool {
-        // What may be taken before the limit is read again; 0: it was not read yet. Relaxed: approximate.
+        // What was left below the limit when it was last read; 0: it was not read yet. Relaxed: approximate.
         let room = self.notes.room.load(Ordering::Relaxed);
         if room == 0 {
             self.notes.leave(LIMIT);
@@ -120,7 +121,7 @@ impl<O: Os> Pages<O> {
     }
 
     fn ask(&self, sample: &Sample, areas: usize) {
-        // SAFETY: `Sample` proves that the range lies in an arena; the answer is allowed to be wrong where some is lost.
+        // SAFETY: `Sample` proves that the range lies in an arena; the answer may be wrong where parts are lost.
         let dense = unsafe { self.os.is_dense(sample.0.start(), BYTES) };
         self.ranges.with(&self.os, |r| r.growth.areas = if dense { areas } else { 0 });
     }
@@ -130,8 +131,8 @@ impl<O: Os> Pages<O> {
         let c = area.0;
         // SAFETY: the chunks are committed (invariant 16), and `Area` proves that only the holder uses them.
         let memory = unsafe { Owned::of(c.start(), BYTES) };
-        // SAFETY: `Owned` proves that the memory is committed and that only the holder uses it, and `Area` that it reads
-        // as zero.
+        // SAFETY: `Owned` proves that the memory is committed and that only the holder uses it; `Area` proves that it
+        // reads as zero.
         let done = unsafe { self.os.populate_huge(memory.start(), memory.len()) };
         self.ranges.with(&self.os, |r| {
             if !self.is_stranded() {

@@ -12,10 +12,15 @@
 //! grow upward, bits downward, so what the first step needs in front of the first chunk lies side by side with it, and
 //! is committed by one call.
 //!
-//! Bits lie in *tiles*, one for 64 chunks, the first one right in front of the ages. In a tile are, from its end
-//! downward, the bits of slabs of few blocks (up to 256), 64 bytes a chunk: free bits and remote bits; then the free
-//! bits of other slabs, 512 bytes a chunk; then their remote bits. So the few bits of 64 slabs share an OS page. In
-//! each, the entry of the first chunk is the last. A slab keeps the place of its bits in its record.
+//! Bits lie in *tiles* of 64 chunks each, the first one right in front of the ages. A tile has three tables, from its
+//! end downward:
+//!
+//! - the *few bits*, of slabs of up to 256 blocks: 64 bytes a chunk, free bits and remote bits side by side. So those
+//!   of 64 slabs share an OS page;
+//! - the free bits of all other slabs: 512 bytes a chunk;
+//! - their remote bits: 512 bytes a chunk.
+//!
+//! In each table the entry of the first chunk comes last. The record of a slab has the place of its bits.
 //!
 //! The index of a chunk counts from `base`, so that arithmetic alone finds its record and its age. A long arena also
 //! has the bits for huge pages (`dense.rs`), behind the ages.
@@ -36,8 +41,7 @@ pub const MAX_ARENAS: usize = 128;
 pub const LEAST_BLOCK: usize = 16;
 /// Bytes of the free bits (and of the remote bits) of a chunk: one bit for each of the smallest blocks.
 pub const BITS_BYTES: usize = CHUNK / LEAST_BLOCK / 8;
-/// Words of the free bits (and of the remote bits) of a chunk in the table of few bits: for blocks of 256 bytes and
-/// more.
+/// Words of the free bits (and of the remote bits) of a chunk among the few bits: for blocks of 256 bytes and more.
 pub const FEW_WORDS: usize = 4;
 pub(crate) const FEW_BYTES: usize = 2 * 8 * FEW_WORDS;
 /// Bytes per chunk of the tables in front of the ages, and of all.
@@ -65,7 +69,7 @@ pub(crate) const LONG: usize = ARENA_ALIGN / CHUNK;
 const LONG_TABLES: u8 = LONG.ilog2() as u8;
 /// Offset of the ages in a long arena: with the bits for huge pages they end where the chunks begin.
 const LONG_AGES: usize = first_chunk(LONG) * CHUNK - HUGE_BYTES - LONG;
-const _: () = assert!(BEFORE_AGES * LONG <= LONG_AGES, "the tables must lie before the first chunk");
+const _: () = assert!(BEFORE_AGES * LONG <= LONG_AGES, "records and bits must lie before the ages");
 const _: () = assert!(LONG_AGES <= u32::MAX as usize, "a slab's record has the offset of its bits in four bytes");
 
 /// Converts an address in an arena to a pointer: the provenance of an arena is exposed when it is reserved.
@@ -95,8 +99,8 @@ pub(crate) const fn split(record: usize) -> (usize, usize) {
     (base, (record - base) / RECORD_BYTES)
 }
 
-/// Offset of the ages in an arena of `1 << tables` chunks, from its base. They are also the end of the bits. In an
-/// arena of less than a tile they end with the one chunk of tables.
+/// Offset of the ages in an arena of `1 << tables` chunks, from its base. The bits end there. In an arena shorter than
+/// a tile the ages are at the end of the first chunk, which has all tables.
 #[inline(always)]
 pub(crate) const fn ages(tables: u8) -> usize {
     match BEFORE_AGES << tables {
@@ -141,10 +145,9 @@ pub(crate) const fn end_of_tile(tables: u8, index: usize) -> usize {
     ages(tables) - (index - first_chunk(1 << tables)) / TILE * TILE_BYTES
 }
 
-/// Index of the first chunk of an arena: behind the side tables, and in a long arena 16 MiB below a multiple of 1 GiB.
-/// The kernel has one page of its page tables for each GiB in which memory lies. Where it has none, it skips the whole
-/// GiB when it searches a range for touched pages. So the search of a long untouched block behind a small heap costs
-/// nearly nothing.
+/// Index of the first chunk after the side tables of an arena. In a long arena that is 16 MiB below a multiple of 1
+/// GiB: the kernel has a page table for each GiB in which memory lies, and when it searches a range for touched pages,
+/// it skips each GiB without one. So to search a long untouched block behind a small heap costs nearly nothing.
 pub(crate) const fn first_chunk(chunks: usize) -> usize {
     const GIB: usize = (if cfg!(miri) { 1 << 28 } else { 1 << 30 }) / CHUNK;
     const BELOW: usize = (16 << 20) / CHUNK;

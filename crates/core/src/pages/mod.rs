@@ -40,9 +40,10 @@ use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::ops::Deref;
 
-/// Minimum of waiting chunks before a purger is requested. The simulation has little memory, so its limits are lower.
+/// Minimum number of waiting chunks before a purger is requested. The simulation has little memory, so its limits are
+/// lower.
 pub(crate) const START_CHUNKS: usize = if cfg!(neap_sim) { 2 } else { (1 << 20) / CHUNK };
-/// Chunks freed since the last purge of side tables, from which on the next one is due at any time.
+/// Minimum number of chunks freed between two purges of side tables while the program is busy.
 pub(crate) const FREED: usize = (1 << 30) / CHUNK;
 /// Where the ticks of the helper are longer than this, slow paths publish figures as well.
 const LONG_TICK_MS: u32 = 200;
@@ -137,7 +138,7 @@ impl<O: Os> Pages<O> {
     ) -> bool {
         self.ranges.with(&self.os, |r| {
             let parts = parts(r.lock());
-            // As in `take_chunks`; the chunks are lost then.
+            // Stranded: as in `take_or_step`. The chunks are lost then.
             if let Some(parts) = parts
                 && !self.is_stranded()
             {
@@ -189,7 +190,7 @@ impl<O: Os> Pages<O> {
     #[inline]
     pub(crate) fn note_given(&self, r: &mut Ranges) {
         self.note_waiting(r.waiting());
-        // Without a helper (memory goes back at once, say) the slow paths purge the side tables.
+        // Without a helper (for example, where memory goes back at once) the slow paths purge the side tables.
         if r.freed_chunks >= FREED && !self.has_helper() {
             self.notes.leave(TABLES);
         }

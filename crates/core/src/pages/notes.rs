@@ -19,13 +19,13 @@ pub(crate) const SHRUNK: u32 = 16;
 /// Figures have to be published: more chunks are in use, or other figures have changed.
 pub(crate) const GROWN: u32 = 32;
 
-/// A request from outside of the process: the last byte of the word of the notes. Other processes write this byte, which
-/// no store of this process touches unless it takes the request.
+/// A request from outside of the process: the last byte of the word of the notes. Other processes write this byte; this
+/// process changes it only when it takes the request.
 const REQUEST: u64 = 0xff << 56;
 
 /// The readers of probes that are attached now: two counts of 16 bits in the middle of the word of the notes, from
-/// [`Notes::READERS_AT`] on. The kernel changes them, which no store of this process does. While there are some, there
-/// always is a note, so looking for readers costs nothing where there is none.
+/// [`Notes::READERS_AT`] on. Only the kernel changes them. While there are readers the word is not 0, as with a note,
+/// so slow paths need no check of their own for readers.
 const READERS: u64 = 0xffff_ffff << 16;
 
 const _: () = assert!(cfg!(target_endian = "little"), "the last byte of a word is its most significant one");
@@ -36,10 +36,10 @@ const _: () = assert!(
 
 /// Number of clean chunks that may be taken before the memory limit is read again.
 pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
-/// Bytes that programs may take between two reads of the memory limit.
+/// Bytes that all programs under the limit may take between two reads of it.
 const FAR: usize = 256 << 20;
-/// Minimum of slabs that begin to wait before a purger is requested. The simulation has little memory, so its limits
-/// are lower, here and below.
+/// Minimum number of slabs that begin to wait before a purger is requested. The simulation has little memory, so its
+/// limits are lower, here and below.
 const START_SLABS: usize = if cfg!(neap_sim) { 4 } else { 64 };
 /// Bytes that the caches of all threads may hold before a purger has to look at them: more than those of three busy
 /// threads.
@@ -70,7 +70,7 @@ pub struct Notes {
     pub(crate) short: AtomicBool,
 }
 
-/// What has come for the purger beside chunks.
+/// Work for the purger other than waiting chunks. If two values differ, more has come in between.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Came {
     /// Number of times that a slab began to wait.
@@ -98,10 +98,10 @@ impl Notes {
         }
     }
 
-    /// Where the byte of [`REQUEST`] lies, from here.
+    /// Offset of the byte of [`REQUEST`] in the notes.
     pub(crate) const REQUEST_AT: usize = core::mem::offset_of!(Notes, bits) + 7;
 
-    /// Where the first count of [`READERS`] lies, from here; the second one follows.
+    /// Offset of the first count of [`READERS`] in the notes; the second one follows.
     pub(crate) const READERS_AT: usize = core::mem::offset_of!(Notes, bits) + 2;
 
     /// The two counts of [`READERS`].
@@ -143,7 +143,7 @@ impl Notes {
         self.bits.fetch_and(!u64::from(bits), Ordering::Acquire) as u32 & bits
     }
 
-    /// What has come for the purger beside chunks. SeqCst: see [`Notes::slab_waits`].
+    /// Work for the purger other than waiting chunks. SeqCst: see [`Notes::slab_waits`].
     pub(crate) fn came(&self) -> Came {
         Came {
             slabs: self.slabs.load(Ordering::SeqCst),
@@ -169,8 +169,9 @@ impl Notes {
         self.slabs.fetch_add(1, Ordering::SeqCst) % START_SLABS == START_SLABS - 1
     }
 
-    /// Counts `bytes` more that a cache may hold. Returns whether a purger is needed now, if there is none: it has to
-    /// empty the caches of idle threads, as `free` takes its fast path, which counts nothing, until a cache is full.
+    /// Counts `bytes` more that a cache may hold. Returns whether a purger is needed now, if there is none. The purger
+    /// has to empty the caches of idle threads: until a cache is full, `free` takes its fast path, which counts
+    /// nothing.
     pub(crate) fn add_room(&self, bytes: usize) -> bool {
         // SeqCst: as in `slab_waits`.
         self.cached.fetch_add(bytes, Ordering::SeqCst) + bytes >= MOST_CACHED
@@ -205,8 +206,8 @@ impl Notes {
         chunks >= FRESH_CHUNKS
     }
 
-    /// Leaves a note to read the memory limit, unless enough was left at the last read (at most a tick ago, while
-    /// memory waits) that the limit cannot be near: to read it takes 25 us, as it is in files.
+    /// Leaves a note to read the memory limit, unless so much was left at the last read that the limit cannot be near.
+    /// That was at most a tick ago while memory waits. Reading the limit takes 25 us, as it is in files.
     fn note_limit(&self, waiting: usize) {
         let near = 2 * waiting * CHUNK + FAR;
         // Relaxed: a hint. 0 before the first read.

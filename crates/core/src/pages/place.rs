@@ -5,7 +5,7 @@ use crate::Os;
 use crate::pages::layout::{ARENA_ALIGN, ARENA_SHIFT};
 use core::ops::Range;
 
-/// Bytes of address space below which little is left beside the reservation of an arena.
+/// Bytes of address space: a limit that leaves less is near, and reservations go back.
 pub(crate) const LITTLE: usize = ARENA_ALIGN / 8;
 
 /// Whether little address space is left below a limit on it.
@@ -13,8 +13,8 @@ pub(crate) fn is_pressed<O: Os>(os: &O) -> bool {
     os.looks_for_limits() && os.address_limit().is_some_and(|left| left < LITTLE)
 }
 
-/// Length of an arena where address space is limited: at least `need`, and an eighth of what is left, so that most
-/// stays for the program's own mappings.
+/// Length of an arena where address space is limited: an eighth of what is left, so that most stays for the program's
+/// own mappings, but at least `need`.
 pub(crate) fn share<O: Os>(os: &O, need: usize) -> usize {
     let share = os.address_limit().unwrap_or(ARENA_ALIGN) / 8;
     1 << share.clamp(need, ARENA_ALIGN).ilog2()
@@ -36,7 +36,7 @@ pub(crate) fn reserve<O: Os>(os: &O, len: usize, is_taken: impl Fn(usize) -> boo
         if let Some(p) = os.reserve(slot << ARENA_SHIFT, len) {
             return Some(p.expose_provenance());
         }
-        // Where a limit is the reason, other places would be refused as well.
+        // If a limit is the reason, other places would be refused as well.
         if attempt == 0 && os.address_limit().is_some_and(|left| left < len) {
             return None;
         }

@@ -11,9 +11,9 @@ use crate::system::os::Memory;
 use crate::{CHUNK, Os};
 
 impl<O: Os> Pages<O> {
-    /// Makes `bytes` of memory resident that later allocations take, in whole chunks; how many bytes. 0 before the first
-    /// use, where the memory cannot be had, and where less of it is left: the system would end this process or
-    /// another one. Called under no lock.
+    /// Makes `bytes` of memory, rounded up to whole chunks, resident for later allocations. Returns the number of
+    /// bytes: 0 before the first use, if the memory cannot be taken, and if less than that is left (the system would
+    /// end this process or another one). Called under no lock.
     pub fn prefault(&self, bytes: usize) -> usize {
         let (chunks, page) = (bytes.div_ceil(CHUNK), self.page_size());
         let is_left = |memory: Memory| memory.used.saturating_add(bytes) <= memory.limit;
@@ -25,7 +25,8 @@ impl<O: Os> Pages<O> {
             if may { r.take_clean(&self.space, chunks, 1) } else { None }
         });
         let Some(taken) = taken else { return 0 };
-        // SAFETY: the chunks were taken from the ranges, so they are committed and this call's until they are given back.
+        // SAFETY: the chunks were taken from the ranges, so they are committed, and this call's until it gives them
+        // back.
         let memory = unsafe { Owned::of(taken.first.start(), chunks * CHUNK) };
         // SAFETY: the memory is the holder's.
         if !unsafe { self.os.populate(memory.start(), memory.len()) } {

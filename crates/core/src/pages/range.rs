@@ -36,7 +36,7 @@ const LONG: usize = (64 << 20) / CHUNK;
 const LONG_ALIGN: usize = (2 << 20) / CHUNK;
 /// Limit on the free ranges that a block grows into at once.
 const MOST_RANGES: usize = 4;
-/// What a chunk of clean memory costs (page faults), in chunks that are copied.
+/// Cost of a chunk of clean memory (its page faults), in copied chunks.
 const FAULT_COST: usize = 4;
 /// Maximum length in chunks of a block that is copied where it could be moved or grow into clean memory.
 pub(crate) const MOST_COPIED: usize = (16 << 20) / CHUNK;
@@ -212,8 +212,8 @@ impl Ranges {
     /// Returns a free range of `state` in which `len` chunks lie that start at a multiple of `align`.
     fn find(&self, len: usize, align: usize, state: State) -> Option<Record> {
         let fits = |c: &Record| skip(*c, align) + len <= len_of(*c);
-        // The hole that an aligned block left has no more than its length, so shorter lists than those from `sure` on,
-        // whose ranges all fit (but for the last list), are examined as well.
+        // All ranges of the lists from `sure` on fit. The lists before are examined as well: an aligned block that was
+        // freed left a range that is just long enough.
         let (first, sure) = (list_of(len), list_of(len + align - 1) + 1);
         let mut filled = self.filled[state as usize] >> first << first;
         let mut left = MOST_PROBES;
@@ -242,7 +242,7 @@ impl Ranges {
             self.demand.still_waits(self.waiting());
             return dirty;
         }
-        // With huge pages for large blocks a range starts at one, where address space is plenty.
+        // With huge pages for large blocks a range starts where a huge page does, unless address space is limited.
         let thp = space.policy.huge() == HugePages::Thp && !space.arenas.is_limited(&self.lock);
         let long = if thp { LONG_ALIGN } else { LONG };
         self.take_clean(space, len, if len >= long { align.max(LONG_ALIGN) } else { align })
@@ -281,7 +281,7 @@ impl Ranges {
     /// Takes the chunks `from..to` out of the free range `c`.
     fn take_part(&mut self, arenas: &Arenas, c: Record, from: usize, to: usize) {
         let state = state_of(c);
-        // The parts that stay have no free neighbours: the chunks between them are taken now.
+        // The parts that stay have no free neighbour of their state: the chunks between them are taken now.
         let len = self.remove(c);
         if from > 0 {
             self.insert(c, from, state);
@@ -304,8 +304,8 @@ impl Ranges {
         age::set(arenas, &self.lock, c, len, age::NONE);
     }
 
-    /// Takes `len` chunks, aligned to `align`, made of a dirty range and its clean neighbours, at least an eighth of them
-    /// dirty: so a program whose blocks grow reuses the memory that it has.
+    /// Takes `len` chunks, aligned to `align`, of a dirty range and its clean neighbours, at least an eighth of them
+    /// dirty. So a program whose blocks grow reuses the memory that it has.
     fn take_joined<O: Os>(&mut self, space: &Space<O>, len: usize, align: usize) -> Option<Taken> {
         let least = (len / 8).max(1);
         let mut filled = self.filled[State::Dirty as usize];
@@ -325,9 +325,9 @@ impl Ranges {
         None
     }
 
-    /// Takes `len` chunks from the first aligned one of the dirty range `c` on, at least `least` of them dirty, if its
-    /// clean neighbour behind it or the frontier has the rest. A free neighbour of a dirty range is clean, as
-    /// neighbours of the same state are joined.
+    /// Takes `len` chunks from the first aligned one of the dirty range `c` on, at least `least` of them dirty, if the
+    /// clean range behind it, or the frontier, has the rest. A free neighbour of a dirty range is clean, as neighbours
+    /// of the same state are joined.
     fn join_behind<O: Os>(
         &mut self,
         space: &Space<O>,
@@ -353,13 +353,13 @@ impl Ranges {
         Some(Taken { first: c.after(skip), dirty: (0, dirty) })
     }
 
-    /// As [`Ranges::join_behind`], from chunks of the clean neighbour before `c` on, as few as possible.
+    /// As [`Ranges::join_behind`], but begins with chunks of the clean range before `c`, as few as possible.
     fn join_before(&mut self, arenas: &Arenas, c: Record, len: usize, align: usize, least: usize) -> Option<Taken> {
         let have = len_of(c);
         let (before, after) = (self.start_of_free(arenas, c.before(1))?, c.after(have));
         let free = len_of(before);
         let right = if self.is_free(arenas, after) { len_of(after) } else { 0 };
-        // Counted from the start of the neighbour: the last place that is long enough, then the last aligned one.
+        // Counted from the start of the range before: the last place that is long enough, then the last aligned one.
         let last = (free + have + right).checked_sub(len)?.min(free);
         let from = last - (last.checked_sub(skip(before, align))? & (align - 1));
         let dirty = (from + len).checked_sub(free)?.min(have);
@@ -450,13 +450,13 @@ impl Ranges {
         true
     }
 
-    /// Takes the `len` chunks from `after` on at the frontier; false if that is elsewhere or there is no memory.
+    /// Takes the `len` chunks from `after` on if that is the frontier; false if it is not, or there is no memory.
     fn extend_at<O: Os>(&self, space: &Space<O>, after: Record, len: usize) -> bool {
         !space.arenas.in_use(&self.lock, after) && space.arenas.extend_at(&space.os, &space.map, &self.lock, after, len)
     }
 
-    /// Whether a dirty range waits to which a block that grows to `len` chunks is better copied than moved. Limited, as
-    /// the old memory waits in turn.
+    /// Whether there is a dirty range into which a block that grows to `len` chunks is better copied than moved. Up to
+    /// [`MOST_COPIED`] chunks only, as the memory that the block leaves waits then.
     pub(crate) fn has_for_copy(&self, len: usize) -> bool {
         len <= MOST_COPIED && self.find(len, 1, State::Dirty).is_some()
     }
@@ -485,7 +485,7 @@ impl Ranges {
         self.free_chunks[State::Dirty as usize].saturating_sub(self.lazy_chunks) + self.dropped_chunks
     }
 
-    /// Number of dirty chunks that may be purged if `keep` of those that wait have to stay.
+    /// Number of dirty chunks that may be purged if `keep` of those that wait have to stay; no limit if that is 0.
     pub(crate) fn beyond(&self, keep: usize) -> usize {
         if keep == 0 {
             return usize::MAX;

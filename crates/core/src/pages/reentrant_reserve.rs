@@ -6,7 +6,7 @@
 //! slabs and large blocks of the chunks. Chunks that are free read as zero. With `huge=hugetlb` heaps lie here too
 //! (`blocks/lives.rs`).
 //!
-//! Cost in a program without reentrant calls: 4 KiB of zeros that are never touched.
+//! Cost in a program without reentrant calls: some 2 KiB of zeros that are never touched.
 
 use crate::pages::chunk::{Kind, Record};
 use crate::pages::commit::Step;
@@ -107,8 +107,8 @@ impl ReentrantReserve {
         if self.place().is_some() { first..arena_chunks - cut } else { first..first }
     }
 
-    /// Claims the groups at the end that were never committed, for ever, as the caller gives their addresses back. The
-    /// caller holds the lock of the ranges.
+    /// Claims the groups at the end that were never committed, permanently, as the caller gives their addresses back.
+    /// The caller holds the lock of the ranges.
     pub(crate) fn cut(&self) {
         let Some((_, chunks)) = self.place() else { return };
         let mut left = chunks / GROUP;
@@ -165,7 +165,7 @@ impl ReentrantReserve {
         let arena_chunks = self.arena_chunks.load(Ordering::Relaxed);
         let before = arena_chunks - chunks;
         let to = before + (end * GROUP).min(chunks);
-        // `fresh`: nothing in front of it needs to be committed, as in the first step of an arena.
+        // `fresh`: the chunks in front of it may not be committed, as in the first step of an arena.
         let from = before + first * GROUP;
         let step = Step { base: base & !(ARENA_ALIGN - 1), chunks: arena_chunks, fresh: true, from, to };
         // SAFETY: the step lies in the arena, and is `fresh`.

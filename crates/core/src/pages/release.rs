@@ -13,8 +13,8 @@ pub(crate) const MOST_RUNS: usize = 128;
 /// its memory.
 const REFUSALS: u32 = if cfg!(neap_sim) { 2 } else { 8 };
 
-/// Length in bytes from which a range goes back at once if it is sparse: at most one part in `SPARSE` of it holds memory,
-/// in at most `SPARSE_RUNS` runs. The simulation has little memory.
+/// Length in bytes from which a range goes back at once if it is sparse: at most one part in `SPARSE` of it holds
+/// memory, in at most `SPARSE_RUNS` runs. The simulation has little memory.
 const LONG: usize = if cfg!(neap_sim) { 4 * CHUNK } else { 64 << 20 };
 const SPARSE: usize = 16;
 const SPARSE_RUNS: usize = 16;
@@ -92,9 +92,9 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// Gives a long range back at once if little of it holds memory: its ages and, when it is purged, its records would
-    /// take more than waits, and a later block that gets a part of it would hold what is left there. True if it reads as
-    /// zero now.
+    /// Gives a long range back at once if little of it holds memory. If it waited, its ages, and its records when it is
+    /// purged, could take more memory than it holds, and a later block that gets a part of it would hold what is left
+    /// there. True if it reads as zero now.
     pub(crate) fn release_sparse(&self, memory: Owned) -> bool {
         if memory.len() < LONG || self.policy.purge() == Purge::Never {
             return false;

@@ -1,7 +1,7 @@
 //! Gives reserved address space back when it becomes limited.
 //!
-//! If a program limits its address space while it runs (RLIMIT_AS), the reservations that neap has never used count,
-//! and the system would refuse every mapping of the program itself.
+//! If a program limits its address space while it runs (RLIMIT_AS), reservations that were never used count too, and
+//! the system would refuse every mapping of the program itself.
 //!
 //! A long arena keeps its committed part; the rest is unmapped, and the arena ends there. Later arenas are as long as
 //! the limit allows (`arena.rs`), so from then on the system enforces the limit. Reservations are given back

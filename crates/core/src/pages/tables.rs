@@ -2,8 +2,8 @@
 //!
 //! A GiB of small blocks has up to 18 MiB of records and bits (`layout.rs`), which are not needed once the GiB is free
 //! and clean: inside a free range all entries may be zero. So the purger takes long clean ranges out of the lists,
-//! gives the OS pages of their entries back without a lock, and puts the ranges back. The first and the last record of
-//! a range stay, as does every OS page that has entries of neighbours.
+//! gives the OS pages of their entries back without the lock of the ranges, and puts the ranges back. The first and the
+//! last record of a range stay, as does every OS page that has entries of neighbours.
 //!
 //! The range itself is purged once more where huge pages may have left memory in it: a block that ends inside a huge
 //! page makes the kernel populate the whole of it, but only the block's own part goes back when it is freed
@@ -21,16 +21,21 @@ use crate::{CHUNK, Os};
 pub(crate) const LONG: usize = (16 << 20) / CHUNK;
 /// Number of ranges that are taken out of the lists at a time, longest first.
 const AT_ONCE: usize = 16;
-/// Minimum of chunks freed since the last purge of tables, where the program rests; else it is [`crate::pages::FREED`].
+/// Minimum number of chunks freed since the last purge of tables, where the program rests; else it is
+/// [`crate::pages::FREED`].
 pub(crate) const FREED_AT_REST: usize = (64 << 20) / CHUNK;
 
 /// Number of runs of OS pages of the side tables of one range.
 const RUNS: usize = 7;
 
-/// The OS pages that hold only entries of chunks `from..to`, of the arena at `base` of `chunks` chunks, in runs, some
-/// of them empty: records but the first and the last, ages, and bits of whole tiles. Of the tile in which the chunks
-/// begin, and of the one in which they end: their free bits and their remote bits. The few bits of a tile share an OS
-/// page.
+/// The OS pages that hold only entries of chunks `from..to`, of the arena at `base` of `chunks` chunks, as runs, some
+/// of them empty:
+///
+/// - the records, except the first and the last;
+/// - the bits of whole tiles;
+/// - the free bits and the remote bits in the tiles in which the chunks begin and end. The few bits stay there, as
+///   those of a tile share an OS page;
+/// - the ages.
 fn pages(base: usize, chunks: usize, from: usize, to: usize, page: usize) -> [Run; RUNS] {
     let run = |start: usize, end: usize| {
         let (start, end) = ((base + start).next_multiple_of(page), (base + end) & !(page - 1));
@@ -39,7 +44,7 @@ fn pages(base: usize, chunks: usize, from: usize, to: usize, page: usize) -> [Ru
     let (tables, first) = (chunks.ilog2() as u8, first_chunk(chunks));
     let ages = layout::ages(tables);
     let [begin, end] = [(from - first).next_multiple_of(TILE), (to - first) / TILE * TILE].map(|n| n + first);
-    // Of chunks `a..b` of one tile, whose bits lie in the reverse order.
+    // The free bits and the remote bits of chunks `a..b` of one tile. They lie in the reverse order of the chunks.
     let free = |a: usize, b: usize| {
         if a >= b {
             return [Run::EMPTY; 2];

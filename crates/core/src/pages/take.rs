@@ -9,7 +9,7 @@ use crate::{CHUNK, Os};
 impl<O: Os> Pages<O> {
     /// Takes `len` chunks, aligned to `align` bytes, for the use `what`, and sets the kind of the first.
     pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
-        // A question, and an area (`huge_area.rs`).
+        // At most two steps: a question, then an area.
         for _ in 0..2 {
             match self.ranges.with(&self.os, |r| self.take_or_step(r, len, align, what)) {
                 Ok(taken) => return taken,

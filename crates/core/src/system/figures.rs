@@ -36,7 +36,8 @@ pub struct Figures {
     pub clean: u64,
     /// Chunks that are slabs.
     pub slabs: u64,
-    /// Free parts of slabs: free blocks, and what was never carved. They may hold memory or not.
+    /// Free parts of slabs: free blocks, and what is no block: what was never carved, and the rest after the last
+    /// block. They may hold memory or not.
     pub slab_free: u64,
     /// Number of large blocks.
     pub large_blocks: u64,

@@ -5,12 +5,12 @@
 //!
 //! | state | meaning | next state |
 //! |---|---|---|
-//! | `NONE` | there is no helper | `STARTING`: a thread asks for one ([`Helper::ask`]) |
+//! | `NONE` | there is no helper | `STARTING`: a thread asks ([`Helper::ask`]); `INLINE`: `getpid` is forbidden |
 //! | `STARTING` | one thread is starting it | `RUNNING`: its first step; `INLINE`, `KEPT`: it could not be started |
 //! | `RUNNING` | it gives back the memory that waits | `RESIGNING`: it is about to end |
-//! | `RESIGNING` | it checks again for waiting memory, or waits until memory is short | `RUNNING`: it stays, or a thread asks; `NONE`, `KEPT`: ends |
+//! | `RESIGNING` | checks again for waiting memory, or waits until memory is short | `RUNNING`; `NONE`, `KEPT`: ends |
 //! | `INLINE` | no helper can be started: the threads that free memory do its work | `STARTING`: a thread tries again |
-//! | `KEPT` | the same, while calls exclude it ([`Helper::keep_away`]) | `STARTING`: the last of these calls ends |
+//! | `KEPT` | the same, while calls exclude it ([`Helper::keep_away`]) | `STARTING`, `INLINE`: the last call ends |
 //!
 //! **No thread that allocates or frees waits for the helper** (invariant 24). A thread that asks for a helper makes a
 //! resigning one stay with one compare-exchange, or finds `NONE` and starts a new one at once: the last step of a
@@ -77,8 +77,8 @@ pub enum Answer {
     Helped,
     /// No helper can be started at present: the threads that free memory do its work.
     Inline,
-    /// A later call has to ask: the calling process is not the owner of the address space, so that a thread of the owner
-    /// has to, or a helper resigns while the process must not be asked for its number.
+    /// A later call has to ask: either this process is not the owner of the address space, so a thread of the owner has
+    /// to; or a helper resigns, and the system must not be asked for the number of this process.
     Elsewhere,
 }
 
@@ -192,8 +192,8 @@ impl Helper {
                     // The caller may have taken the note that this helper left.
                     return Answer::Elsewhere;
                 }
-                // Other failures: there is a helper, which ends soon and leaves a note, or the state is INLINE already.
-                // The last call that excludes the helper asks here when it ends.
+                // Other failures: there is a helper, which ends soon and leaves a note; the state is INLINE already; or
+                // it is KEPT, and the last call that excludes the helper asks again when it ends.
                 if !self.is_unwanted() {
                     let _ = self.change(KEPT, INLINE);
                 }
@@ -266,8 +266,8 @@ impl Helper {
         self.wake.load(Ordering::Acquire)
     }
 
-    /// Makes the helper sleep, unless [`Helper::woken`] differs from `seen`. Returns whether the system says that memory
-    /// is short.
+    /// Makes the helper sleep, unless [`Helper::woken`] differs from `seen`. Returns whether the system reports that
+    /// memory is short.
     pub fn sleep<O: Threads>(&self, os: &O, seen: u32, milliseconds: u32) -> bool {
         os.rest(&self.wake, seen, milliseconds)
     }
@@ -282,8 +282,8 @@ impl Helper {
         let _ = self.change(STARTING, RUNNING);
     }
 
-    /// Whether the state is consistent: `KEPT` only while a call excludes the helper. While no thread is in a call; for
-    /// tests.
+    /// Whether the state is consistent: `KEPT` only while a call excludes the helper. For tests, while no thread is in
+    /// a call.
     pub fn is_valid(&self) -> bool {
         self.is_unwanted() || self.state.load(Ordering::SeqCst) != KEPT
     }

@@ -21,7 +21,8 @@ const WAITED: u32 = 2;
 const FORKED: u32 = 3;
 /// Milliseconds of each sleep of a thread that waits for a lock held by a fork.
 const STEP: u32 = 1;
-/// Number of tries before a thread sleeps. The model checker and the simulation try all orders anyway.
+/// Number of tries before a thread sleeps. One is enough for the model checker and the simulation: they choose the
+/// order of the threads.
 const SPINS: u32 = if cfg!(any(loom, neap_sim)) { 1 } else { 100 };
 
 /// A lock that sleeps in the kernel. All zero bytes are an unlocked lock.
@@ -207,7 +208,7 @@ impl<T> Locked<T> {
         f(unsafe { &mut *self.value.get() })
     }
 
-    /// The value, whether the lock is held or not: for a process that has only one thread left.
+    /// The value, without taking the lock: for a fork that has taken it, or a process that has only one thread left.
     pub fn value(&self) -> *mut T {
         self.value.get()
     }

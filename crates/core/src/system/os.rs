@@ -16,14 +16,14 @@ pub struct Run {
 }
 
 impl Run {
-    /// A run without pages.
+    /// An empty run.
     pub const EMPTY: Run = Run { start: core::ptr::null_mut(), len: 0 };
 }
 
 /// The result of [`Os::touched`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Touched {
-    /// Number of runs that were written.
+    /// Number of runs that were stored in the array.
     pub runs: usize,
     /// Number of bytes, from the start, that were examined: all of them, unless the array of runs is full.
     pub looked: usize,
@@ -169,7 +169,7 @@ pub unsafe trait Os: Threads {
     unsafe fn purge_runs(&self, runs: &[Run]) -> usize;
 
     /// Lets the system take the memory of a committed range whenever it needs memory. Until the range is written again,
-    /// each of its pages reads as before or as zero. False if the system cannot do that.
+    /// each of its OS pages reads as before or as zero. False if the system cannot do that.
     ///
     /// # Safety
     /// As [`Os::purge`].
@@ -182,14 +182,14 @@ pub unsafe trait Os: Threads {
     /// The range must be committed.
     unsafe fn allow_huge(&self, p: *mut u8, len: usize) -> bool;
 
-    /// Whether the system has huge pages to give; if `asked`: only where they are asked for. Makes no call to the
-    /// system.
+    /// Whether the system has huge pages to give; if `asked`: whether it has, and gives them only on request. Makes no
+    /// system call.
     fn has_huge_pages(&self, _asked: bool) -> bool {
         false
     }
 
-    /// Whether the system gives huge pages where they are asked for, and nearly all OS pages of a range, as long as a huge
-    /// page, hold memory and are not part of one. Other threads may use the range meanwhile.
+    /// Whether the system gives huge pages only on request, and nearly all OS pages of a range, which is as long as a
+    /// huge page, hold memory and are not part of a huge page. Other threads may use the range meanwhile.
     ///
     /// # Safety
     /// The range must lie in a reservation of this `Os`; parts of it may be lost ([`Moved::Lost`]).
@@ -237,7 +237,7 @@ pub unsafe trait Os: Threads {
     /// Puts pages of the pool in the place of a committed range, which is as long as some of them and aligned to them.
     /// `Done`: the range is committed and reads as zero. `Not`: the same, but some of it has ordinary memory. "The
     /// other range" of [`Moved`] is this one. From then on other calls of this trait may be refused where they concern
-    /// a part of such a page; memory does not go back to the pool, but in [`Os::renew`].
+    /// a part of such a page; memory goes back to the pool in [`Os::renew`] only.
     ///
     /// # Safety
     /// The range must be committed; it was never used, or only passed to this call.
@@ -253,11 +253,11 @@ pub unsafe trait Os: Threads {
     unsafe fn populate(&self, p: *mut u8, len: usize) -> bool;
 
     /// Finds the OS pages of a range that may be other than zero: writes the runs of those that hold memory or are
-    /// swapped out into `runs`, in order, until the range ends or `runs` is full. Pages between the runs read as zero.
-    /// `None` if the system cannot find out.
+    /// swapped out into `runs`, in order, until the range ends or `runs` is full. OS pages between the runs read as
+    /// zero. `None` if the system cannot find out.
     ///
     /// # Safety
-    /// The range must lie in a reservation or a mapping of this `Os`. The result holds only for pages that no other
+    /// The range must lie in a reservation or a mapping of this `Os`. The result holds only for OS pages that no other
     /// thread uses.
     unsafe fn touched(&self, p: *mut u8, len: usize, runs: &mut [Run]) -> Option<Touched>;
 
@@ -302,7 +302,7 @@ pub unsafe trait Os: Threads {
         self.helper().forked(self.process());
     }
 
-    /// What the helper does next. The helper asks ten times a second or more.
+    /// What the helper does next. The helper asks at least ten times a second, or once a second while nothing waits.
     fn onward(&self) -> Onward {
         Onward::Go
     }
@@ -311,9 +311,9 @@ pub unsafe trait Os: Threads {
     /// the same time.
     fn publish(&self, _: &Figures) {}
 
-    /// Another process has made a request (`Allocator::REQUEST_AT`; `request`), or reads a probe
-    /// (`Allocator::READERS_AT`). Called at the end of a slow path, under no lock, in a call. Returns whether heaps are
-    /// to adopt the watch mode, as it has changed.
+    /// Called at the end of a slow path, under no lock, in a call: another process has made a request (`request`; see
+    /// `Allocator::REQUEST_AT`), or reads a probe (`Allocator::READERS_AT`). Returns true if the watch mode has
+    /// changed, so that heaps have to adopt it.
     fn requested(&self, _request: bool) -> bool {
         false
     }

@@ -57,7 +57,8 @@ pub enum HugePages {
     Off = 0,
     /// That of programs which keep growing, or grow again, see `huge_area.rs`.
     Adaptive = 1,
-    /// As `Adaptive`, where the system gives none that are not asked for.
+    /// As `Adaptive`; and where the system gives huge pages to all memory, the process gets only those that it
+    /// requests.
     Advised = 2,
     /// Large blocks, from a huge page on, see `dense.rs`.
     Thp = 3,
@@ -94,7 +95,7 @@ pub struct Policy {
     words: [AtomicUsize; SETTINGS],
     /// 1: an error of the program ends it without a message.
     quiet: AtomicU32,
-    /// Four bits for each option: where its value comes from.
+    /// Three bits for each option: where its value comes from.
     origins: AtomicU64,
 }
 
@@ -260,7 +261,8 @@ impl Policy {
     /// Limit of options whose origins are kept.
     pub const ORIGINS: usize = 21;
 
-    /// Notes that the value of the option at `place` (below [`Policy::ORIGINS`]) of the table comes from `by` (below 8).
+    /// Notes that the value of the option at `place` in the table (below [`Policy::ORIGINS`]) comes from `by` (below
+    /// 8).
     pub fn set_origin(&self, place: usize, by: u8) {
         let shift = place % Self::ORIGINS * 3;
         let noted = |old| old & !(7 << shift) | u64::from(by & 7) << shift;

@@ -67,7 +67,7 @@ impl<T> Remote<T> {
         Ok(self.count.fetch_add(mask.count_ones(), Ordering::AcqRel) == 0)
     }
 
-    /// Number of frees counted and not taken; exact only while no thread frees. For tests.
+    /// Number of frees counted and not taken; a hint, exact only while no thread frees.
     pub fn counted(&self) -> u32 {
         self.count.load(Ordering::Relaxed)
     }

@@ -11,7 +11,7 @@ pub(crate) fn word(copy: &[u8], at: usize) -> u64 {
     usize::from_ne_bytes(bytes(copy, at)) as u64
 }
 
-/// Returns a number that changes when one of `numbers` does, as good as always.
+/// Returns a hash of `numbers`, which depends on their order.
 pub(crate) const fn sum(numbers: &[usize]) -> u64 {
     let (mut sum, mut i) = (0x9E37_79B9_7F4A_7C15, 0);
     while i < numbers.len() {
