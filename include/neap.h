@@ -133,10 +133,10 @@ void neap_thread_idle(void);
  *
  * neap calls a hook for some blocks, chosen so that they stand for all: each byte that a thread requests starts a
  * sample with the same chance, one in `interval` (a Poisson process). A block of `s` bytes is a sample with the
- * probability p = 1 - exp(-s / interval), and its weight is s / p. So the sum of weights is on average the number of
- * requested bytes, and weight / requested is the number of blocks for which the sample stands. When a sample is freed,
- * neap calls the hook again; a profile of live blocks then removes the first event. realloc of a sample to another size
- * is the end of the old block and a new block.
+ * probability p = 1 - exp(-s / interval), 1 if the interval is 1, and its weight is s / p. So the sum of weights is on
+ * average the number of requested bytes, and weight / requested is the number of blocks for which the sample stands.
+ * When a sample is freed, neap calls the hook again; a profile of live blocks then removes the first event. realloc of
+ * a sample to another size is the end of the old block and a new block.
  *
  * The hook runs in the thread that allocates or frees, outside of all locks of neap. It may allocate and free. What it
  * allocates is not sampled, and no hook is called for samples that are freed in a hook. It must not throw, and must not
@@ -161,7 +161,7 @@ struct neap_sample {
 
 typedef void (*neap_hook)(const struct neap_sample *sample, void *context);
 
-/* From now on neap calls `hook` for samples that are `interval` bytes apart on average (0 counts as 1: nearly every
+/* From now on neap calls `hook` for samples that are `interval` bytes apart on average (0 counts as 1: every
  * block). It replaces the hook before; NULL ends sampling. A thread that is in a call at that moment follows soon
  * after, and may still call the old hook. */
 int neap_sample(neap_hook hook, void *context, size_t interval);

@@ -111,7 +111,7 @@ pub struct Sample {
     pub weight: u64,
 }
 
-/// From now on neap calls `hook` for samples, on average one every `interval` bytes (0 counts as 1: nearly every
+/// From now on neap calls `hook` for samples, on average one every `interval` bytes (0 counts as 1: every
 /// block). It replaces the hook before. Returns false if there is no memory for that.
 ///
 /// Each byte that a thread requests starts a sample with the same chance. A block of `s` bytes is a sample with the

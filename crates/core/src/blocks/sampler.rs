@@ -2,8 +2,8 @@
 //!
 //! Samples are a Poisson process over the bytes that a thread requests: each byte starts a sample with the same
 //! probability, one in `Blocks::sample_interval`, whatever came before. A block of `s` bytes is a sample with the
-//! probability `p = 1 - exp(-s / interval)`, so it represents `1 / p` blocks like it, that is `s / p` bytes
-//! ([`weight`]).
+//! probability `p = 1 - exp(-s / interval)` ([`probability`]), so it represents `1 / p` blocks like it, that is `s / p`
+//! bytes ([`weight`]). At an interval of 1 each block is a sample and represents itself.
 //!
 //! A sampled block is a large one, whatever its size. It has chunks of its own, so free takes its slow path without a
 //! check, and its record has the mark (`marks.rs`). Each live sample costs an OS page.
@@ -46,7 +46,9 @@ impl Sampler {
     fn draw(&self, interval: usize) {
         // 53 bits, never 0: in (0, 1].
         let uniform = ((self.random() >> 11) + 1) as f64 / (1u64 << 53) as f64;
-        self.left.set((-ln(uniform) * interval as f64) as u64 + 1);
+        // At an interval of 1 the next byte, so that each block is a sample.
+        let bytes = if interval <= 1 { 0.0 } else { -ln(uniform) * interval as f64 };
+        self.left.set(bytes as u64 + 1);
         self.interval.set(interval);
     }
 
@@ -126,23 +128,24 @@ fn chance(x: f64) -> f64 {
     part
 }
 
+/// The probability with which a block of `size` bytes is a sample, at a mean distance of `interval` bytes. 0 bytes count
+/// as one. At an interval of 1 each block is one.
+fn probability(size: f64, interval: u64) -> f64 {
+    if interval <= 1 { 1.0 } else { chance(size.max(1.0) / interval as f64) }
+}
+
 /// Returns the bytes that a sampled block of `size` bytes represents, at a mean distance of `interval` bytes. 0 bytes
 /// count as one.
 pub fn weight(size: usize, interval: usize) -> u64 {
-    let (size, interval) = (size.max(1) as f64, interval.max(1) as f64);
+    let size = size.max(1) as f64;
     // At least its own bytes, whatever was rounded.
-    (size / chance(size / interval)).max(size) as u64
+    (size / probability(size, interval as u64)).max(size) as u64
 }
 
 /// Whether a block of `size` bytes is a sample, with a mean distance of `interval` bytes between samples, by a random
 /// number: for callers that do not count bytes.
 pub fn by_chance(size: usize, interval: u64, random: u64) -> bool {
-    if interval <= 1 {
-        return true;
-    }
-    // 53 bits: in [0, 1).
-    let uniform = (random >> 11) as f64 / (1u64 << 53) as f64;
-    uniform < chance(size.max(1) as f64 / interval as f64)
+    uniform(random) < probability(size as f64, interval)
 }
 
 /// Whether a sample of `size` bytes, chosen at a mean distance of `interval` bytes, is also one at the longer distance
@@ -151,10 +154,12 @@ pub fn is_also(size: usize, interval: u64, wanted: u64, random: u64) -> bool {
     if wanted <= interval {
         return true;
     }
-    let size = size.max(1) as f64;
-    let share = chance(size / wanted as f64) / chance(size / interval.max(1) as f64);
-    // 53 bits: in [0, 1).
-    ((random >> 11) as f64 / (1u64 << 53) as f64) < share
+    uniform(random) < probability(size as f64, wanted) / probability(size as f64, interval)
+}
+
+/// A number in [0, 1), of 53 random bits.
+fn uniform(random: u64) -> f64 {
+    (random >> 11) as f64 / (1u64 << 53) as f64
 }
 
 #[cfg(test)]
@@ -210,6 +215,17 @@ mod tests {
             }
             let error = seen as f64 / bytes as f64 - 1.0;
             assert!(error.abs() < 4.0 / (samples as f64).sqrt(), "{size} of {interval}: {error}");
+        }
+    }
+
+    /// Catches blocks that are left out, or count more than once, where each is to be a sample.
+    #[test]
+    fn at_an_interval_of_one_each_block_is_a_sample() {
+        let sampler = Sampler::new();
+        for (size, counts) in (0..1000).flat_map(|i| [(i % 20, true), (i % 20, false)]) {
+            assert!(sampler.is_due(size, 1, counts, || 4711), "{size}, {counts}");
+            assert!(!sampler.skips(size.max(1)), "{size}, {counts}");
+            assert_eq!(weight(size, 1), size.max(1) as u64);
         }
     }
 
