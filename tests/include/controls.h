@@ -1,11 +1,11 @@
-/* glibc's controls, all at once: what programs that may do little still can. */
+/* Calls all of glibc's controls, as even restricted programs may. */
 #ifndef NEAP_TESTS_CONTROLS_H
 #define NEAP_TESTS_CONTROLS_H
 
 #include "purge.h"
 #include <malloc.h>
 
-/* Fills: new blocks with the complement, freed ones with the byte, calloc's with nothing. */
+/* Checks M_PERTURB: new blocks are filled with the complement, freed ones with the byte, calloc's not at all. */
 static inline void check_fills(unsigned char byte) {
     for (size_t size = 24; size < 3000000; size = size * 3 + 8) {
         unsigned char *p = malloc(size);
@@ -14,7 +14,7 @@ static inline void check_fills(unsigned char byte) {
         p = realloc(p, 2 * size);
         CHECK_AT(p && p[0] == 1 && p[size - 1] == 1 && p[2 * size - 1] == (byte ^ 0xff), size);
         free(p);
-        /* Small ones: later the memory may be gone. */
+        /* Small ones: the memory of others may have gone back. */
         if (strict() && size < 1000) CHECK_AT(p[size] == byte && p[2 * size - 1] == byte, size);
         p = calloc(1, size);
         CHECK_AT(p && p[0] == 0 && p[size / 2] == 0 && p[size - 1] == 0, size);

@@ -1,4 +1,4 @@
-/* What the misuse programs share. Each prints the address that it is about to misuse, then does it. */
+/* What the misuse programs share. Each prints the address that it is about to misuse, then misuses it. */
 #ifndef NEAP_TESTS_MISUSE_H
 #define NEAP_TESTS_MISUSE_H
 
@@ -15,7 +15,7 @@ static inline void *free_it(void *p) {
     return NULL;
 }
 
-/* Makes a block of 64 bytes, and some around it that stay; hands it out through `where`. */
+/* Makes a block of 64 bytes, with live blocks around it; returns it through `where`. */
 static inline void *make_it(void *where) {
     static void *around[200];
     for (int i = 0; i < 200; i++) around[i] = malloc(64);
@@ -34,7 +34,7 @@ static inline void in_thread(void *(*f)(void *), void *arg) {
     if (pthread_create(&t, NULL, f, arg) || pthread_join(t, NULL)) abort();
 }
 
-/* A freed block of 64 bytes, printed, whose OS page went back to the system, and with it the mark that tells. */
+/* A freed block of 64 bytes, printed, whose OS page went back to the system together with its tag. */
 static inline char *make_purged(void) {
     static char *p[20000];
     for (int i = 0; i < 20000; i++) memset(p[i] = malloc(64), 1, 64);
@@ -45,7 +45,7 @@ static inline char *make_purged(void) {
     return p[10500];
 }
 
-/* Ordinary work of the same block size, in which a misuse that was only noted must be seen. */
+/* Ordinary work with the same block size, in which a misuse that was only noted must be detected. */
 static inline void churn(void) {
     static void *p[20000];
     for (int i = 0; i < 20000; i++) p[i] = malloc(64);

@@ -1,4 +1,4 @@
-/* What the programs about idle memory share: memory to free, and looks at what became of it. */
+/* What the programs about idle memory share: memory to free, and checks of whether it went back. */
 #ifndef NEAP_TESTS_PURGE_H
 #define NEAP_TESTS_PURGE_H
 
@@ -6,9 +6,9 @@
 #include <dirent.h>
 #include <time.h>
 
-/* Free memory that was left alone is to be back within a second. Under load a machine may need longer: that it goes
-   back by itself is what fails a test, that it took too long is said. A program that is never idle keeps what it took
-   again soon after it had gone back, for two windows of 10 s: on a machine under load any program may have done so. */
+/* Free memory must be back within a second once it is idle. A machine under load may need longer: only memory that does
+   not go back by itself fails a test; a late one is reported. A program that is never idle keeps memory that it took
+   again soon after it had gone back, for two windows of 10 s; under load any program may have done so. */
 enum { GOAL_MS = 1000, PATIENCE_MS = 60000 };
 
 static inline long now_ms(void) {
@@ -21,7 +21,7 @@ static inline void nap(long ms) {
     while (nanosleep(&t, &t)) {}
 }
 
-/* Threads of this process as the kernel counts them, those that the C library does not know included. */
+/* Threads of this process as the kernel counts them, including those that the C library does not know. */
 static inline long threads(void) { return status_kib("Threads:"); }
 
 /* Waits until `cond` holds; fails after `ms`. */
@@ -30,7 +30,7 @@ static inline long threads(void) { return status_kib("Threads:"); }
         for (long end_ = now_ms() + (ms); !(cond); nap(5)) CHECK(now_ms() < end_ && #cond);            \
     } while (0)
 
-/* Waits until RSS is below `kib`; says so where the goal was missed, fails past all patience. */
+/* Waits until RSS is below `kib`; reports a missed goal, fails after PATIENCE_MS. */
 static inline void wait_for_rss(long kib) {
     long start = now_ms();
     while (status_kib("VmRSS:") > kib) {
@@ -64,7 +64,7 @@ static inline void garbage_mixed(void) {
     garbage(3, 20 << 20, 20 << 20);
 }
 
-/* Frees memory, and waits until the helper is there. */
+/* Frees memory, and waits until the helper runs. */
 static inline void with_helper(void) {
     garbage_large();
     /* A helper that had nothing to do for a second, while this thread did not run, has ended again. */
@@ -74,7 +74,7 @@ static inline void with_helper(void) {
     }
 }
 
-/* Recycled memory from calloc must be zero. */
+/* Reused memory from calloc must be zero. */
 static inline void check_zeroed_up_to(size_t most) {
     for (size_t size = 100; size <= most; size *= 5) {
         for (int i = 0; i < 3; i++) {

@@ -1,4 +1,4 @@
-/* What the programs about rare faults share: how long to try, and a watch over threads that must get on. */
+/* What the programs about rare faults share: how long to run, and a watch over threads that must make progress. */
 #ifndef NEAP_TESTS_TRUST_H
 #define NEAP_TESTS_TRUST_H
 
@@ -12,7 +12,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* Milliseconds to try for: `usual`, or what NEAP_SOAK says. */
+/* Milliseconds to run: `usual`, or what NEAP_SOAK sets. */
 static inline long trial_ms(long usual) {
     const char *soak = getenv("NEAP_SOAK");
     return soak ? atol(soak) * 1000 : usual;
@@ -33,15 +33,15 @@ static inline void fill_and_free(int count, size_t size) {
     for (int i = 0; i < count; i++) free(p[i]);
 }
 
-/* A thread hangs that makes no progress while the watcher wakes so often: a machine under load delays both. */
+/* A thread hangs if it makes no progress while the watcher wakes this often: load on the machine delays both. */
 enum { WATCH_MS = 20, HANG_WAKES = 300 };
 
-/* Counters of progress, one for each thread that must get on. */
+/* Counters of progress, one for each watched thread. */
 struct progress {
     atomic_long beats[8];
 };
 
-/* Fails where one of `count` counters stands still, within `ms` or at the end of it; returns early once `stop` is set. */
+/* Fails where one of `count` counters stops, within `ms` or at the end of it; returns early once `stop` is set. */
 static inline void watch_progress(struct progress *of, int count, long ms, atomic_int *stop) {
     long seen[8], wakes[8] = {0}, end = now_ms() + ms;
     int waiting = 1;
@@ -65,13 +65,13 @@ static inline void watch_progress(struct progress *of, int count, long ms, atomi
     }
 }
 
-/* Whether a process was ended by a signal that comes of a jump to anywhere. */
+/* Whether a process was ended by a signal that a jump to a wrong address causes. */
 static inline int has_crashed(int status) {
     int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
     return signal == SIGSEGV || signal == SIGTRAP || signal == SIGILL || signal == SIGBUS;
 }
 
-/* Runs `trial` in children of fork, one after the other, for `ms`; each must end well, or crash where it may. */
+/* Runs `trial` in children of fork, one after the other, for `ms`; each must succeed, or may crash if `may_crash`. */
 static inline void in_children(void (*trial)(void), long ms, int may_crash) {
     for (long end = now_ms() + ms; now_ms() < end;) {
         pid_t child = fork();

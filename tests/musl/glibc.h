@@ -1,5 +1,5 @@
-/* What glibc declares and musl does not, for the test programs. neap has the functions of malloc with both; the program is
-   linked with empty ones of musl's name (tests/musl.rs). */
+/* Declares for the test programs what glibc declares and musl does not. neap defines the functions of malloc on both;
+   the program is linked with empty ones in a stub named like musl (tests/musl.rs). */
 #include <features.h>
 #include <stddef.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
-/* A program that tortures its allocator. A run is made of actors: threads that each do one kind of thing in a loop, on one
-   table of blocks. Every block's bytes follow from its number; they are checked when it is freed, resized, met by chance,
-   inherited by a child, and at the end.
+/* A program that stresses its allocator. A run is made of actors: threads that each do one kind of thing in a loop, on
+   one table of blocks. Every block's bytes follow from its number; they are checked when it is freed, resized, met by
+   chance, inherited by a child, and at the end.
 
-   Everything is chosen by numbers that start from one seed. The order in which threads run is the system's. */
+   Everything is chosen by numbers that follow from one seed. The order in which threads run is the system's. */
 #ifndef NEAP_TORTURE_H
 #define NEAP_TORTURE_H
 
@@ -32,7 +32,8 @@
 #define PR_MDWE_REFUSE_EXEC_GAIN 1
 #endif
 
-/* Ends the process at once with a line on standard error. Takes no lock and no memory: what failed may hold all of them. */
+/* Ends the process at once with a line on standard error. Takes no lock and no memory: the failed code may hold both.
+   */
 _Noreturn void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* The generator xorshift64*. */
@@ -60,19 +61,19 @@ static inline void nap_us(long us) {
 
 /* ---- The run (main.c) */
 
-/* Whether actors shall end, and whether they shall rest. */
+/* Whether actors must end, and whether they must rest. */
 extern atomic_int stop, resting;
-/* Why blocks may stay with the process after all were freed, so that RSS says nothing. */
+/* Why blocks may stay with the process after all were freed, so that RSS cannot be checked. */
 extern atomic_int keeps_memory;
 /* Whether system calls fail: a guard page may be missing, a thread may not start. */
 extern int calls_fail;
 /* Blocks are in pages of a pool that is taken away: the child of a fork may lose them. */
 extern int scarce_pool;
-/* A filter was put on: there is no helper. */
+/* A filter was set: there is no helper. */
 extern atomic_int filtered;
-/* KiB up to which memory may wait, as an actor chose; 0 where none did. */
+/* Limit on waiting memory in KiB, as an actor chose; 0 where none did. */
 extern atomic_long threshold_kib;
-/* /dev/null, opened before any filter comes. */
+/* /dev/null, opened before any filter is set. */
 extern FILE *nowhere;
 /* The kinds of sizes: see pick_size. */
 extern int sizes;
@@ -80,17 +81,17 @@ extern int sizes;
 /* A generator of its own for each caller. */
 uint64_t new_seed(void);
 
-/* Progress that is seen from outside: a slot in a shared file for each actor. A slot that does not change for long while
+/* Progress that the runner reads: a slot in a shared file for each actor. A slot that stays unchanged for long while
    its actor runs is a hang. */
 int progress_begin(const char *name);
 void progress(int slot);
 void progress_end(int slot);
 
-/* Starts a thread with signals blocked or not, a stack of `stack` bytes (0: 256 KiB), detached or not; 0 where the system
-   refuses. */
+/* Starts a thread with signals blocked or not, a stack of `stack` bytes (0: 256 KiB), detached or not; 0 where the
+   system refuses. */
 int start_thread(pthread_t *thread, void *(*body)(void *), void *arg, size_t stack, int detached, int signals);
 
-/* Naps in steps, with progress, until the time is over or the run is. */
+/* Naps in steps, with progress, until the time or the run is over. */
 void rest(int slot, long ms);
 
 /* ---- Blocks (blocks.c) */
@@ -98,12 +99,12 @@ void rest(int slot, long ms);
 /* SHARED slots belong to all actors, WAVES to one. */
 enum { SHARED = 4096, WAVES = 2048, SLOTS = SHARED + WAVES };
 
-/* Checks that all is as it was left: used in children of fork, and at the end. */
+/* Checks all blocks: used in children of fork, and at the end. */
 void check_all(const char *where);
-/* One thing with one slot of [from, from + count): allocate, check, resize or free. */
+/* One operation on one slot of [from, from + count): allocate, check, resize or free. */
 void step(uint64_t *seed, unsigned from, unsigned count);
 void steps(uint64_t *seed, int count);
-/* Makes a block of `size` in a slot that is free, and frees the one in a slot that is not; 0 where the slot is busy or
+/* Makes a block of `size` in a slot that is free, or frees the one in a slot that is not; 0 where the slot is busy or
    there is no memory. */
 int make_block(uint64_t *seed, unsigned slot, size_t size);
 int free_block(unsigned slot);
@@ -116,9 +117,9 @@ int borrow_block(uint64_t *seed, size_t size, unsigned char **block, size_t *len
 void give_back(int slot);
 /* As realloc, with all checks, for a block that was borrowed. */
 void resize_borrowed(int slot, size_t size);
-/* Bytes in blocks of the table, and the most that they may be. */
+/* Bytes in blocks of the table, and the limit on them. */
 size_t live_bytes(void);
-/* Of the cgroup, whose table of blocks comes to a sixth of it. */
+/* Limit of the cgroup, of which the table of blocks takes up to a sixth. */
 size_t memory_limit(void);
 enum { MOST_LIVE = 96 << 20 };
 
@@ -155,7 +156,8 @@ void *ranges(void *unused);
 void *profiles(void *unused);
 void start_signals(uint64_t *seed);
 
-/* Whether this thread is in a handler; whether a handler may fork in this thread: it is in no call of the C library that takes locks. */
+/* Whether this thread is in a handler; whether a handler may fork in this thread, as it is in no call of the C library
+   that takes locks. */
 extern __thread int in_handler __attribute__((tls_model("initial-exec")));
 extern __thread int may_fork __attribute__((tls_model("initial-exec")));
 
