@@ -1,8 +1,9 @@
-//! libneap.so for 64-bit Arm, cross-built and run by qemu's user mode: the test programs are compiled for Arm, and the
-//! kernel starts them by qemu (binfmt_misc, in a namespace of the test's own). `docs/platforms.md` has more.
+//! Tests of libneap.so for 64-bit Arm, cross-built and run under qemu's user mode: the test programs are compiled for
+//! Arm, and the kernel starts them through qemu (binfmt_misc, in a namespace of the test's own). `docs/platforms.md`
+//! has more.
 //!
-//! In some respects qemu's user mode is no Linux. Tests that cannot hold there, with neap or without, run in a virtual
-//! machine with Linux's kernel: [`ON_KERNEL`]. [`LEFT_OUT`] names the rest.
+//! qemu's user mode differs from Linux in some respects. Tests that fail there with or without neap run in a virtual
+//! machine with a Linux kernel: [`ON_KERNEL`]. [`LEFT_OUT`] names those that run nowhere.
 
 use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
@@ -15,15 +16,15 @@ use neap_tests::vm::Machine;
 use neap_tests::{Case, Outcome, Stop, package_dir, program, suite, target_dir};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
-/// The variable by which cargo is given a linker for it.
+/// The variable that names cargo's linker for this target.
 const LINKER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
 /// Debian's C library for Arm, for cross compilers.
 const SYSROOT: &str = "/usr/aarch64-linux-gnu";
 
-/// What a kernel runs in place of qemu's user mode: the test, the source of its program, and cases. Where the program
-/// calls a case otherwise, its arguments are behind the name.
+/// Cases that run on a kernel instead of qemu's user mode: the test, the source of its program, and the cases. Where
+/// the program's name for a case differs, its arguments stand behind the name.
 const ON_KERNEL: &[(&str, &str, &[&str])] = &[
-    // qemu does not apply limits of address space and data, as they would be its own.
+    // qemu ignores limits on address space and data, because they would apply to itself.
     ("surface", "surface/limits.c", &["family", "exhaust_small", "exhaust_medium", "exhaust_large", "from_the_start"]),
     ("surface", "surface/new.cc", &["handler_frees"]),
     (
@@ -43,7 +44,7 @@ const ON_KERNEL: &[(&str, &str, &[&str])] = &[
             // qemu ends where it cannot map memory for itself.
             "mappings_used_up",
             "mappings_used_up_threads",
-            // The namespace in which programs are started for qemu has one user.
+            // The namespace in which qemu starts programs has one user.
             "many_mappings_moved",
             // qemu has threads of its own.
             "unshare_user",
@@ -55,10 +56,11 @@ const ON_KERNEL: &[(&str, &str, &[&str])] = &[
             "seccomp_eperm",
         ],
     ),
-    // What is resident is qemu's too, which grows with each thread and each library.
+    // Resident memory includes qemu's, which grows with each thread and each library.
     ("life", "life/threads.c", &["key_destructors", "storm", "orphans"]),
     ("life", "life/dl.c", &["load_1000_times", "foreign_under_filter"]),
-    // In versions before 8, the child of a fork may find a lock of qemu's taken by a thread that it does not have.
+    // In versions before 8, a lock of qemu's may be held in the child of a fork by a thread that the child does not
+    // have.
     (
         "life",
         "life/fork.c",
@@ -73,18 +75,18 @@ const ON_KERNEL: &[(&str, &str, &[&str])] = &[
     ),
     ("signals", "signals/storm.c", &["forks 4 2 f", "forks_alternate_stacks 2 2 af", "all_at_once 4 2 tnaf"]),
 ];
-/// Tests that run nowhere: the test, and the name.
+/// Tests that run nowhere: the test program, and the test.
 const LEFT_OUT: &[(&str, &str)] = &[
     // Programs of `ON_KERNEL`, linked with libneap.a.
     ("surface", "archive::dynamic_program::threads_storm"),
     ("surface", "archive::dynamic_program::fork_from_four_threads"),
     ("surface", "archive::static_program::threads_storm"),
     ("surface", "archive::static_program::fork_from_four_threads"),
-    // 18 KiB for each of 2,000 threads, of which qemu takes 550 KiB each.
+    // 18 KiB for each of 2,000 threads is too little to measure beside qemu's 550 KiB.
     ("life", "threads::idle_2000"),
     // Linux loads programs for Arm above the 47 bits that neap's addresses have.
     ("life", "start::program_lies_first"),
-    // Times are qemu's.
+    // Times would be qemu's.
     ("signals", "fork::latency_large"),
     ("signals", "fork::latency_small"),
 ];
@@ -102,31 +104,34 @@ fn main() -> ExitCode {
         .exclusive()
     };
     suite::main(vec![
-        Case::new("smoke::object", "segments for small OS pages only, thread storage by calls, newer symbols", object),
+        Case::new(
+            "smoke::object",
+            "segments for small OS pages only, thread storage through calls, symbols of newer C libraries",
+            object,
+        ),
         case("smoke::aligned", "a library that does not start on Arm", "surface", &["aligned"]),
         case("smoke::new", "exceptions that cannot pass neap's frame", "surface", &["new::handler_throws"]),
         case("smoke::threads", "thread storage, and the helper's", "life", &["threads::one_way"]),
         case("smoke::handlers", "calls in the middle of calls", "signals", &["storm::one"]),
         case("smoke::misuse", "a double free that is not noticed", "misuse", &["double_free_of"]),
-        case("smoke::probes", "probes whose arguments are said to be in other registers", "probes", &["notes::"]),
+        case("smoke::probes", "probes whose notes name the wrong registers of arguments", "probes", &["notes::"]),
         whole("whole::surface", "a function that differs on Arm", "surface"),
         whole("whole::life", "start, threads, forks and loaded libraries", "life"),
-        whole("whole::misuse", "misuse that is not named on Arm", "misuse"),
-        whole("whole::signals", "handlers that find a call half done", "signals"),
+        whole("whole::misuse", "misuse that is not reported on Arm", "misuse"),
+        whole("whole::signals", "handlers that see a call half done", "signals"),
         case("whole::samples", "stacks that end early, or name other code", "samples", &["leak::"]),
-        case("whole::guards", "markers of guards that a system takes and does not set", "guards", &["read_after_free"]),
+        case("whole::guards", "guards that a system accepts and does not set", "guards", &["read_after_free"]),
         Case::new("whole::on_kernel", "limits, filters, threads and forks on Linux for Arm", cases_on_kernel)
             .exclusive(),
         Case::new("whole::programs", "a real program that does not run on neap", programs).exclusive(),
-        Case::new("whole::packages_deb", "packages for Arm with other paths or processors in them", deb).exclusive(),
+        Case::new("whole::packages_deb", "packages for Arm with wrong paths or processors in them", deb).exclusive(),
         Case::new("whole::packages_rpm", "the same", rpm).exclusive(),
-        Case::new("whole::packages_wheel", "the same, and a wheel that pip takes for other platforms", wheel)
+        Case::new("whole::packages_wheel", "the same, and a wheel that pip installs on other platforms", wheel)
             .exclusive(),
         Case::new("whole::packages_tar", "the same, and a script that leaves files out", tar).exclusive(),
         Case::new("whole::pages_of_4_kib", "OS pages that stay, or lose what is on them", || pages(SMALL_PAGES, 4096))
             .exclusive(),
-        Case::new("whole::pages_of_16_kib", "the same where they are larger", || pages("-arm64-16k", 16384))
-            .exclusive(),
+        Case::new("whole::pages_of_16_kib", "the same with larger OS pages", || pages("-arm64-16k", 16384)).exclusive(),
     ])
 }
 
@@ -141,7 +146,7 @@ fn compiler(name: &str) -> Result<PathBuf, Stop> {
     let path = folder.join(format!("aarch64-linux-gnu-{name}"));
     let flags = "--target=aarch64-linux-gnu -fsized-deallocation -Wno-unused-command-line-argument";
     let text = format!("#!/bin/sh\nexec '{}' {flags} \"$@\"\n", clang.display());
-    // Not written anew, as another test may be running it.
+    // Not rewritten when it is unchanged: another test may be running it.
     if std::fs::read_to_string(&path).ok().as_deref() != Some(&text) {
         std::fs::write(&path, text)?;
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755))?;
@@ -173,7 +178,7 @@ fn cargo() -> Command {
     command
 }
 
-/// Has programs for Arm started by the qemu `$QEMU`, and runs the arguments.
+/// Registers the qemu `$QEMU` for programs for Arm, and runs the arguments.
 const REGISTER: &str = r#"set -e
 mount -t binfmt_misc none /proc/sys/fs/binfmt_misc
 magic='\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x02\x00\xb7\x00'
@@ -182,7 +187,7 @@ printf '%s' ":qemu-aarch64:M::$magic:$mask:$QEMU:F" >/proc/sys/fs/binfmt_misc/re
 exec "$@"
 "#;
 
-/// A command in namespaces where programs for Arm run. Its arguments are to be a program and the program's.
+/// A command in namespaces where programs for Arm run. Its arguments are a program and the program's arguments.
 fn with_qemu() -> Result<Command, Stop> {
     let mut command = Command::new(program("unshare")?);
     command.args(["--user", "--map-root-user", "--mount", "sh", "-c"]).env("QEMU", program("qemu-aarch64-static")?);
@@ -211,7 +216,7 @@ fn passes<S: AsRef<OsStr>>(test: &str, arguments: &[S]) -> Outcome {
     Ok(())
 }
 
-/// The library is one for all sizes of OS pages, and asks glibc for nothing that came later than 2.17.
+/// Checks that the library works with all sizes of OS pages, and needs nothing of glibc that is newer than 2.17.
 fn object() -> Outcome {
     let library = library()?;
     let said = Command::new(program("readelf")?).arg("-lrVW").arg(&library).output()?;
@@ -224,14 +229,14 @@ fn object() -> Outcome {
         return Err(Stop::Fail("thread storage is not initial-exec".into()));
     }
     let mut versions = text.lines().filter_map(|line| line.split_once("Name: GLIBC_")?.1.split_whitespace().next());
-    // The first version that glibc has on Arm.
+    // The first version of glibc for Arm.
     if versions.next() != Some("2.17") || versions.next().is_some() {
         return Err(Stop::Fail(format!("it asks for other versions than GLIBC_2.17:\n{text}")));
     }
     Ok(())
 }
 
-/// Real programs of Debian's for Arm: the command, and what it prints last.
+/// Real programs of Debian's for Arm: the command, and the last line of its output.
 const PROGRAMS: &[(&str, &str)] = &[
     (
         "python3 -c 'import json; d = json.loads(json.dumps([{str(i): [i] * 20} for i in range(20000)])); \
@@ -277,7 +282,7 @@ fn programs() -> Outcome {
     Ok(())
 }
 
-/// Runs `$2` in a copy of the folder `$1`, with the files behind that in `/packages`.
+/// Runs `$2` in a copy of the folder `$1`; the files named by further arguments are in `/packages`.
 const INSTALL: &str = r#"set -e
 mount -t tmpfs none /mnt
 mkdir /mnt/upper /mnt/work /mnt/root
@@ -302,7 +307,7 @@ fn packages(kind: &str, end: &str) -> Result<Vec<PathBuf>, Stop> {
     if built.status.success() && named && !files.is_empty() { Ok(files) } else { Err(Stop::Fail(tail(&built))) }
 }
 
-/// What a command prints, which must end well.
+/// The output of a command, which must succeed.
 fn said(command: &mut Command) -> Result<String, Stop> {
     let done = command.output()?;
     if done.status.success() {
@@ -316,20 +321,21 @@ fn expect(holds: bool, text: &str) -> Outcome {
     if holds { Ok(()) } else { Err(Stop::Fail(text.into())) }
 }
 
-/// How the command's version begins.
+/// How the output of `--version` begins.
 const SAID_VERSION: &str = concat!("neap ", env!("CARGO_PKG_VERSION"), " ");
 
-/// The command of a package says its version.
+/// Checks that the command of a package prints its version.
 fn command_runs(command: &Path) -> Outcome {
     let text = said(with_qemu()?.args([REGISTER, "sh"]).arg(command).arg("--version"))?;
     expect(text.starts_with(SAID_VERSION), &text)
 }
 
-/// Prints neap's version, and fails where its malloc is another.
+/// Prints neap's version, and fails unless its malloc is neap's.
 const OF_NEAP: &str = "#include <neap.h>\n#include <stdio.h>\n#include <stdlib.h>\n\
     int main(void) { void *large = malloc(1 << 20); free(large); puts(neap_version()); return neap_purge() == 0; }\n";
 
-/// Programs can be linked with the library and the archive in the folder `lib` below a prefix, and run on them.
+/// Checks that programs can be linked with the library and the archive in the folder `lib` below a prefix, and run on
+/// them.
 fn programs_link(prefix: &Path, lib: &str) -> Outcome {
     let (place, lib) = (TempDir::new("neap-arm-")?, prefix.join(lib));
     let (source, program) = (place.join("p.c"), place.join("p"));
@@ -346,9 +352,9 @@ fn programs_link(prefix: &Path, lib: &str) -> Outcome {
     Ok(())
 }
 
-/// Debian's packages are installed by the system's own tools: the loader finds the library, and the command runs.
+/// Checks that Debian's own tools install the packages, the loader finds the library, and the command runs.
 fn deb() -> Outcome {
-    // The packages that libneap0 depends on are unpacked there, and not set up.
+    // The packages that libneap0 depends on are unpacked there, but not configured.
     let line = "dpkg --force-depends --install /packages/*.deb >/tmp/log 2>&1 || { cat /tmp/log; exit 1; }
         ls /usr/lib/aarch64-linux-gnu/libneap.so.0
         LD_PRELOAD=libneap.so.0 python3 -c 'print(\"libneap\" in open(\"/proc/self/maps\").read())'
@@ -366,7 +372,7 @@ fn deb() -> Outcome {
     }
 }
 
-/// RPMs are for aarch64, have their files, and can be installed in an empty folder.
+/// Checks that the RPMs are for aarch64, contain their files, and can be installed in an empty folder.
 fn rpm() -> Outcome {
     let (place, rpm) = (TempDir::new("neap-arm-")?, program("rpm")?);
     let files = packages("rpm", ".aarch64.rpm")?;
@@ -393,7 +399,7 @@ fn rpm() -> Outcome {
     programs_link(&root.join("usr"), "lib64")
 }
 
-/// pip takes the wheel for Arm with glibc and with musl, and for no other processor.
+/// Checks that pip takes the wheel for Arm with glibc and with musl, and for no other processor.
 fn wheel() -> Outcome {
     let place = TempDir::new("neap-arm-")?;
     let files = packages("wheel", "-py3-none-manylinux_2_17_aarch64.musllinux_1_1_aarch64.whl")?;
@@ -415,7 +421,7 @@ fn wheel() -> Outcome {
     Ok(())
 }
 
-/// The archive's script puts all below a prefix.
+/// Checks that the archive's script installs everything below a prefix.
 fn tar() -> Outcome {
     let (place, files) = (TempDir::new("neap-arm-")?, packages("tar", "-aarch64-linux.tar.xz")?);
     said(Command::new("tar").arg("-C").arg(place.path()).arg("-xf").args(&files))?;
@@ -426,7 +432,7 @@ fn tar() -> Outcome {
     programs_link(&prefix, "lib")
 }
 
-/// What programs that look at OS pages run: variables, program, case. `pages` prints figures.
+/// The programs that examine OS pages: variables, program, case. `pages` prints figures.
 const OF_PAGES: &[&str] = &[
     "/pages purge",
     "/pages calloc_by_residency",
@@ -439,10 +445,10 @@ const OF_PAGES: &[&str] = &[
     "/idle small",
 ];
 
-/// The end of the name of Debian's kernel with OS pages of 4 KiB.
+/// How the name of Debian's kernel with OS pages of 4 KiB ends.
 const SMALL_PAGES: &str = "-cloud-arm64";
 
-/// A virtual machine with neap, whose kernel's name ends so. qemu translates all of it.
+/// A virtual machine with neap and the kernel whose name ends in `kernel`, translated by qemu.
 fn machine(kernel: &str) -> Result<Machine, Stop> {
     let boot = kernels()?.join("boot");
     let is_image = |name: &str| name.starts_with("vmlinuz-") && name.ends_with(kernel);
@@ -469,7 +475,7 @@ fn built(source: &str, flags: &[&str]) -> Result<PathBuf, Stop> {
     if done.status.success() { Ok(to) } else { Err(Stop::Fail(tail(&done))) }
 }
 
-/// Programs end well where OS pages have this size.
+/// Checks that the programs succeed with OS pages of this size.
 fn pages(kernel: &str, size: usize) -> Outcome {
     let mut machine = machine(kernel)?;
     machine.add("pages", &built("vm/pages.c", &[])?)?;
@@ -515,7 +521,7 @@ fn left_out(test: &str) -> impl Iterator<Item = String> {
     LEFT_OUT.iter().filter(move |(of, _)| *of == test).map(|(_, name)| name.to_string())
 }
 
-/// The cases of [`ON_KERNEL`] pass there; those that fork with a fifth of their rounds.
+/// Checks that the cases of [`ON_KERNEL`] pass there; those that fork run a fifth of their rounds.
 fn cases_on_kernel() -> Outcome {
     let mut machine = machine(SMALL_PAGES)?;
     machine.add("dso.so", &built("life/dso.c", &["-shared", "-fPIC"])?)?;
@@ -547,7 +553,7 @@ fn kernels() -> Result<PathBuf, Stop> {
     })
 }
 
-/// The folder with the programs. Their packages are unpacked, and not set up.
+/// The folder with the programs, whose packages are unpacked, but not configured.
 fn folder() -> Result<PathBuf, Stop> {
     let include = "--include=python3,perl,sqlite3,git,redis-server";
     system::made("arm64", &["--foreign", "--arch=arm64", include, "bookworm"], |partial| {

@@ -1,4 +1,4 @@
-//! glibc's controls and neap's own functions, and the programs of others that use them.
+//! glibc's controls, neap's own functions, and other programs that use them.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -13,8 +13,8 @@ const API: Source = Source::new("controls/api.c");
 /// Program, case, and what the case would catch.
 const CASES: &[(Source, &str, &str)] = &[
     (GLIBC, "mallopt_values", "a parameter that is refused, a bad value that is not, or errno changed"),
-    (GLIBC, "perturb", "blocks that M_PERTURB leaves unfilled, or a calloc that it fills"),
-    (GLIBC, "perturb_threads", "another thread whose caches know nothing of M_PERTURB"),
+    (GLIBC, "perturb", "blocks that M_PERTURB does not fill, or calloc blocks that it fills"),
+    (GLIBC, "perturb_threads", "another thread whose caches ignore M_PERTURB"),
     (GLIBC, "trim_returns", "malloc_trim that returns 1 although no memory went back, or 0 although some did"),
     (GLIBC, "trim_pad", "malloc_trim that keeps more or less than requested"),
     (
@@ -26,14 +26,14 @@ const CASES: &[(Source, &str, &str)] = &[
     (GLIBC, "mallinfo_figures", "figures that do not follow the program, or wrap around"),
     (GLIBC, "info_errors", "malloc_info that takes options, or hides that its stream failed"),
     (GLIBC, "stats_text", "malloc_stats that changes errno"),
-    (GLIBC, "state", "malloc_get_state or malloc_set_state that promise something"),
+    (GLIBC, "state", "malloc_get_state or malloc_set_state that claim to work"),
     (GLIBC, "mmap_threshold", "M_MMAP_THRESHOLD or M_MMAP_MAX without effect"),
     (GLIBC, "trim_threshold", "M_TRIM_THRESHOLD without effect"),
     (GLIBC, "chrooted", "a control that needs /proc or /sys"),
     (API, "options", "options that are read or set wrongly, and errors that are mixed up"),
     (API, "mallopt_brings_back", "a control that forgets what the user chose when it is turned off and on again"),
     (API, "options_reach_what_waits", "a new value that counts only for what is freed later"),
-    (API, "figures", "a structure of another version that is overrun"),
+    (API, "figures", "a write beyond a structure of another version"),
     (API, "trims", "a trim that ignores its time, or counts what was not there"),
     (API, "idle_thread", "a thread that keeps its caches although it says that it idles"),
     (
@@ -66,24 +66,24 @@ fn main() -> ExitCode {
             "a malformed variable that has an effect or is complained about",
             malformed,
         ),
-        Case::new("environment::thresholds", "memory kept although glibc's two thresholds say otherwise", thresholds),
-        Case::new("filtered", "a control that makes a call that a filter kills for", filtered),
+        Case::new("environment::thresholds", "memory that is kept against glibc's two thresholds", thresholds),
+        Case::new("filtered", "a control that makes a system call for which a filter kills", filtered),
         Case::new("archive", "neap's own functions that are not in libneap.a", archive),
         Case::new(
             "report",
-            "malloc_info that no parser takes, or sums that differ from mallinfo2's and the page's",
+            "malloc_info that is not valid XML, or sums that differ from mallinfo2's or the counters page's",
             report,
         ),
         Case::new("python", "ctypes that reaches the C library's unused heap, as in Dask's recipe", python),
         Case::new("jcmd", "System.trim_native_heap that does nothing or harms the JVM", jcmd),
-        Case::new("debugger", "malloc_info that cannot be called in a process that stands still", debugger),
-        Case::new("gdb", "a library in which gdb finds malloc_info not, or cannot call it", gdb),
+        Case::new("debugger", "malloc_info that cannot be called in a stopped process", debugger),
+        Case::new("gdb", "a library in which gdb does not find malloc_info, or cannot call it", gdb),
         Case::new(
             "resident",
-            "sums of malloc_info that are off by 2 % from what the kernel counts, in real programs",
+            "sums of malloc_info that differ by 2 % from the kernel's counts, in real programs",
             resident,
         ),
-        Case::new("header", "a header that C or C++ compilers refuse, old and new ones", header),
+        Case::new("header", "a header that an old or new C or C++ compiler rejects", header),
         Case::new("table::complete", "a case that is written but never run", || {
             let mut named: Vec<_> = CASES.iter().map(|(source, case, _)| (source.stem(), *case)).collect();
             named.extend(["perturb_by_environment", "no_perturb", "everything", "watched"].map(|case| ("glibc", case)));
@@ -96,7 +96,7 @@ fn main() -> ExitCode {
     neap_tests::suite::main(cases)
 }
 
-/// The program, linked with the library, which it finds as it is preloaded.
+/// Links the program with the library, which it finds because the library is preloaded.
 fn linked(source: &Source) -> Result<PathBuf, Stop> {
     source.build_with(&[library::require_neap()?], &[])
 }
@@ -128,10 +128,11 @@ fn malformed() -> Outcome {
     Ok(())
 }
 
-/// The experiments of the lab with glibc's thresholds at 128 KiB: what is freed is gone when it is looked at.
+/// The lab's experiments with glibc's thresholds at 128 KiB: freed memory is gone when it is measured.
 fn thresholds() -> Outcome {
     library::require_neap()?;
-    /// MiB, the program's own included. glibc keeps some 30 to 60 of the one and gigabytes of the other by default.
+    /// Limit in MiB, including the program itself. By default glibc keeps 30 to 60 MiB in the one experiment, and
+    /// gigabytes in the other.
     const MOST: f64 = 8.0;
     let lab = package_dir().join("../lab/experiments");
     let dir = TempDir::new("thresholds")?;
@@ -154,7 +155,7 @@ fn thresholds() -> Outcome {
     Ok(())
 }
 
-/// A filter that the program gives itself, which kills for all but the usual calls, and controls under it.
+/// Controls under a filter that the program sets for itself, and that kills for all but the usual calls.
 fn filtered() -> Outcome {
     library::require_neap()?;
     judge_case(Run::new(Source::new("controls/filtered.c").build()?).arg("killed"))?.no_complaint()?;
@@ -285,13 +286,13 @@ except AttributeError:
 fn python() -> Outcome {
     library::require_neap()?;
     let python = program("/usr/bin/python3")?;
-    // Nothing goes back but by malloc_trim, however long this takes.
+    // Memory goes back only through malloc_trim, however long this takes.
     let run = Run::new(python).args(["-c", PYTHON]).env("PYTHONMALLOC", "malloc").env("NEAP_PURGE", "never");
     run.run()?.success()?.contains("ok")?.no_complaint()?;
     Ok(())
 }
 
-/// Has 100 MB of native memory, writes to it and frees it.
+/// Allocates 100 MB of native memory, writes to it, and frees it.
 const JAVA: &str = "
 public class Idle {
     public static void main(String[] args) throws Exception {
@@ -334,7 +335,7 @@ fn jcmd() -> Outcome {
     let (java, jcmd) = (program("java")?, program("jcmd")?);
     let (dir, source) = file("Idle.java", JAVA)?;
     let ready = dir.join("ready");
-    // So that what is free stays until the JVM is asked to trim.
+    // So that free memory stays until the JVM is asked to trim.
     let mut daemon = Run::new(java).arg(source).arg(&ready).env("NEAP_PURGE", "never").daemon()?;
     daemon.wait_until(LIMIT, || ready.exists())?;
     daemon.check_preloaded()?;
@@ -355,7 +356,8 @@ fn jcmd() -> Outcome {
     Ok(())
 }
 
-/// Has a process that waits call functions in a debugger, which gets its id, and lets it end.
+/// Attaches a debugger, which gets the process id, to a waiting process, and has it call functions there; then lets the
+/// process end.
 fn called(debugger: impl Fn(&str) -> Run) -> Outcome {
     let dir = TempDir::new("called")?;
     let daemon = watched(&dir)?;
@@ -394,7 +396,7 @@ fn gdb() -> Outcome {
     })
 }
 
-/// The sums of malloc_info, and what the kernel counts.
+/// Compares the sums of malloc_info with what the kernel counts.
 fn resident() -> Outcome {
     let library = library::require_neap()?;
     let python = program("/usr/bin/python3")?;
@@ -424,7 +426,7 @@ fn header() -> Outcome {
     for standard in ["-std=c99", "-std=c11", "-std=gnu2x"] {
         check("cc", "c", standard, &source)?;
     }
-    // C libraries that have C23's functions declare them as ones that do not throw.
+    // C libraries with C23's functions declare them as functions that do not throw.
     let newer = "#undef _GNU_SOURCE\n#define _GNU_SOURCE 1\n#include <features.h>\n#include <stddef.h>\n__BEGIN_DECLS\n\
         extern void free_sized(void *, size_t) __THROW;\nextern void free_aligned_sized(void *, size_t, size_t) __THROW;\n\
         __END_DECLS\n#include <neap.h>\nint main(void) { return NEAP_OK; }\n";

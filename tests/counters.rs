@@ -1,4 +1,4 @@
-//! The counters page of whole programs, read from outside while they run.
+//! The counters pages of whole programs, read from outside while they run.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, ExitCode, Stdio};
@@ -13,17 +13,17 @@ const STAGES: Source = Source::new("counters/stages.c");
 /// The C library's own blocks.
 const STRAY: u64 = 64 << 10;
 const MIB: u64 = 1 << 20;
-/// How long a page may lag behind where there is a helper: a tick of 100 ms, on a machine that is very busy.
+/// How far a page may lag behind where there is a helper: a tick of 100 ms, on a very busy machine.
 const LAG: Duration = Duration::from_secs(60);
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
         Case::new("page::stages", "gauges that disagree with what the program holds", stages),
-        Case::new("page::eager", "gauges that stand still where there is no helper", eager),
-        Case::new("page::small", "a page in a program that is small", small),
+        Case::new("page::eager", "gauges that are not updated without a helper", eager),
+        Case::new("page::small", "a page in a small program", small),
         Case::new("page::fork", "a child that writes into its parent's page", || forked("forks")),
         Case::new("page::fork_raw", "the same without fork handlers", || forked("forks_raw")),
-        Case::new("page::filtered", "a system call that a filter punishes", || nameless("filtered")),
+        Case::new("page::filtered", "a system call for which a filter ends the process", || nameless("filtered")),
         Case::new("page::no_files", "SIGXFSZ under a limit of file sizes", || nameless("no_files")),
         Case::new("page::keeps_no_file", "a file that stays open", keeps_no_file),
         Case::new("exact::long_files", "SIGXFSZ under a limit of file sizes, where calls are counted", || {
@@ -33,16 +33,18 @@ fn main() -> ExitCode {
         Case::new("exact::child_without_file", "a child that counts in its parent's page", || {
             uncounted_child("child_without_file")
         }),
-        Case::new("exact::child_under_filter", "a child that is ended for the file that it would count in", || {
+        Case::new("exact::child_under_filter", "a child that its filter ends for making its file of counts", || {
             uncounted_child("child_under_filter")
         }),
-        Case::new("exact::started_under_filter", "a program that is ended for the file that it would count in", || {
-            started_under_filter()
-        }),
+        Case::new(
+            "exact::started_under_filter",
+            "a program that its filter ends for making its file of counts",
+            started_under_filter,
+        ),
         Case::new("exact::bare_child", "a child made without fork handlers that counts in its parent's page", || {
             uncounted_child("bare_child")
         }),
-        Case::new("sites::child_under_filter", "a child that is ended for the file that it would record in", || {
+        Case::new("sites::child_under_filter", "a child that its filter ends for making its file of sites", || {
             unrecorded_child("child_under_filter")
         }),
         Case::new("table::complete", "a case that is written but never run", || {
@@ -57,7 +59,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// What a program says that it holds.
+/// What a program reports that it holds.
 #[derive(Clone, Copy, Debug)]
 struct Says {
     pid: u32,
@@ -73,7 +75,7 @@ struct Program {
 }
 
 impl Program {
-    /// Without huge pages: growth alone starts no helper then, which many stages rely on.
+    /// Without huge pages: otherwise growth alone starts a helper, and many stages rely on none.
     fn start(case: &str, variables: &[(&str, &str)]) -> Result<Self, Stop> {
         let mut child = Command::new(STAGES.build()?)
             .arg(case)
@@ -109,7 +111,7 @@ impl Program {
 
 impl Drop for Program {
     fn drop(&mut self) {
-        // What it forked ends as well, as its input does.
+        // Processes that it forked end as well when their input closes.
         self.input = None;
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -120,7 +122,7 @@ fn read(pid: u32) -> Result<Snapshot, Stop> {
     neap_observe::read(pid).map_err(|e| Stop::Fail(format!("process {pid}: {e}")))
 }
 
-/// Reads until `good`, for as long as a page may lag behind.
+/// Reads the page until it is `good`, at most as long as it may lag behind.
 fn read_until(pid: u32, good: impl Fn(&Gauges) -> bool) -> Result<Gauges, Stop> {
     let started = Instant::now();
     loop {
@@ -139,7 +141,7 @@ fn check(what: &str, holds: bool, says: Says, gauges: &Gauges) -> Outcome {
     if holds { Ok(()) } else { Err(Stop::Fail(format!("{what}: {says:?}, {gauges:#?}"))) }
 }
 
-/// Whether the live gauges are those of the program, to the byte but for the C library's own.
+/// Whether the live gauges equal the program's figures, apart from the C library's own blocks.
 fn exact(says: Says, g: &Gauges) -> bool {
     (says.bytes..=says.bytes + STRAY).contains(&g.live_bytes)
         && (says.blocks..=says.blocks + 100).contains(&g.live_blocks)
@@ -147,7 +149,7 @@ fn exact(says: Says, g: &Gauges) -> bool {
 
 fn stages() -> Outcome {
     let mut program = Program::start("stages", &[])?;
-    // Without a helper: as of the last megabyte, and what lies in slabs that are not full.
+    // Without a helper: correct to the last megabyte, apart from free blocks in slabs.
     let says = program.stage()?;
     let g = read(says.pid)?.gauges;
     let off = MIB + 64 * 1024 * g.heaps;
@@ -218,7 +220,7 @@ fn forked(case: &str) -> Outcome {
     check("what was prefaulted", before.gauges.prefault_bytes == 4 * MIB, parent, &before.gauges)?;
     program.go_on()?;
     let child = program.stage()?;
-    // Without the handlers of fork, the first tick makes the page.
+    // Without fork handlers, the first tick makes the page.
     let started = Instant::now();
     while neap_observe::read(child.pid).is_err() && started.elapsed() < LAG {
         std::thread::sleep(Duration::from_millis(20));
@@ -255,8 +257,8 @@ fn keeps_no_file() -> Outcome {
     read(says.pid).map(|_| ())
 }
 
-/// A program that is to count its calls, and gets no file for it, runs all the same. `shell`: what runs a script that puts
-/// `before` in the way.
+/// A program that counts its calls but gets no file for them still runs. `shell`: runs a script that begins with
+/// `before`, which makes the obstacle.
 fn exact_without_file(shell: &[&str], before: &str) -> Outcome {
     let dir = sys::TempDir::new("neap-exact")?;
     let script = format!("{before} || exit 77; LD_PRELOAD=$LIBRARY exec true");
@@ -274,7 +276,7 @@ fn full_disk() -> Outcome {
         return Err(Stop::Skip("only root may mount".into()));
     }
     let fill = "mount -t tmpfs -o size=4k none $NEAP_COUNTERS && head -c 4096 /dev/zero > $NEAP_COUNTERS/full";
-    // What is mounted goes with its namespace.
+    // The mount ends with its namespace.
     exact_without_file(&["unshare", "--mount", "sh"], fill)
 }
 
@@ -293,7 +295,7 @@ fn started_under_filter() -> Outcome {
     let dir = sys::TempDir::new("neap-exact")?;
     let mut program = Program::start("started_under_filter", &[("NEAP_COUNTERS", &dir.path().to_string_lossy())])?;
     program.stage()?;
-    // Its own, its child's, and that of what the child became.
+    // One for the program, one for its child, and one for the program that the child executed.
     let files = std::fs::read_dir(dir.path())?.count();
     if files == 3 { Ok(()) } else { Err(Stop::Fail(format!("{files} files"))) }
 }
@@ -303,7 +305,7 @@ fn unrecorded_child(case: &str) -> Outcome {
     let mut program = Program::start(case, &[("NEAP_SITES", &dir.path().to_string_lossy())])?;
     program.stage()?;
     program.go_on()?;
-    // The program says so only if its child has ended well.
+    // The program reports this stage only if its child succeeded.
     program.stage()?;
     let files = std::fs::read_dir(dir.path())?.count();
     if files == 1 { Ok(()) } else { Err(Stop::Fail(format!("{files} files"))) }

@@ -1,8 +1,8 @@
-//! Profiles of real programs against exact counts: a library in front of neap counts each block of the same run.
+//! Profiles of real programs against exact counts: a library in front of neap counts each block in the same run.
 //!
-//! The documentation states the error (`docs/profile.md`): where a program, or a call site of it, holds or allocates `B`
-//! bytes, the profile's figure is a normal variable around `B` with a standard deviation of at most
-//! `sqrt(interval * B)`. Each case allows [`DEVIATIONS`] of these: beyond them it fails once in 15,000 runs.
+//! The documentation states the error (`docs/profile.md`): where a program, or a call site of it, holds or allocates
+//! `B` bytes, the profile's figure is normally distributed around `B` with a standard deviation of at most
+//! `sqrt(interval * B)`. Each case allows [`DEVIATIONS`] of these: a correct figure fails it once in 15,000 runs.
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
@@ -16,7 +16,7 @@ use neap_tests::sys::{Signal, TempDir};
 use neap_tests::{Case, Outcome, Run, Source, Stop, library, program};
 
 const COUNTER: Source = Source::with_flags("exact/counter.c", &["-shared"]);
-/// Standard deviations that a figure may be off.
+/// Limit on the error of a figure, in standard deviations.
 const DEVIATIONS: f64 = 4.0;
 /// The usual interval.
 const USUAL: u64 = 512 << 10;
@@ -26,11 +26,11 @@ const STRAY: f64 = 100_000.0;
 /// A program that ends with megabytes live.
 #[derive(Clone, Copy)]
 struct Program {
-    /// In `PATH`, or where it is.
+    /// A name to look up in `PATH`, or a path.
     name: &'static str,
     /// Arguments; for `tclsh` its input. Most end themselves by SIGKILL, so that nothing is freed at the end.
     arguments: &'static [&'static str],
-    /// A distance at which some 10,000 of its live blocks are samples, so that its totals are known to 1 %.
+    /// An interval at which some 10,000 of its live blocks are samples, so that its totals are known to 1 %.
     fine: u64,
 }
 
@@ -103,7 +103,7 @@ const PROGRAMS: &[Program] = &[
     Program { name: "redis-server", arguments: &["--port", "0", "--save", "", "--unixsocket"], fine: 4 << 10 },
 ];
 
-/// Programs that do the same each time, and have room for a sample of each block: for figures by call site.
+/// Programs that do the same in each run, small enough for a sample of each block: for figures by call site.
 const REPEATED: &[Program] = &[
     Program { name: "sqlite3", arguments: PROGRAMS[2].arguments, fine: 4 << 10 },
     Program {
@@ -151,7 +151,7 @@ fn main() -> ExitCode {
     neap_tests::suite::main(cases)
 }
 
-/// What one run gave.
+/// The result of one run.
 struct Seen {
     profile: Profile,
     /// Bytes requested, and those of live blocks.
@@ -159,7 +159,7 @@ struct Seen {
     live: f64,
 }
 
-/// Runs a program with samples at that distance; counted exactly too, where `counted`.
+/// Runs a program with samples at this interval; `counted`: also counts exactly.
 fn run(one: Program, interval: u64, counted: bool) -> Result<Seen, Stop> {
     let Program { name, arguments, .. } = one;
     let neap = library::require_neap()?;
@@ -190,7 +190,7 @@ fn run(one: Program, interval: u64, counted: bool) -> Result<Seen, Stop> {
         }
         _ => killed(run.args(arguments))?,
     }
-    // The shells and `kill` have files of their own.
+    // The shells and `kill` write files too.
     let all = in_directory(&samples).map_err(|e| Stop::Fail(e.to_string()))?;
     let profiles = all.iter().map(|snapshot| profile(Some(snapshot), None, &Scope::default()));
     let Some(profile) = profiles.max_by_key(|profile| total(profile, "alloc_space") as u64) else {
@@ -226,7 +226,7 @@ fn cc1() -> Result<PathBuf, Stop> {
     if path.is_file() { Ok(path) } else { Err(Stop::Skip("gcc has no cc1".into())) }
 }
 
-/// C for half a second of the compiler's time.
+/// C source that takes the compiler half a second.
 fn source_for_cc1() -> String {
     let function = |at: usize| {
         format!(
@@ -266,7 +266,7 @@ fn totals(one: Program, interval: u64) -> Outcome {
     Ok(())
 }
 
-/// What each stack allocated and holds, by the names on it.
+/// Bytes allocated and live for each stack, by its function names.
 fn by_stack(profile: &Profile) -> Result<BTreeMap<String, [f64; 2]>, Stop> {
     if let Some(note) = profile.notes.iter().find(|note| note.contains("no room")) {
         return Err(Stop::Fail(note.clone()));
@@ -281,7 +281,7 @@ fn by_stack(profile: &Profile) -> Result<BTreeMap<String, [f64; 2]>, Stop> {
     Ok(sums)
 }
 
-/// Each site of a program that does the same each time, against a run in which each block is counted.
+/// Compares each site of a program that does the same in each run with a run in which each block is counted.
 fn sites(one: Program) -> Outcome {
     let exact = by_stack(&run(one, 1, false)?.profile)?;
     let sampled = by_stack(&run(one, one.fine, false)?.profile)?;
@@ -289,13 +289,13 @@ fn sites(one: Program) -> Outcome {
     for (at, what) in ["allocated", "live"].into_iter().enumerate() {
         for (stack, values) in &exact {
             let bytes = values[at];
-            // With fewer samples than 25 the distribution is no normal one.
+            // With fewer than 25 samples the distribution is not normal.
             if bytes < 25.0 * one.fine as f64 {
                 continue;
             }
             let value = sampled.get(stack).map_or(0.0, |values| values[at]);
             let off = (value - bytes) / deviation(bytes, one.fine);
-            // One of some hundred sites may be farther off than a total.
+            // The worst of some hundred sites is farther off than a total.
             if off.abs() > DEVIATIONS + 1.0 {
                 return Err(Stop::Fail(format!("{what}: {value} instead of {bytes}, {off:.1} deviations: {stack}")));
             }

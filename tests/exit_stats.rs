@@ -13,14 +13,14 @@ fn main() -> ExitCode {
     suite::main(vec![
         Case::new(
             "stats::at_exit",
-            "a report that is missing, or has other words or figures than the summary",
+            "a report that is missing, or differs from the summary in words or figures",
             at_exit,
         ),
         Case::new("stats::closed_by_the_program", "programs that close standard error when they exit", coreutils),
-        Case::new("stats::of_children", "children that report nothing, or in the file of their parent", children),
+        Case::new("stats::of_children", "children that report nothing, or into the file of their parent", children),
         Case::new("stats::in_one_file", "reports of several processes that mix", one_file),
         Case::new("stats::no_exit", "a report by a process that ends by _exit or a signal", no_exit),
-        Case::new("stats::by_a_handler", "a handler that ends the process, and finds it hung", || {
+        Case::new("stats::by_a_handler", "a hang where a handler ends the process", || {
             reports(&run("handler", "exit", &[])?.stderr, 1)
         }),
         Case::new("stats::bare_children", "a child without fork handlers that waits for a lock when it exits", || {
@@ -29,15 +29,15 @@ fn main() -> ExitCode {
         Case::new("stats::closed_above", "no report where a program has closed all files but the first three", || {
             reports(&run("above", "exit", &[])?.success()?.stderr, 1)
         }),
-        Case::new("stats::name", "a name that ends the line, or commands a terminal", || {
+        Case::new("stats::name", "a name that breaks the line, or controls a terminal", || {
             let done = run("named", "exit", &[])?.success()?;
             reports(&done.stderr, 1)?;
             done.contains("(a?b?[2J)").map(drop)
         }),
-        Case::new("stats::other_files", "a report in a file that has the number of standard error", other_files),
+        Case::new("stats::other_files", "a report in another file that has the number of standard error", other_files),
         Case::new("stats::without_standard_error", "a report where there is no standard error", closed),
-        Case::new("stats::refused", "a bad value that is swallowed, and a file that cannot be written", refused),
-        Case::new("stats::with_counts", "counts of the option counters that are not in the report", with_counts),
+        Case::new("stats::refused", "a bad value, or a file that cannot be written, without a message", refused),
+        Case::new("stats::with_counts", "counts of the option `counters` that are missing in the report", with_counts),
     ])
 }
 
@@ -46,7 +46,7 @@ fn run(way: &str, stats: &str, arguments: &[&Path]) -> Result<Finished, Stop> {
     Run::new(ENDS.build()?).arg(way).args(arguments).env("NEAP_STATS", stats).run()
 }
 
-/// The text has `count` whole reports, and nothing else.
+/// Checks that the text is `count` whole reports, and nothing else.
 fn reports(text: &str, count: usize) -> Outcome {
     const LINES: [&str; 6] = [
         "neap: process ",
@@ -109,7 +109,7 @@ fn children() -> Outcome {
 fn one_file() -> Outcome {
     let dir = TempDir::new("stats")?;
     let path = dir.join("all");
-    // The path is absolute: a process may move.
+    // The path is absolute, because a process may change its folder.
     run("moves", &path.to_string_lossy(), &[])?.success()?.no_complaint()?;
     run("fork", &path.to_string_lossy(), &[])?.success()?.no_complaint()?;
     reports(&std::fs::read_to_string(path)?, 4)

@@ -17,7 +17,7 @@ const CALLERS: Source =
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
-        Case::new("format::csv", "lines that are no faults, or a footer that is nowhere", csv),
+        Case::new("format::csv", "lines that are no faults, or a missing footer", csv),
         Case::new("format::json", "a trace that is no JSON, or lacks what its faults refer to", json),
         Case::new("format::json_option", "a trace that is no JSON although --json asks for it", || {
             need_events()?;
@@ -28,30 +28,34 @@ fn main() -> ExitCode {
             let both = Run::new(neap()?).args(["pagein", "--json", "--format", "csv", "--", "true"]).plain().run()?;
             expect(!both.status.success() && both.stderr.contains("cannot be used with"), &both, "two formats at once")
         }),
-        Case::new("format::folded", "stacks that are upside down", folded),
+        Case::new("format::folded", "stacks in the wrong order", folded),
         Case::new("format::firefox", "a profile without samples or functions", firefox),
-        Case::new("format::profiler", "a profile that the Firefox Profiler refuses, or shows otherwise", profiler),
-        Case::new("format::names", "files that programs do not know by their names", names),
-        Case::new("format::unknown", "a format that is unknown and not said to be", || {
+        Case::new("format::profiler", "a profile that the Firefox Profiler rejects, or shows differently", profiler),
+        Case::new("format::names", "a default file name without the ending of its format", names),
+        Case::new("format::unknown", "an unknown format without an error", || {
             let done = Run::new(neap()?).args(["pagein", "--format", "xml", "--", "true"]).plain().run()?;
             expect(done.status.code() == Some(125) && done.stderr.contains("the formats are classic"), &done, "no list")
         }),
         Case::new("html::page", "a page whose script fails, or that lacks its rows", page_in_a_browser),
         Case::new("html::search", "a search that finds nothing, or too much", search_in_a_browser),
-        Case::new("html::lists", "lists without times, callers or allocation sites, or with 15 rows for ever", lists),
-        Case::new("show::formats", "a kept trace that is another one in another format", shown),
+        Case::new(
+            "html::lists",
+            "lists without times, callers or allocation sites, or that never show more than 15 rows",
+            lists,
+        ),
+        Case::new("show::formats", "a kept trace that changes when it is converted", shown),
         Case::new("html::many", "a page that is slow with 100,000 faults", many_in_a_browser),
         Case::new("html::drawn", "charts in which nothing is drawn", drawn),
         Case::new("html::pictures", "a page that is wider than a narrow screen", pictures),
         Case::new(
             "order::picture",
-            "a picture of a binary that is wider than the window, or not beside another",
+            "a picture of a binary that is wider than the window, or not beside the other",
             picture,
         ),
-        Case::new("diff::text", "two runs whose difference is not found", diff_text),
-        Case::new("diff::json", "a comparison that is no JSON", diff_json),
-        Case::new("diff::refused", "a file that is no trace, and is compared", diff_refused),
-        Case::new("diff::program", "a program named diff that is not run", || {
+        Case::new("diff::text", "a difference of two runs that is not found", diff_text),
+        Case::new("diff::json", "a comparison that is not valid JSON", diff_json),
+        Case::new("diff::refused", "a file that is no trace, but is compared", diff_refused),
+        Case::new("diff::program", "a program named `diff` that does not run", || {
             let done =
                 Run::new(neap()?).args(["pagein", "-o", "/dev/null", "--", "diff", "--version"]).plain().run()?;
             expect(done.stdout.contains("diff"), &done.success()?, "the program was not run")
@@ -181,7 +185,7 @@ fn names() -> Outcome {
     Ok(())
 }
 
-/// A page, with a script at its end that tries something.
+/// A copy of the page with a test script at its end.
 fn with_script(page: &Path, script: &str) -> Result<PathBuf, Stop> {
     let tried = page.with_extension("tried.html");
     let text = std::fs::read_to_string(page)?;
@@ -194,7 +198,7 @@ fn page_in_a_browser() -> Outcome {
     let (_, _, dir, page) = odd("html", "touch")?;
     let done = browser::open(&dir, &["--dump-dom"], &page)?;
     let faults = found_number(&done, "ready")?;
-    // 100 faults, and a row of names; lists of kinds and mappings have rows of their own.
+    // 100 faults, and a row of column names; lists of kinds and mappings have rows of their own.
     let rows = done.stdout.matches("<tr role=\"row\"").count();
     expect(faults > 1000.0 && rows == 101, &done, &format!("{faults} faults, {rows} rows"))?;
     let function = [">main<", ">touch<"].iter().any(|name| done.stdout.contains(name));
@@ -226,7 +230,7 @@ fn search_in_a_browser() -> Outcome {
     expect(number("all")? == number("ready")?, &done, "a filter that stays")
 }
 
-/// Lists are in the order of times, and have more rows where the user wants them.
+/// Checks that lists are sorted by time, and get more rows on request.
 fn lists() -> Outcome {
     program("chromium")?;
     let dir = TempDir::new("neap-formats-")?;
@@ -248,7 +252,7 @@ fn lists() -> Outcome {
     expect(found(&done, "lead")?.contains("which took"), &done, "no time in all")
 }
 
-/// What `neap pagein show` writes of a trace in JSON is what a run in that format would have written.
+/// Checks that what `neap pagein show` writes of a JSON trace is what a run in that format would have written.
 fn shown() -> Outcome {
     let (_, json, dir, file) = odd("json", "touch")?;
     let show = |options: &[&str]| Run::new(neap()?).args(["pagein", "show"]).arg(&file).args(options).plain().run();
@@ -288,7 +292,7 @@ fn many_in_a_browser() -> Outcome {
     let (faults, took) = (found_number(&done, "ready")?, found_number(&done, "took")?);
     let size = std::fs::metadata(&page)?.len();
     neap_tests::suite::note(format!("{faults} faults: a page of {size} bytes; a filter takes {took:.0} ms"));
-    // 100 ms are measured on an idle machine. The least of ten: a page that is slow is slow each time.
+    // An idle machine takes 100 ms. The least of ten: a page that is slow is slow each time.
     expect(
         faults > 110_000.0 && took < 1000.0 && size < 5 << 20,
         &done,
@@ -296,8 +300,8 @@ fn many_in_a_browser() -> Outcome {
     )
 }
 
-/// In the chart of faults over time, the colours of kinds; in the address space, something in each bar, and pages of
-/// different colours, as they were touched one after the other.
+/// Checks that charts are drawn: the colours of kinds in the chart of faults over time; in the address space, something
+/// in each bar, and a colour for each page by the order of touches.
 fn drawn() -> Outcome {
     program("chromium")?;
     let (_, _, dir, page) = odd("html", "touch")?;
@@ -335,7 +339,7 @@ fn drawn() -> Outcome {
     expect(bars > 5.0 && empty == 0.0 && colours > 10.0, &done, &format!("{empty} of {bars} bars, {colours} colours"))
 }
 
-/// A page, wide, narrow and dark.
+/// Checks the page in wide, narrow and dark windows.
 fn pictures() -> Outcome {
     let (_, _, dir, page) = odd("html", "forks")?;
     let wanted = [("wide", 1280, false), ("narrow", 400, false), ("dark", 1280, true)];
@@ -345,7 +349,7 @@ fn pictures() -> Outcome {
     expect(wide <= 400.0, &done, &format!("the page is {wide} pixels wide"))
 }
 
-/// Traces of a program that touches little, and of the same program when it touches much.
+/// Checks pictures of a program that touches little and of the same program when it touches much.
 fn picture() -> Outcome {
     let dir = TempDir::new("neap-formats-")?;
     let folder = dir.path().join("a_folder_with_a_name_of_some_length/x86_64_unknown_linux_gnu");

@@ -1,5 +1,5 @@
-//! Guarded blocks in whole programs: errors are reported exactly, programs in order do not notice them, and signals that
-//! are not theirs go where they would have gone.
+//! Guarded blocks in whole programs: errors are reported exactly, correct programs run unchanged, and all other signals
+//! have their usual effect.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
@@ -12,8 +12,8 @@ const CALLS: Source = Source::new("guards/calls.c");
 const HANDLERS: Source = Source::with_flags("guards/handlers.c", &["-w"]);
 const PLANTED: Source = Source::with_flags("guards/planted.c", &["-w"]);
 
-/// A case of `errors.c`, the first line about it, and whether the last stack but those of the block is that of `frees`
-/// (F), `uses` (U) or `reads` (R), or of another function (-).
+/// A case of `errors.c`, the first line of its report, and which function the last stack (apart from those of the
+/// block) shows: `frees` (F), `uses` (U), `reads` (R), or another one (-).
 const FOUND: &[(&str, &str, char)] = &[
     (
         "use_after_free",
@@ -54,23 +54,23 @@ const FOUND: &[(&str, &str, char)] = &[
 
 /// Cases of `calls.c`, and what each would catch.
 const GOOD: &[(&str, &str)] = &[
-    ("each_call", "a call that does not know guarded blocks, or gives them fewer bytes or another alignment"),
-    ("threads", "a slot that two threads have, and a block that another thread cannot free"),
+    ("each_call", "a call that mishandles guarded blocks, or gives them fewer bytes or another alignment"),
+    ("threads", "a slot that two threads use, or a block that another thread cannot free"),
     ("forks", "a child that loses blocks, or cannot guard any"),
-    ("signals", "a handler that hangs, or that takes a slot which the interrupted call has"),
+    ("signals", "a handler that hangs, or takes the slot of the interrupted call"),
     ("protected_page", "a block on an OS page that the program made inaccessible"),
     ("locked", "a program that fails where its memory is locked"),
     ("many_live", "more open pages than the limit, and slots that are lost"),
-    ("filtered", "a call that a sandbox ends the process for"),
+    ("filtered", "a call for which a sandbox ends the process"),
     ("few_mappings", "a program that fails where the kernel gives it no more mappings"),
 ];
 
-/// How the system refuses a part of what guards need: a name, arguments of strace.
+/// Ways in which the system refuses a part of what guards need: a name, and arguments of strace.
 const REFUSALS: &[(&str, &str)] =
     &[("no_markers", "madvise:error=EINVAL"), ("some_markers", "madvise:error=EINVAL:when=5+2")];
 
-/// A case of `handlers.c`, the action of SIGSEGV before neap, how it ends (0: well; else by this signal), and how many
-/// reports there are.
+/// A case of `handlers.c`, the action of SIGSEGV before neap starts, the signal that ends it (0: it succeeds), and the
+/// number of reports.
 const SIGNALS: &[(&str, &str, i32, usize)] = &[
     ("handler_leaves", "leaves", 0, 3),
     ("handler_returns", "returns", 0, 1),
@@ -120,15 +120,15 @@ fn main() -> ExitCode {
             neap_tests::judge_case(guarded(CALLS, "forked_use_after_free", "on", "1")?).map(drop)
         }),
         Case::new("good::memory", "more than 512 KiB of memory", memory),
-        Case::new("good::rate", "blocks that are guarded more or less often than the option says", || {
+        Case::new("good::rate", "blocks that are guarded more or less often than the option sets", || {
             neap_tests::judge_case(guarded(CALLS, "rate", "on", "100000")?).map(drop)
         }),
         Case::new("report::once", "more than one report of a block", || reports("many_errors", 6)),
-        Case::new("report::threads", "a thread that hangs, or lines of two reports among each other", || {
+        Case::new("report::threads", "a thread that hangs, or mixed lines of two reports", || {
             reports("used_by_threads", 1)
         }),
         Case::new("off::unchanged", "guards, or a handler, without the option", off),
-        Case::new("quiet", "a line where the user wants none", quiet),
+        Case::new("quiet", "a line although the option asks for none", quiet),
         Case::new("planted::rate", "bugs that are found less often than the rate predicts", planted),
         Case::new("table::complete", "a case that is written but never run", all_named),
     ]);
@@ -140,7 +140,7 @@ fn guarded(source: Source, case: &str, mode: &str, interval: &str) -> Result<Run
     Ok(Run::new(source.build()?).arg(case).env("NEAP_GUARDS", mode).env("NEAP_GUARDS_INTERVAL", interval))
 }
 
-/// The reports in what a program wrote: the first line of each, and the lines behind it.
+/// Splits the output of a program into reports: the first line of each, and the lines behind it.
 fn reports_of(done: &Finished) -> Vec<(&str, Vec<&str>)> {
     let mut reports: Vec<(&str, Vec<&str>)> = Vec::new();
     for line in done.stderr.lines() {
@@ -152,14 +152,14 @@ fn reports_of(done: &Finished) -> Vec<(&str, Vec<&str>)> {
     reports
 }
 
-/// What a report says in `lines` below `title`: the addresses of the stack.
+/// The stack below `title` in the lines of a report, as addresses.
 fn stack(lines: &[&str], title: &str) -> Vec<u64> {
     let below = lines.iter().skip_while(|line| !line.trim_start().starts_with(title)).skip(1);
     let frames = below.take_while(|line| line.starts_with("      #"));
     frames.filter_map(|line| u64::from_str_radix(line.split(" 0x").nth(1)?.split(' ').next()?, 16).ok()).collect()
 }
 
-/// One report, whose first line is that of the table, with the right stacks.
+/// Checks that there is one report, with the first line of the table and the right stacks.
 fn judge(done: &Finished, says: &str, whose: char) -> Outcome {
     let printed: Vec<&str> = done.stdout.split_whitespace().take(5).collect();
     let [block, functions @ ..] = printed.as_slice() else { return Err(done.fail("the program printed nothing")) };
@@ -173,7 +173,7 @@ fn judge(done: &Finished, says: &str, whose: char) -> Outcome {
     if !Regex::new(&wanted).is_ok_and(|regex| regex.is_match(first)) {
         return Err(done.fail(&format!("another line was expected: {wanted}")));
     }
-    // A function of these has less than 128 bytes.
+    // Each of these functions has less than 128 bytes.
     let is_in = |title: &str, function: u64| {
         stack(lines, title).first().is_some_and(|at| (function..function + 128).contains(at))
     };
@@ -192,7 +192,7 @@ fn judge(done: &Finished, says: &str, whose: char) -> Outcome {
 }
 
 fn found(case: &str, says: &str, whose: char) -> Outcome {
-    // Blocks lie at the end of an OS page or at its beginning, by chance.
+    // A block lies at the end or at the beginning of an OS page, by chance.
     for _ in 0..6 {
         let done = guarded(ERRORS, case, "on", "1")?.run()?;
         if done.status.signal() != Some(libc::SIGABRT) {
@@ -210,7 +210,7 @@ fn goes_on(case: &str, says: &str) -> Outcome {
     }
     judge(&done, says, if case.starts_with("realloc") || case.starts_with("usable") { '-' } else { ' ' }).or_else(
         |stop| {
-            // The stacks are judged by `found`.
+            // `found` checks the stacks.
             let first = reports_of(&done).first().map(|report| report.0.to_owned()).unwrap_or_default();
             let known =
                 Regex::new(&format!("^{}$", says.replace("ADDR", "0x[0-9a-f]+"))).is_ok_and(|r| r.is_match(&first));
@@ -222,14 +222,14 @@ fn goes_on(case: &str, says: &str) -> Outcome {
 fn reports(case: &str, wanted: usize) -> Outcome {
     let done = guarded(ERRORS, case, "report", "1")?.run()?.success()?;
     let reports = reports_of(&done);
-    // Each report is whole: its lines follow each other.
+    // Each report is whole: the lines of two reports do not mix.
     let whole = reports.iter().all(|(_, lines)| !stack(lines, "allocated by thread").is_empty());
     if reports.len() == wanted && whole { Ok(()) } else { Err(done.fail(&format!("{wanted} reports were expected"))) }
 }
 
 fn good(case: &str, more: &[(&str, &str)]) -> Outcome {
     for (mode, interval) in [("on", "1"), ("on", "2000"), ("report", "1")] {
-        // With fewer guarded blocks the case cannot see that there are some.
+        // With fewer guarded blocks, these cases cannot tell that there are any.
         if interval != "1" && !matches!(case, "threads" | "signals" | "locked") {
             continue;
         }
@@ -239,7 +239,7 @@ fn good(case: &str, more: &[(&str, &str)]) -> Outcome {
     Ok(())
 }
 
-/// The same while the system refuses some calls. Then fewer blocks are guarded, which the program may notice.
+/// Runs the case while the system refuses some calls: fewer blocks are guarded then, which the program may notice.
 fn refused(case: &str, inject: &str) -> Outcome {
     let neap = library::require_neap()?;
     let strace = neap_tests::strace()?;
@@ -254,7 +254,7 @@ fn refused(case: &str, inject: &str) -> Outcome {
     }
 }
 
-/// Without MADV_GUARD_INSTALL errors are found too.
+/// Checks that errors are also found without MADV_GUARD_INSTALL.
 fn fallback() -> Outcome {
     let neap = library::require_neap()?;
     for case in ["use_after_free", "overrun", "double_free_after_reuse"] {
@@ -268,7 +268,7 @@ fn fallback() -> Outcome {
     Ok(())
 }
 
-/// Resident memory with guards, less that without.
+/// Compares resident memory with and without guards.
 fn memory() -> Outcome {
     let resident = |mode: &str| {
         let done = neap_tests::judge_case(guarded(CALLS, "memory", mode, "1")?)?;
@@ -292,7 +292,7 @@ fn limits() -> Outcome {
 }
 
 fn signalled(case: &str, before: &str, signal: i32, reports: usize) -> Outcome {
-    // Constructors of libneap.so run before all others, so only a program that has neap inside can come before it.
+    // libneap.so's constructors run before all others, so only a program with neap inside can set a handler first.
     let archive = library::require_neap()?.with_file_name("libneap.a");
     let run = match before {
         "" => Run::new(HANDLERS.build()?),

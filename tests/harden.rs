@@ -1,4 +1,4 @@
-//! What `harden=on` promises, by whole programs.
+//! What `harden=on` promises, checked in whole programs.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
@@ -11,18 +11,18 @@ const HARD: Source = Source::with_flags("harden/hard.c", &["-w", "-O0", "-fno-bu
 fn main() -> ExitCode {
     suite::main(vec![
         Case::new("zeroed", "a freed block whose contents can still be read", || done("zeroed")),
-        Case::new("random", "blocks whose places can be foretold", || done("random")),
-        Case::new("resized", "realloc that moves a guard along, or loses it", || done("resized")),
-        Case::new("many", "guards beyond what the kernel allows", || done("many")),
-        Case::new("written_after_free", "a written block that is handed out again", || {
+        Case::new("random", "blocks at predictable addresses", || done("random")),
+        Case::new("resized", "realloc that copies a guard, or loses it", || done("resized")),
+        Case::new("many", "more guards than the kernel's limit on mappings", || done("many")),
+        Case::new("written_after_free", "a freed block that was written and is handed out again", || {
             message("after-free", r"neap: corrupted free block ADDR \(\d+-byte block\): written after free")
         }),
-        Case::new("twice", "a double free that is not seen at once", || {
+        Case::new("twice", "a double free that is not detected at once", || {
             message("twice", r"neap: double free of ADDR \(\d+-byte block, by thread \d+\)")
         }),
-        Case::new("over_slab", "a run of writes that leaves its slab", || crashes("over-slab")),
+        Case::new("over_slab", "writes that leave their slab", || crashes("over-slab")),
         Case::new("over_large", "a write behind a large block", || crashes("over-large")),
-        Case::new("programs", "programs in order that hardening breaks", programs),
+        Case::new("programs", "correct programs that hardening breaks", programs),
     ])
 }
 
@@ -36,7 +36,8 @@ fn done(mode: &str) -> Outcome {
     if run.stdout == "done\n" && run.stderr.is_empty() { Ok(()) } else { Err(run.fail("it did not come to its end")) }
 }
 
-/// The program ends by SIGABRT with one line, and a stack behind it; ADDR in the line is what it printed.
+/// The program ends by SIGABRT with one line and a stack behind it; ADDR in `says` stands for the address that it
+/// printed.
 fn message(mode: &str, says: &str) -> Outcome {
     let run = hard(mode)?.run()?;
     let wanted = format!("^{}\n(    .*\n)*$", says.replace("ADDR", run.stdout.trim()));
@@ -47,7 +48,7 @@ fn message(mode: &str, says: &str) -> Outcome {
     }
 }
 
-/// The program ends by SIGSEGV, where it meets a guard.
+/// The program ends by SIGSEGV at a guard.
 fn crashes(mode: &str) -> Outcome {
     let run = hard(mode)?.run()?;
     if run.status.signal() == Some(libc::SIGSEGV) && run.stdout == "writing\n" {

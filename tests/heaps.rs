@@ -1,4 +1,4 @@
-//! Heaps of running programs on glibc, walked from outside and compared with what `malloc_info` says from inside.
+//! Heaps of running programs on glibc, walked from outside and compared with what `malloc_info` reports inside.
 
 #[path = "../crates/heaps/tests/support/mod.rs"]
 mod support;
@@ -24,35 +24,37 @@ const PAUSE: Source = Source::with_flags("heaps/pause.c", &["-O2"]);
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
         Case::new("glibc::at_rest", "figures that differ from malloc_info", || at_rest(BUSY, &["6", "20000"])),
-        Case::new("glibc::one_thread", "a main arena that is read wrong", || at_rest(BUSY, &["1", "40000"])),
-        Case::new("glibc::static_program", "a heap that is only found in libraries", || {
+        Case::new("glibc::one_thread", "a main arena that is read wrongly", || at_rest(BUSY, &["1", "40000"])),
+        Case::new("glibc::static_program", "a heap that is found only where glibc is a library", || {
             at_rest(STATIC, &["3", "5000"])
         }),
-        Case::new("glibc::after_frees", "figures that differ from malloc_info after most was freed", || shape("frees")),
+        Case::new("glibc::after_frees", "figures that differ from malloc_info after most blocks were freed", || {
+            shape("frees")
+        }),
         Case::new("glibc::trimmed", "the same after malloc_trim", || shape("trimmed")),
         Case::new("glibc::full_caches", "caches of threads that are not found", || shape("caches")),
-        Case::new("glibc::fastbins", "blocks in fastbins that count twice as kept", || shape("fastbins")),
-        Case::new("glibc::full_bins", "an arena that is not found as no list of free blocks is empty", || {
+        Case::new("glibc::fastbins", "blocks in fastbins that count as kept twice", || shape("fastbins")),
+        Case::new("glibc::full_bins", "an arena that is not found because no list of free blocks is empty", || {
             shape("bins")
         }),
         Case::new("glibc::python", "figures of a real program that differ from malloc_info", python),
         Case::new("glibc::trim", "a prediction of malloc_trim that does not come true", trim),
-        Case::new("glibc::changing", "a walk that a running program leads astray", changing),
-        Case::new("glibc::growing", "a main arena that is not found as it grows while it is looked for", growing),
+        Case::new("glibc::changing", "a walk that goes astray because the program runs", changing),
+        Case::new("glibc::growing", "a main arena that is not found because it grows meanwhile", growing),
         Case::new("glibc::brk_of_others", "a heap that ends where another user of brk has memory", || odd("brk", 1)),
         Case::new("glibc::without_brk", "a main arena in mappings that is not found", || odd("nobrk", 1)),
         Case::new("glibc::two_copies", "a second copy of glibc that is not found", || odd("two", 2)),
-        Case::new("releases::bullseye", "structures of 2.31 that are read wrong", || release("bullseye", "2.31"))
+        Case::new("releases::bullseye", "structures of 2.31 that are read wrongly", || release("bullseye", "2.31"))
             .ignored(),
-        Case::new("releases::sid", "structures of the newest glibc that are read wrong", || release("sid", ""))
+        Case::new("releases::sid", "structures of the newest glibc that are read wrongly", || release("sid", ""))
             .ignored(),
-        Case::new("pause::1_gib", "a process that stops while `neap why` reads it", || pause("1024")).exclusive(),
+        Case::new("pause::1_gib", "a process that pauses while `neap why` reads it", || pause("1024")).exclusive(),
         Case::new("pause::10_gib", "the same, where reading takes longer", || pause("10240")).exclusive().ignored(),
         Case::new("big::10_gib", "a walk of 50 million chunks that takes 2 s or 100 MiB", big).exclusive().ignored(),
     ])
 }
 
-/// A program that has said "ready".
+/// A program that has printed "ready".
 struct Running {
     child: Child,
     output: BufReader<ChildStdout>,
@@ -94,7 +96,7 @@ impl Running {
         Ok(find(&process, &process.mappings, &process))
     }
 
-    /// What `pause.c` says of its longest pause since it was asked last.
+    /// The longest pause that `pause.c` reports since the last request.
     fn longest(&mut self) -> Result<Duration, Stop> {
         self.child.stdin.as_mut().ok_or_else(|| Stop::Fail("no input".to_string()))?.write_all(b"?")?;
         let mut line = String::new();
@@ -122,7 +124,7 @@ fn fail<T>(why: String) -> Result<T, Stop> {
     Err(Stop::Fail(why))
 }
 
-/// Compares exactly.
+/// Compares the figures exactly.
 fn at_rest(source: Source, arguments: &[&str]) -> Outcome {
     let running = Running::start(source, arguments)?;
     let heaps = running.heaps()?;
@@ -134,7 +136,7 @@ fn at_rest(source: Source, arguments: &[&str]) -> Outcome {
     info.check(heap).map_err(Stop::Fail)
 }
 
-/// Compares a heap of a shape exactly.
+/// Compares a heap of one shape exactly.
 fn shape(kind: &str) -> Outcome {
     let running = Running::start(SHAPES, &[kind])?;
     let heaps = running.heaps()?;
@@ -200,14 +202,14 @@ fn release(name: &str, version: &str) -> Outcome {
     Ok(())
 }
 
-/// Python with all blocks from malloc, asked by ctypes: within 2 %.
+/// Compares a Python with all blocks from malloc, which reports through ctypes: within 2 %.
 fn python() -> Outcome {
     let mut command = Command::new(neap_tests::program("/usr/bin/python3")?);
     command.arg(neap_tests::package_dir().join("heaps/info.py")).env("PYTHONMALLOC", "malloc");
     let running = Running::of(command)?;
     let heaps = running.heaps()?;
     let [heap] = &heaps[..] else { return fail(format!("one heap, not {heaps:#?}")) };
-    // It was called twice.
+    // malloc_info was called twice.
     let second = running.said.match_indices("<malloc ").nth(1).map_or(0, |(at, _)| at);
     let info = Info::parse(&running.said[second..]);
     let off = info.distance(heap);
@@ -218,7 +220,7 @@ fn python() -> Outcome {
     Ok(())
 }
 
-/// malloc_trim gives back what was predicted, within 10 %.
+/// Checks that malloc_trim gives back what was predicted, within 10 %.
 fn trim() -> Outcome {
     let mut running = Running::start(BUSY, &["4", "30000"])?;
     let parts: Vec<_> = running.heaps()?.into_iter().flat_map(|heap| heap.parts).collect();
@@ -234,7 +236,7 @@ fn trim() -> Outcome {
     Ok(())
 }
 
-/// While threads replace blocks by others of the same size, live blocks stay the same within 2 %.
+/// Checks that live bytes stay the same within 2 % while threads replace blocks by others of the same size.
 fn changing() -> Outcome {
     let running = Running::start(BUSY, &["4", "20000", "run"])?;
     let said = Info::parse(&running.said).live;
@@ -245,7 +247,7 @@ fn changing() -> Outcome {
         let splits: Vec<_> = parts.filter_map(|part| part.split.as_ref()).collect();
         let (live, unsure) =
             splits.iter().fold((0, 0), |(live, unsure), split| (live + split.live.bytes, unsure + split.unsure.bytes));
-        // What is unsure may be live.
+        // Unsure bytes may be live.
         let off = if live < said.1 { said.1 - (live + unsure).min(said.1) } else { live - said.1 };
         worst = worst.max(off as f64 / said.1 as f64);
         most_unsure = most_unsure.max(unsure as f64 / said.1 as f64);
@@ -258,7 +260,7 @@ fn changing() -> Outcome {
     }
 }
 
-/// The main arena is found, whatever it does meanwhile, with a list of mappings that is older than it.
+/// Checks that the main arena is always found, with a list of mappings that is older than the arena.
 fn growing() -> Outcome {
     const WALKS: usize = 100;
     let running = Running::start(GROW, &[])?;
@@ -273,8 +275,8 @@ fn growing() -> Outcome {
     if missed == 0 { Ok(()) } else { fail(format!("{missed} of {WALKS} walks missed the main arena")) }
 }
 
-/// A heap of an odd shape: live blocks of all copies are what the program has, within 2 %. What a second copy's threads have
-/// in their caches counts as live there, and the C library's own blocks do too: 5 %.
+/// A heap of an odd shape: the live blocks of all copies are what the program has, within 2 %; with a second copy
+/// within 5 %, because the caches of its threads and the C library's own blocks count as live there.
 fn odd(kind: &str, copies: usize) -> Outcome {
     let running = Running::start(ODD, &[kind])?;
     let heaps = running.heaps()?;
@@ -318,8 +320,8 @@ fn big() -> Outcome {
     Ok(())
 }
 
-/// A thread that computes and has page faults never waits for a millisecond while `neap why` reads its process. What the
-/// machine does to the thread is seen beside: in the same time without `neap why`.
+/// Checks that a thread that computes and has page faults never waits for a millisecond while `neap why` reads its
+/// process. A run of the same length without `neap why` shows what the machine itself does to the thread.
 fn pause(mebibytes: &str) -> Outcome {
     const LIMIT: Duration = Duration::from_millis(1);
     let neap = neap()?;

@@ -11,7 +11,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("thp", "thp", "large blocks that are not aligned, not advised, or touched; memory that stays"),
     ("thp", "thp_reused", "parts of huge pages that went back and that the system fills again"),
     ("always", "always", "memory that is not advised, or does not go back"),
-    ("advised", "advised", "a process, or its child, that gets huge pages unasked, or none at all"),
+    ("advised", "advised", "a process or its child that gets huge pages without request, or none at all"),
     ("adaptive", "promoted", "dense memory that stays in small pages, bytes that change, sparse memory that grows"),
     ("adaptive", "rests", "promotion that takes longer than the program"),
     ("adaptive", "grown", "growth in small pages, or huge pages that stay"),
@@ -19,9 +19,9 @@ const CASES: &[(&str, &str, &str)] = &[
     ("advised", "without", "a process that gets huge pages although it was started without"),
     ("thp", "without", "a process that asks for huge pages although it was started without"),
     ("always", "without", "a process that asks for huge pages although it was started without"),
-    ("adaptive", "filtered", "a process that its own filter ends for advice about huge pages"),
-    ("thp", "filtered", "a process that its own filter ends for advice about huge pages"),
-    ("always", "filtered", "a process that its own filter ends for advice about huge pages"),
+    ("adaptive", "filtered", "a process whose own filter ends it for advice about huge pages"),
+    ("thp", "filtered", "a process whose own filter ends it for advice about huge pages"),
+    ("always", "filtered", "a process whose own filter ends it for advice about huge pages"),
 ];
 
 fn main() -> ExitCode {

@@ -1,4 +1,4 @@
-//! Option `huge=hugetlb` with real pools: empty, short, just enough, and taken away under way.
+//! Option `huge=hugetlb` with real pools: empty, too small, exactly large enough, and emptied while the program runs.
 
 #[path = "../crates/ranges/tests/common/mod.rs"]
 mod machine;
@@ -14,22 +14,22 @@ const PAGE: usize = 2 << 20;
 const LINE: &str = "neap: huge=hugetlb: the pool has no free page of 2 MiB; small pages are used from now on; \
                     `neap huge status` tells how to enlarge it";
 
-/// Pages in the pool, option `hugetlb`, case, whether the line must be there, and what the case would catch.
+/// Pages in the pool, option `hugetlb`, case, whether the message must appear, and what the case would catch.
 const CASES: &[(usize, &str, &str, bool, &str)] = &[
     (0, "fallback", "pool_blocks", true, "a program that fails, or gets no message, where the pool is empty"),
-    (11, "fallback", "pool_blocks", true, "bytes that are lost, or a signal, where memory is partly of the pool"),
+    (11, "fallback", "pool_blocks", true, "bytes that are lost, or a signal, where memory is partly from the pool"),
     (96, "fallback", "pool_blocks", false, "bytes that are lost where the system cannot purge, move or protect them"),
-    (96, "strict", "pool_all", false, "memory that is not of the pool"),
+    (96, "strict", "pool_all", false, "memory that is not from the pool"),
     (0, "strict", "pool_strict", false, "an allocation that takes other memory, or a program that ends"),
-    (7, "strict", "pool_strict", false, "a page of the pool that is left, or memory that does not come again"),
-    (7, "strict", "pool_toggle", false, "memory that stays lost where the pool was used up and is no longer asked"),
-    (40, "fallback", "pool_taken", false, "a signal where the pool is taken away after its pages were taken"),
+    (7, "strict", "pool_strict", false, "a page of the pool that stays unused, or freed memory that is not reused"),
+    (7, "strict", "pool_toggle", false, "memory that stays unavailable after the pool was used up"),
+    (40, "fallback", "pool_taken", false, "a signal where the pool shrinks after its pages were taken"),
     (
         16,
         "strict",
         "pool_changed",
         false,
-        "a page of the pool that is lost as the program changed it, or stays changed",
+        "a page of the pool that is lost because the program changed it, or stays changed",
     ),
     (16, "strict", "pool_advised_away", false, "contents that stay in a part of a page, or a page that is given back"),
     (
@@ -37,7 +37,7 @@ const CASES: &[(usize, &str, &str, bool, &str)] = &[
         "fallback",
         "pool_gone_changed",
         false,
-        "a signal where small pages came into the place of the pool's, and the program changed a part of them",
+        "a signal where small pages replaced the pool's, and the program changed a part of them",
     ),
     (
         24,

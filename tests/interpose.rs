@@ -1,5 +1,5 @@
-//! Other definitions of malloc's family in the process, in front of neap and behind it: in the program, in a library that
-//! wraps them, in a second allocator, in glibc's checker. No order may recurse, mix blocks up, or lose one.
+//! Other definitions of malloc's family in the process, in front of neap and behind it: in the program, in a library
+//! that wraps them, in a second allocator, in glibc's checker. No order may cause recursion, mixed or lost blocks.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use neap_tests::sys::TempDir;
 use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, judge_case, library, package_dir, program};
 
-/// A program's own functions: what they are, and the flags that choose them.
+/// The functions that a program defines itself: a name, and the flags that select them.
 const OWN: &[(&str, &[&str])] = &[
     ("nothing", &["-DOWN_NOTHING"]),
     ("memalign", &["-DOWN_MEMALIGN"]),
@@ -30,7 +30,7 @@ const SECOND: Source = Source::with_flags("interpose/second.c", &["-shared"]);
 const TRACER: Source = Source::with_flags("interpose/tracer.c", &["-shared"]);
 const TRACER_BY_NAMES: Source = Source::with_flags("interpose/tracer.c", &["-shared", "-DBY_LIBC_NAMES"]);
 
-/// Which of the two comes first in LD_PRELOAD.
+/// Which of the two libraries comes first in LD_PRELOAD.
 #[derive(Clone, Copy)]
 enum Place {
     InFront,
@@ -42,18 +42,18 @@ fn main() -> ExitCode {
     for &(name, flags) in OWN {
         cases.push(Case::new(
             format!("own::{name}"),
-            "a call inside neap that goes through a function that the program has defined itself",
+            "a call inside neap that reaches a function which the program defines itself",
             move || judge_case(Run::new(PROGRAM.build_with(&[], flags)?).arg("all_calls"))?.no_complaint().map(drop),
         ));
     }
     cases.push(Case::new(
         "preloaded::late_heap_on_musl",
-        "a handshake with a thread of musl's that got its heap behind its last destructor, and has ended",
+        "a handshake with an ended thread on musl that got its heap after its last destructor",
         late_heap_on_musl,
     ));
     cases.push(Case::new(
         "preloaded::glibc_names_on_musl",
-        "musl that is taken for glibc where a layer for programs made for glibc gives it glibc's names",
+        "musl that passes for glibc because a compatibility layer defines glibc's names",
         glibc_names_on_musl,
     ));
     for (place, word) in [(Place::InFront, "in_front"), (Place::Behind, "behind")] {
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
         }
         cases.push(Case::new(
             format!("preloaded::calls_{word}"),
-            "a system call of the program's that a library which records or redirects it does not see",
+            "a program's system call that is hidden from a library which records or redirects it",
             move || calls_beside(place),
         ));
         cases.push(Case::new(
@@ -80,12 +80,12 @@ fn main() -> ExitCode {
         ));
         cases.push(Case::new(
             format!("preloaded::clock_{word}"),
-            "a helper that calls a function which needs the C library's thread storage, or a lock whose holder allocates",
+            "a helper that calls a function which needs the C library's thread storage, or a lock under which others allocate",
             move || idle_beside(&CLOCK.build()?, place).map(drop),
         ));
         cases.push(Case::new(
             format!("preloaded::faketime_{word}"),
-            "the same with the library that pretends another time",
+            "the same with a library that fakes the time",
             move || idle_beside(&installed("faketime/libfaketime.so.1")?, place).map(drop),
         ));
         for name in ["libjemalloc.so.2", "libmimalloc.so.2"] {
@@ -139,7 +139,7 @@ fn idle_beside(other: &Path, place: Place) -> Result<Finished, Stop> {
     judge_case(Run::new(IDLE.build()?).arg("rest_after_work").preload(Some(order(other, place)?)))?.no_complaint()
 }
 
-/// A program that makes each system call whose function neap has, beside a library that has them too.
+/// A program that makes each system call for which neap defines a function, beside a library that defines them too.
 fn calls_beside(place: Place) -> Outcome {
     let done = Run::new(CALLER.build()?).preload(Some(order(&CALLS.build()?, place)?)).run()?.success()?;
     for name in [
@@ -203,7 +203,7 @@ fn late_heap_on_musl() -> Outcome {
     Run::new(&main).run()?.success()?.contains("ok").map(drop)
 }
 
-/// A program on musl, with a library in front that has a function of glibc's by its name, as gcompat has.
+/// A program on musl, with a library in front that defines functions under glibc's names, as gcompat does.
 fn glibc_names_on_musl() -> Outcome {
     library::require_neap()?;
     let dir = TempDir::new("neap-musl-")?;

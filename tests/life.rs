@@ -11,7 +11,7 @@ const FORK: Source = Source::new("life/fork.c");
 const DL: Source = Source::new("life/dl.c");
 const LIMITS: Source = Source::new("life/limits.c");
 const TLS: Source = Source::with_flags("life/tls.cc", &["-std=c++17"]);
-/// The libraries that DL loads, by the variable PLUGIN: with the C++ library beside it, and with its own inside.
+/// The libraries that DL loads, by the variable PLUGIN: one that links the C++ library, and one that contains it.
 const PLUGINS: [Source; 2] = [
     Source::with_flags("life/plugin.cc", &["-shared", "-std=c++17"]),
     Source::with_flags("life/plugin.cc", &["-shared", "-std=c++17", "-static-libstdc++", "-static-libgcc"]),
@@ -29,15 +29,15 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (START, "after_main", "last destructor ran", "a heap torn down before the last destructor"),
     (START, "at_quick_exit_", "quick_exit handler ran", "a heap torn down before quick_exit handlers"),
     (START, "exit_while_busy", "atexit handler ran", "a crash at exit while threads allocate"),
-    (START, "main_thread_exits", "", "a heap of the main thread that others cannot do without"),
-    (
-        START,
-        "program_lies_first",
-        "",
-        "arenas that tools which read the first line of /proc/PID/maps take for the program",
-    ),
+    (START, "main_thread_exits", "", "a heap of the main thread that the process needs after that thread has ended"),
+    (START, "program_lies_first", "", "arenas in the first line of /proc/PID/maps, which tools take for the program"),
     (THREADS, "key_destructors", "", "thread-key destructors that allocate after the heap was given up"),
-    (THREADS, "late_heaps", "", "a heap that is never given up, as its thread got it in the last round but one"),
+    (
+        THREADS,
+        "late_heaps",
+        "",
+        "a heap that is never given up because its thread got it in the last but one round of destructors",
+    ),
     (THREADS, "storm", "", "heaps of ended threads that are not reused (10,000 threads)"),
     (THREADS, "detached", "", "detached threads whose end is not noticed"),
     (THREADS, "orphans", "", "blocks of ended threads that cannot be freed, resized or reused"),
@@ -49,43 +49,38 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (FORK, "from_four_threads", "", "forks at the same time that block each other"),
     (FORK, "handlers_allocate", "", "fork handlers that allocate while the heap is locked for fork"),
     (FORK, "early_handlers_allocate", "", "the same for handlers older than all other libraries'"),
-    (
-        FORK,
-        "early_handlers_lock",
-        "",
-        "a fork that waits for a thread which waits for the heap that is locked for fork",
-    ),
+    (FORK, "early_handlers_lock", "", "a deadlock of fork and a thread that waits for a heap locked for fork"),
     (FORK, "while_streams_are_flushed", "", "the same with the C library's lock for its list of streams"),
-    (FORK, "chain", "", "state of the parent that a child of a child trips over"),
+    (FORK, "chain", "", "state of the parent that breaks a grandchild"),
     (FORK, "vfork_exec", "", "vfork that corrupts the parent's heap"),
     (FORK, "spawn_system_popen", "", "posix_spawn, system or popen that hang or corrupt"),
     (DL, "load_1000_times", "", "memory lost with each dlopen and dlclose"),
     (DL, "load_in_threads", "", "a deadlock between the linker's lock and the allocator's"),
+    (DL, "deepbind", "", "a library whose free is the C library's and gets neap's blocks, as PHP's extensions do"),
     (
         DL,
-        "deepbind",
+        "deepbind_in_threads",
         "",
-        "a library whose free is the C library's, and gets blocks of neap's, as with PHP's extensions",
+        "symbols of the C library that are half changed while several threads open such libraries",
     ),
-    (DL, "deepbind_in_threads", "", "the C library's symbols half changed while several threads open such libraries"),
-    (DL, "foreign_under_filter", "", "a question about a block of the C library for which a filter ends the program"),
-    (DL, "by_dlsym", "", "foreign blocks that are taken for our own"),
+    (DL, "foreign_under_filter", "", "a query about a block of the C library for which a filter ends the program"),
+    (DL, "by_dlsym", "", "foreign blocks that pass as neap's"),
     (DL, "by_dlsym_without_break", "", "the same where the program's break cannot grow"),
     (DL, "by_dlsym_in_threads", "", "the same with many arenas of the C library"),
-    (DL, "by_dlsym_first_in_threads", "", "the C library's malloc, which several threads set up at the same time"),
-    (DL, "by_library_first_in_threads", "", "the same by way of a library that needs the C library"),
+    (
+        DL,
+        "by_dlsym_first_in_threads",
+        "",
+        "a crash where several threads set up the C library's malloc at the same time",
+    ),
+    (DL, "by_library_first_in_threads", "", "the same through a library that needs the C library"),
     (DL, "by_rtld_next", "", "a malloc wrapper that mixes two allocators"),
     (DL, "dlmopen_namespace", "", "a second C library in the process that disturbs the heap"),
     (LIMITS, "data_limit", "", "RLIMIT_DATA that ends in a crash instead of NULL"),
     (LIMITS, "address_limit_lowered", "", "a block that moves under a limit below what the process has already"),
-    (
-        LIMITS,
-        "address_limit_later",
-        "",
-        "reservations that leave nothing of a limit which the program sets, or that pass it",
-    ),
-    (LIMITS, "free_parts_under_limit", "", "NULL although enough is free, in neighbours that differ in state"),
-    (LIMITS, "address_limit_by_syscall", "", "the same for a limit that is set by way of syscall"),
+    (LIMITS, "address_limit_later", "", "reservations that use up a limit which the program sets, or exceed it"),
+    (LIMITS, "free_parts_under_limit", "", "NULL although neighbouring free ranges of different states suffice"),
+    (LIMITS, "address_limit_by_syscall", "", "the same for a limit that is set through syscall"),
     (LIMITS, "address_limit_beside_threads", "", "a reservation that goes back while another thread uses it"),
     (LIMITS, "address_limit_from_outside", "", "growth beyond a limit that another process has set"),
     (LIMITS, "address_limit_in_vfork", "", "a child of vfork that takes its parent's reservations"),
@@ -93,16 +88,11 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (LIMITS, "data_limit_below", "", "the same for RLIMIT_DATA below what the process has already"),
     (LIMITS, "mappings_used_up", "mappings used up", "a failed munmap, mprotect or madvise at vm.max_map_count"),
     (LIMITS, "mappings_used_up_threads", "", "a thread without a mapping for its heap that crashes"),
-    (
-        LIMITS,
-        "many_mappings_moved",
-        "",
-        "a block in several mappings of which realloc loses those that could not be moved",
-    ),
-    (LIMITS, "seccomp_kill", "", "a system call beyond the usual ones in a filtered program"),
+    (LIMITS, "many_mappings_moved", "", "a block in several mappings of which realloc loses those it cannot move"),
+    (LIMITS, "seccomp_kill", "", "an unusual system call in a filtered program"),
     (LIMITS, "seccomp_kill_after_work", "", "a helper thread or probe that comes after the filter"),
-    (LIMITS, "seccomp_kill_populate", "", "madvise with an advice of few programs in a filtered program"),
-    (LIMITS, "seccomp_no_populate", "", "growth that fails where madvise is refused in part, or that changes errno"),
+    (LIMITS, "seccomp_kill_populate", "", "unusual madvise advice in a filtered program"),
+    (LIMITS, "seccomp_no_populate", "", "growth that fails or changes errno where some madvise advice is refused"),
     (LIMITS, "seccomp_eperm", "", "a refused system call without a fallback"),
     (LIMITS, "interrupted", "", "a system call of the allocator that fails with EINTR"),
     (LIMITS, "blocked_signal_stays_pending", "", "a helper thread that takes the program's signals"),
@@ -141,15 +131,16 @@ fn main() -> ExitCode {
     }));
     cases.push(Case::new(
         "dl::library_loaded_late",
-        "thread storage that does not fit once the program runs, or an unload that leaves callbacks behind",
+        "thread storage too large for late loading, or an unload that leaves callbacks behind",
         loaded_late,
     ));
     cases.push(Case::new(
         "dl::deepbind_first_in_threads",
-        "the C library's malloc, which several threads set up at the same time, as a library that is opened so has it",
+        "a crash where several threads first use the C library's malloc through RTLD_DEEPBIND",
         || {
             let (tracer, neap) = (TRACER.build()?, library::require_neap()?);
-            // Its look-ups need its calloc where each thread's first dlsym allocates (glibc 2.31), with neap or without.
+            // Its look-ups need its own calloc where each thread's first dlsym allocates (glibc 2.31), with or without
+            // neap.
             let alone = Run::new(DL.build()?).arg("by_rtld_next").preload(Some(tracer.clone())).run()?;
             if !alone.status.success() {
                 return Err(Stop::Skip("a malloc that uses dlsym does not work with this C library".into()));
@@ -162,7 +153,7 @@ fn main() -> ExitCode {
     ));
     cases.push(Case::new(
         "dl::operators_of_a_plugin",
-        "an operator new that ends the process where its library would see bad_alloc, or forgets the new-handler",
+        "an operator new that ends the process instead of throwing bad_alloc, or ignores the new-handler",
         || {
             for plugin in &PLUGINS {
                 let run = Run::new(DL.build()?).arg("operators_of_a_plugin").env("PLUGIN", plugin.build()?);
@@ -196,7 +187,7 @@ fn prepared(source: &Source, case: &str, env: &[(&str, &str)]) -> Result<Finishe
     judge_case(run)
 }
 
-/// Without preload: the program loads the library by itself.
+/// Without preload: the program itself loads the library.
 fn loaded_late() -> Outcome {
     let Some(path) = library::under_test()?.path() else {
         return Err(Stop::Skip("no library is under test".into()));

@@ -1,4 +1,4 @@
-//! Lives of threads: where a thread's first call comes, and how the thread ends.
+//! Lives of threads: where a thread makes its first call, and how the thread ends.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -13,30 +13,30 @@ const FILES: Source = Source::new("lives/files.c");
 
 /// Cases of FILES, and what each would catch.
 const FILE_CASES: [(&str, &str); 4] = [
-    ("forks", "a file of the allocator's that each generation of forks adds"),
+    ("forks", "a file of the allocator's that remains open in each generation of forks"),
     ("bare_forks", "the same where the C library's handlers do not run"),
     ("child_closes", "a child that keeps a view of its parent's memory open"),
-    ("low_limit", "a low number that the program counts on, and a lack of files that is taken for a lack of answers"),
+    ("low_limit", "a low descriptor number that neap takes, or a failure where it can open no file"),
 ];
 
-/// Where the first call comes: in the start routine, in each round of key destructors, in a destructor of a thread_local
-/// object, behind all of them.
+/// The place of the first call: in the start routine, in each round of key destructors, in a destructor of a
+/// thread_local object, and after all of these.
 const WHERES: [&str; 7] = ["start", "key1", "key2", "key3", "key4", "cxx", "after"];
 
-/// How processes end, and what a test with it would catch.
+/// How a process ends, and what a test of it would catch.
 const ENDS_OF_PROCESSES: [(&str, &str); 3] = [
-    ("last", "a last thread that finds no heap when it runs what atexit registered"),
+    ("last", "a last thread that has no heap when it runs atexit handlers"),
     ("exec", "an exec in the middle of a thread's end that hangs"),
-    ("handler", "an exit in a handler, in the middle of a thread's end, that finds no heap"),
+    ("handler", "an exit in a handler, in the middle of a thread's end, that has no heap"),
 ];
 
-/// How the threads end, and what a test with it would catch.
+/// How the threads end, and what a test of it would catch.
 const ENDS: [(&str, &str); 6] = [
-    ("joined", "a heap that a thread gets when no destructor of its own will run, and that stays for ever"),
-    ("reused", "the same on stacks of the program's that are used again"),
+    ("joined", "a heap that a thread gets after its last destructor, and that stays for ever"),
+    ("reused", "the same on stacks that the program reuses"),
     ("unmapped", "a handshake that writes to the storage of a thread that is gone"),
     ("cancelled", "a cancelled thread that keeps its heap"),
-    ("detached", "frees of other threads' storage, by a thread that ends, that give it a heap for ever"),
+    ("detached", "a heap that an ending thread gets by freeing other threads' storage, and that stays for ever"),
     ("gone", "a handshake that writes to the storage of a detached thread, unmapped as soon as it is gone"),
 ];
 
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
     }));
     for (case, catches) in FILE_CASES {
         cases.push(Case::new(format!("files::{case}"), catches, move || {
-            // Without the helper, which opens files of its own for a moment.
+            // Without the helper, which opens files for a moment.
             judge_case(Run::new(FILES.build()?).arg(case).env("NEAP_PURGE", "never"))?.no_complaint()?;
             Ok(())
         }));

@@ -1,4 +1,4 @@
-//! Programs that run while a setting of the whole machine is another one: nothing else may run beside these.
+//! Programs that run under a changed setting of the whole machine: nothing else may run beside these.
 
 use std::io::Write;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -17,8 +17,8 @@ fn main() -> ExitCode {
     )])
 }
 
-/// Sets a kernel setting, and sets it back when dropped, or when this process dies: the helper that writes the
-/// old value waits for the end of its input.
+/// Changes a kernel setting, and restores it when dropped or when this process dies: the process that writes the old
+/// value waits for the end of its input.
 struct Setting(Child);
 
 impl Setting {

@@ -1,4 +1,4 @@
-//! Misuse: one tiny program for each, one exact line on standard error, and SIGABRT.
+//! Misuse: for each kind one tiny program, one exact line on standard error, and SIGABRT.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitCode;
@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use neap_tests::{Case, Outcome, Run, Source, Stop, command, library, suite};
 use regex::Regex;
 
-/// What neap says, by kind of misuse. `ADDR` stands for the address that the program printed; the text must
-/// match a whole line.
+/// The messages, by kind of misuse. `ADDR` stands for the address that the program printed; the text must match a whole
+/// line.
 mod says {
     pub const DOUBLE_FREE: &str = r"neap: double free of ADDR \(64-byte block, by thread \d+\)";
     pub const DOUBLE_FREE_ANY_SIZE: &str = r"neap: double free of ADDR \(\d+-byte block, by thread \d+\)";
-    /// A block of whole OS pages has whole OS pages.
+    /// Blocks of whole OS pages: the size depends on the OS page.
     pub const DOUBLE_FREE_LARGE: &str = r"neap: double free of ADDR \(30[1-9]\d{3}-byte block, by thread \d+\)";
     pub const DOUBLE_FREE_HUGE: &str = r"neap: double free of ADDR \(268435456-byte block, by thread \d+\)";
     pub const INSIDE_1: &str =
@@ -25,10 +25,10 @@ mod says {
     pub const NEVER_ALLOCATED: &str = r"neap: (free of ADDR, which is not the start of a block( \(.*\))?|free of ADDR, which neap did not allocate|double free of ADDR \(.*\)|double free of ADDR, or never allocated: .*)";
     pub const NOT_OURS: &str = r"neap: free of ADDR, which neap did not allocate";
     pub const CORRUPTED: &str = r"neap: corrupted free block ADDR \(64-byte block\): written after free";
-    /// A double free whose traces the program overwrote: seen later, or by another sign.
+    /// A double free whose traces the program overwrote: detected later, or by another sign.
     pub const DISGUISED: &str =
         r"neap: (double free (of ADDR|in the 64-byte blocks) .*|corrupted free (list|block) .*)";
-    /// A free block whose OS page went back to the system was used since.
+    /// A free block was used after its OS page went back to the system.
     pub const REAPPEARED: &str =
         r"neap: corrupted free block ADDR \(64-byte block\): written after free, or freed twice";
     pub const REALLOC_FREED: &str = r"neap: realloc of ADDR, which is free \(64-byte block, by thread \d+\)";
@@ -37,7 +37,7 @@ mod says {
     pub const USABLE_FREED: &str = r"neap: malloc_usable_size of ADDR, which is free \(64-byte block, by thread \d+\)";
 }
 
-/// `double_free_gone.c`: what it does, the size of its blocks, the message.
+/// Cases of `double_free_gone.c`: what it does, the size of its blocks, the message.
 const GONE: &[(&str, &str, &str)] = &[
     ("here", "48", r"neap: double free of ADDR \(48-byte block, by thread \d+\)"),
     ("here", "64", r"neap: double free of ADDR \(64-byte block, by thread \d+\)"),
@@ -52,7 +52,7 @@ const GONE: &[(&str, &str, &str)] = &[
     ("usable", "48", r"neap: malloc_usable_size of ADDR, which is free \(48-byte block, by thread \d+\)"),
 ];
 
-/// Settings under which the message is the same: a name, and the environment. `--summary` is that option of
+/// Settings under which the message is the same: a name, and the environment. `--summary` stands for that option of
 /// `neap run`, which counts each call.
 const SETTINGS: &[(&str, Option<(&str, &str)>)] = &[
     ("plain", None),
@@ -61,7 +61,7 @@ const SETTINGS: &[(&str, Option<(&str, &str)>)] = &[
     ("harden", Some(("NEAP_HARDEN", "on"))),
 ];
 
-/// Cases of the table below that say the same under all [`SETTINGS`].
+/// Cases of the table below that print the same under all [`SETTINGS`].
 const SAME: &[&str] = &[
     "double_free_now",
     "double_free_large",
@@ -82,9 +82,9 @@ const SAME: &[&str] = &[
 
 /// Program, its message, and what the test would catch.
 const CASES: &[(&str, &str, &str)] = &[
-    ("misuse/double_free_now.c", says::DOUBLE_FREE, "a double free that is not seen at once"),
-    ("misuse/double_free_later.c", says::DOUBLE_FREE, "a double free seen only at the head of a free list"),
-    ("misuse/double_free_first_of_pair.c", says::DOUBLE_FREE, "a free list that runs in a circle"),
+    ("misuse/double_free_now.c", says::DOUBLE_FREE, "a double free that is not detected at once"),
+    ("misuse/double_free_later.c", says::DOUBLE_FREE, "a double free that is detected only at the head of a free list"),
+    ("misuse/double_free_first_of_pair.c", says::DOUBLE_FREE, "a free list that becomes a cycle"),
     ("misuse/double_free_large.c", says::DOUBLE_FREE_LARGE, "a large block given back twice"),
     ("misuse/double_free_huge.c", says::DOUBLE_FREE_HUGE, "a mapping that is unmapped twice"),
     ("misuse/double_free_aligned.c", says::DOUBLE_FREE_ANY_SIZE, "aligned blocks left out of the check"),
@@ -93,8 +93,8 @@ const CASES: &[(&str, &str, &str)] = &[
     ("misuse/double_free_remote_twice.c", says::DOUBLE_FREE, "a block twice in the remote list"),
     ("misuse/double_free_of_orphan.c", says::DOUBLE_FREE, "a block of an ended thread, freed twice by another"),
     ("misuse/double_free_after_thread_end.c", says::DOUBLE_FREE, "a block freed before its thread ended, and after"),
-    ("misuse/double_free_disguised.c", says::DISGUISED, "a double free whose mark in the block was overwritten"),
-    ("misuse/double_free_of_purged.c", says::REAPPEARED, "a double free whose mark went with its OS page"),
+    ("misuse/double_free_disguised.c", says::DISGUISED, "a double free of a block whose tag was overwritten"),
+    ("misuse/double_free_of_purged.c", says::REAPPEARED, "a double free of a block whose tag went with its OS page"),
     ("misuse/free_inside_8.c", says::INSIDE_8, "an interior pointer that enters a free list"),
     ("misuse/free_inside_16.c", says::INSIDE_16, "an aligned interior pointer taken for a block"),
     ("misuse/free_inside_odd.c", says::INSIDE_1, "a misaligned pointer taken for a block"),
@@ -108,15 +108,11 @@ const CASES: &[(&str, &str, &str)] = &[
     ("misuse/free_mapped.c", says::NOT_OURS, "a mapping of the program taken for a block"),
     ("misuse/free_no_access.c", says::NOT_OURS, "a crash on a mapping that may not be read"),
     ("misuse/free_wild.c", says::NOT_OURS, "a crash on an address beyond the page map"),
-    ("misuse/write_after_free.c", says::CORRUPTED, "a free list followed to where the program wrote it"),
+    ("misuse/write_after_free.c", says::CORRUPTED, "a free list that is followed to an address the program wrote"),
     ("misuse/write_after_free_two_words.c", says::CORRUPTED, "a forged pointer that looks like a block"),
-    ("misuse/write_after_free_idle.c", says::CORRUPTED, "a message of the helper's that is printed nowhere"),
+    ("misuse/write_after_free_idle.c", says::CORRUPTED, "a message of the helper's that is not printed"),
     ("misuse/write_after_purge.c", says::REAPPEARED, "a write to a free OS page that the next owner finds"),
-    (
-        "misuse/realloc_purged.c",
-        says::REAPPEARED,
-        "a freed block whose mark went with its OS page, and that is resized",
-    ),
+    ("misuse/realloc_purged.c", says::REAPPEARED, "a realloc of a freed block whose tag went with its OS page"),
     ("misuse/realloc_freed.c", says::REALLOC_FREED, "contents copied from a freed block"),
     ("misuse/realloc_freed_in_place.c", says::REALLOC_FREED, "a freed block handed back in place"),
     ("misuse/realloc_inside.c", says::REALLOC_INSIDE, "realloc that takes an interior pointer"),
@@ -135,7 +131,7 @@ fn main() -> ExitCode {
         for (file, says, _) in CASES {
             let source = Source::with_flags(file, &["-w"]);
             if SAME.contains(&source.stem()) {
-                let catches = "a setting under which the line names another size, or another mistake";
+                let catches = "a setting under which the line names another size or misuse";
                 cases.push(Case::new(format!("{name}::{}", source.stem()), catches, move || {
                     message(&source, &[], name, says)
                 }));
@@ -144,19 +140,23 @@ fn main() -> ExitCode {
     }
     for &(setting, _) in SETTINGS {
         for &(how, size, says) in GONE {
-            let catches = "a block whose memory went back, and that is taken for foreign when it is freed again";
+            let catches = "a double free that counts as foreign because the block's memory went back";
             cases.push(Case::new(format!("gone::{setting}::{how}_{size}"), catches, move || {
                 message(&Source::with_flags("misuse/double_free_gone.c", &["-w"]), &[how, size], setting, says)
             }));
         }
     }
-    cases.push(Case::new("check_action", "MALLOC_CHECK_ that tells too much, or hides a mistake", check_action));
-    cases.push(Case::new("stack_of_sample", "a stack that the profile has and the line does not", stack_of_sample));
+    cases.push(Case::new("check_action", "MALLOC_CHECK_ that prints too much, or hides misuse", check_action));
+    cases.push(Case::new(
+        "stack_of_sample",
+        "a stack of the allocation that the profile has but the message lacks",
+        stack_of_sample,
+    ));
     cases.push(Case::new("table::complete", "a program that is written but never run", all_programs_named));
     suite::main(cases)
 }
 
-/// The program dies by SIGABRT after exactly one line of neap's, which says what is expected.
+/// Checks that the program dies by SIGABRT after exactly one line of neap's, the expected one.
 fn message(source: &Source, arguments: &[&str], setting: &str, expected: &str) -> Outcome {
     library::require_neap()?;
     let program = source.build()?;
@@ -174,7 +174,7 @@ fn message(source: &Source, arguments: &[&str], setting: &str, expected: &str) -
         return Err(done.fail(&format!("SIGABRT was expected, and: {expected}")));
     }
     let regex = Regex::new(&format!("^{expected}$")).map_err(|e| Stop::Fail(format!("the table of messages: {e}")))?;
-    // The summary starts with the name of the command.
+    // Lines of the summary start with the name of the command.
     let ours = |line: &&str| line.starts_with("neap: ") && !line.starts_with("neap: /");
     let lines: Vec<&str> = done.stderr.lines().filter(ours).collect();
     match lines[..] {
@@ -184,10 +184,10 @@ fn message(source: &Source, arguments: &[&str], setting: &str, expected: &str) -
     }
 }
 
-/// Behind the line comes the stack of the call, and nothing else; none where the helper saw the misuse.
+/// Checks that the stack of the call, and nothing else, follows the line; none where the helper detected the misuse.
 fn stack_follows(done: &neap_tests::Finished, case: &str) -> Outcome {
     let mut rest = done.stderr.lines().skip_while(|line| !line.starts_with("neap: ")).skip(1).peekable();
-    // The summary comes after the end.
+    // The summary follows at the end.
     let lines: Vec<&str> = std::iter::from_fn(|| rest.next_if(|line| line.starts_with("    "))).collect();
     let is_frame = |line: &&str| line.starts_with("      #") && line.contains(" 0x");
     let (Some(title), frames) = (lines.first(), lines.iter().skip(1)) else {
@@ -201,7 +201,7 @@ fn stack_follows(done: &neap_tests::Finished, case: &str) -> Outcome {
     }
 }
 
-/// A line about a block that the profile keeps is followed by the stack of its allocation too.
+/// Checks that a line about a sampled block is also followed by the stack of its allocation.
 fn stack_of_sample() -> Outcome {
     library::require_neap()?;
     let program = Source::with_flags("misuse/free_inside_16.c", &["-w"]).build()?;
@@ -217,7 +217,7 @@ fn stack_of_sample() -> Outcome {
     Ok(())
 }
 
-/// MALLOC_CHECK_: 2 ends the process without a word, all other values with one line; so does the tunable.
+/// MALLOC_CHECK_: 2 ends the process without a message, all other values with one line; so does the tunable.
 fn check_action() -> Outcome {
     library::require_neap()?;
     let program = Source::with_flags("misuse/double_free_now.c", &["-w"]).build()?;

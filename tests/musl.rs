@@ -1,7 +1,7 @@
-//! neap in programs on musl: `libneap.so`, the same file as for glibc, preloaded; `neap.o` linked into a static program;
-//! the Rust crate in one. `docs/platforms.md` has more.
+//! neap in programs on musl: `libneap.so`, the same file as for glibc, preloaded; `neap.o` linked into a static
+//! program; the Rust crate in a static program. `docs/platforms.md` has more.
 //!
-//! Some tests cannot hold on musl, with neap or without: [`SURFACE`] and [`LIFE`] name them.
+//! Some tests fail on musl with or without neap: [`SURFACE`] and [`LIFE`] name them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,18 +13,18 @@ use neap_tests::{Case, Outcome, Run, Stop, expect, library, package_dir, program
 
 const TARGET: &str = "x86_64-unknown-linux-musl";
 
-/// Tests of the surface that are left out: programs in C++, for which there is no compiler for musl here; what the
-/// library's file is like, and libneap.a, which other runs look at.
+/// Tests of the surface that are left out: programs in C++, for which there is no compiler for musl here; the format of
+/// the library file; and libneap.a, which other runs test.
 const SURFACE: &[&str] = &["new::", "object::", "archive::", "table::complete"];
 /// Tests of life that are left out.
 const LIFE: &[&str] = &[
-    // musl calls no functions before constructors, by which this program learns its case.
+    // musl does not call functions before constructors, from which this program learns its case.
     "start::",
-    // The filter's list is of glibc's calls: musl's printf makes another (writev), also without neap.
+    // The filter permits glibc's calls: musl's printf makes another one (writev), also without neap.
     "limits::seccomp_",
-    // fork waits for ever in musl itself, also without neap.
+    // fork deadlocks in musl itself, also without neap.
     "fork::while_streams_are_flushed",
-    // musl has neither, nor blocks that another allocator could be asked about.
+    // musl has neither, and no blocks of another allocator that could be asked about.
     "dl::deepbind",
     "dl::dlmopen_namespace",
     "dl::foreign_under_filter",
@@ -44,7 +44,7 @@ fn main() -> ExitCode {
         Case::new(name, catches, move || passes(test, left_out)).exclusive()
     };
     suite::main(vec![
-        Case::new("smoke::preload", "a libneap.so that musl cannot load, or that works with glibc alone", preload),
+        Case::new("smoke::preload", "a libneap.so that musl cannot load, or that works with glibc only", preload),
         Case::new("smoke::object", "a neap.o that does not link before libc.a, or not in place of its malloc", object),
         Case::new("smoke::crate", "a Rust crate that needs glibc", rust),
         Case::new("smoke::command", "neap run that refuses programs on musl", command),
@@ -81,7 +81,7 @@ fn preload() -> Outcome {
     small(|| Run::new(&program))
 }
 
-/// `neap.o`, made afresh.
+/// `neap.o`, built afresh.
 fn made_object() -> Result<PathBuf, Stop> {
     let folder = library::require_neap()?.parent().map(Path::to_path_buf).unwrap_or_default();
     let done = cargo().args(["run", "-q", "-p", "xtask", "--", "object", "--dir"]).arg(&folder).output()?;
@@ -126,8 +126,8 @@ fn command() -> Outcome {
     expect(done.stdout.ends_with("ok\n"), &done, "the handler at exit did not run")
 }
 
-/// A compiler for musl that knows what glibc has beyond it: the functions of malloc that neap has come from the library in
-/// `LD_PRELOAD`. To link with, there is a library of them that is called as musl is, so that musl loads nothing for it.
+/// A compiler for musl that also declares glibc's functions of malloc that neap has; they come from the library in
+/// `LD_PRELOAD`. For the linker, a stub library under musl's name defines them, so that musl loads nothing for it.
 fn compiler() -> Result<PathBuf, Stop> {
     let (gcc, folder) = (program("musl-gcc")?, target_dir().join("musl"));
     std::fs::create_dir_all(&folder)?;
@@ -168,10 +168,10 @@ fn passes(test: &str, left_out: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Most that the job may take on musl with neap, in parts of its time on glibc with neap.
+/// Limit on the time of the job on musl with neap, relative to its time on glibc with neap.
 const MOST: f64 = 1.05;
 
-/// The job of 32 threads: on musl with neap as fast as on glibc with neap. The shortest of some runs, in turns.
+/// The job of 32 threads is as fast on musl with neap as on glibc with neap: the shortest of some runs, in turns.
 fn job() -> Outcome {
     library::require_neap()?;
     let (glibc, musl) = (compiled("cc", "job.c", "job-glibc", &[])?, compiled("musl-gcc", "job.c", "job-musl", &[])?);

@@ -1,4 +1,5 @@
-//! Options in the environment of whole programs: what is understood, what is refused, and who must not see them.
+//! Options in the environment of whole programs: which values are accepted, which are refused, and which programs must
+//! ignore them.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -14,16 +15,20 @@ const TABLE_OF: Source = Source::new("options/table.c");
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
         Case::new("environment::good", "a value of the table that the library refuses", good),
-        Case::new("environment::bad", "a bad value that is swallowed, stops the program, or has a bad message", bad),
+        Case::new(
+            "environment::bad",
+            "a bad value that is silently ignored, stops the program, or has a bad message",
+            bad,
+        ),
         Case::new("environment::several", "a bad value that hides the other options", several),
         Case::new(
             "table::environment",
             "an option of the table that the library does not take from its variable",
             taken,
         ),
-        Case::new("table::program", "an option that the program cannot set, or can where only the start may", set),
+        Case::new("table::program", "an option that the program cannot set, or can although only the start may", set),
         Case::new("environment::names", "a variable that only begins like an option's, and is not reported", names),
-        Case::new("environment::jemalloc", "jemalloc's settings that are ignored without a word", jemalloc),
+        Case::new("environment::jemalloc", "jemalloc's settings that are ignored without a message", jemalloc),
         Case::new(
             "secure::ignored",
             "options and controls of glibc's that reach a program which gains rights when it starts",
@@ -32,7 +37,7 @@ fn main() -> ExitCode {
     ])
 }
 
-/// Runs `echo` with these variables; returns what it had on standard error.
+/// Runs `echo` with these variables; returns its standard error.
 fn complaints(variables: &[(&str, &str)]) -> Result<String, Stop> {
     library::require_neap()?;
     let run = Run::new(program("echo")?).arg("ran");
@@ -47,12 +52,12 @@ fn want(found: &str, wanted: &str) -> Outcome {
     if found == wanted { Ok(()) } else { Err(Stop::Fail(format!("standard error is {found:?}, not {wanted:?}"))) }
 }
 
-/// Some values that the option accepts: words, defaults, borders.
+/// Some values that the option accepts: words, defaults, limits.
 fn accepted(opt: &Opt) -> Vec<String> {
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
     match opt.kind {
         Kind::Choice(choice) => words(choice),
-        // Counting is the subject of `neap run --summary`; an empty path is none.
+        // `neap run --summary` tests counting; an empty path means none.
         Kind::Directory => vec![String::new()],
         Kind::Size { words: other, max, .. } => [words(other), vec![max.to_string(), "64MiB".into()]].concat(),
         Kind::Prefault { .. } => ["off", "all", "file:lib*", "2MiB"].map(str::to_owned).into(),
@@ -65,7 +70,7 @@ fn good() -> Outcome {
     for opt in TABLE {
         for value in accepted(opt) {
             let found = complaints(&[(opt.env, &value)])?;
-            // The value is good; that the machine's pool may be empty is another matter.
+            // The value is good, but the machine's pool may be empty.
             let is_pool = value == "hugetlb" && found.starts_with("neap: huge=hugetlb: the pool has no free page");
             // This one needs another option too.
             let needs = value != "off" && found.contains("profile names no directory") && opt.name == "profile_signal";
@@ -108,7 +113,8 @@ fn names() -> Outcome {
     want(&complaints(&[("XNEAP_ZERO", "x"), ("NEAP_SET_BY_RUN", "")])?, "")
 }
 
-/// The first value of an option is jemalloc's, the second its own; then a line of what is ignored.
+/// Checks that an option takes jemalloc's value, that neap's own variable has priority, and that one line lists what is
+/// ignored.
 fn jemalloc() -> Outcome {
     library::require_neap()?;
     let conf = "background_thread:true,dirty_decay_ms:2000,narenas:2,thp:never,lg_tcache_max:12";
@@ -129,7 +135,7 @@ fn other(opt: &Opt, dir: &Path) -> String {
     }
 }
 
-/// Runs `table.c` with an argument for each option; one line of what it prints is what is wanted for the option.
+/// Runs `table.c` with an argument for each option; checks its line for each option.
 fn table(env: bool, argument: impl Fn(&Opt) -> String, wanted: impl Fn(&Opt, &str) -> String) -> Outcome {
     library::require_neap()?;
     let dir = TempDir::new("table")?;
@@ -157,7 +163,8 @@ fn set() -> Outcome {
     )
 }
 
-/// A program with the library linked in, as a preload is ignored there anyway; first without, then with other rights.
+/// A program with the library linked in, because secure execution ignores a preload; first without, then with raised
+/// rights.
 fn secure() -> Outcome {
     let archive = library::require_neap()?.with_file_name("libneap.a");
     let built = SECURE.build_with(&[&archive], &[])?;
@@ -176,7 +183,7 @@ fn secure() -> Outcome {
     let dir = TempDir::new("secure")?;
     let copy = dir.join("secure");
     install(&built, &copy)?;
-    // Another user than the one who runs it: the kernel then asks for secure execution.
+    // Another owner than the user who runs it: the kernel then requests secure execution.
     chown(&copy, Some(65534), None)?;
     std::fs::set_permissions(&copy, std::fs::Permissions::from_mode(0o4755))?;
     let done = run(&copy)?;

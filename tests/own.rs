@@ -1,4 +1,4 @@
-//! Profiles that programs write of themselves: by the C functions, at a signal, and the example in the documents.
+//! Profiles that programs write of themselves: through the C functions, at a signal, and the documented example.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,52 +22,56 @@ fn main() -> ExitCode {
         ),
         Case::new(
             "c::errors",
-            "a full disk, a reader that went away or a limit that ends the program, or is no error",
+            "a full disk, a closed reader or a limit that ends the program, or is not reported as an error",
             || run_case("errors"),
         ),
         Case::new("c::storm", "a hang or a crash where handlers write profiles in the middle of calls", || {
             run_case("storm")
         }),
-        Case::new("c::forks", "a child that has its parent's profile, or none; a hang beside forks", || {
-            run_case("forks")
-        }),
+        Case::new("c::forks", "a child with its parent's profile or none; a hang beside forks", || run_case("forks")),
         Case::new(
             "c::starts_at_once",
-            "a thread that is refused samples as another one begins just now",
+            "a thread that is refused samples because another one is just starting them",
             starts_at_once,
         ),
-        Case::new("c::starts_again", "a process that is refused samples for ever, as memory was short once", || {
-            run_case("starts_again")
-        }),
+        Case::new(
+            "c::starts_again",
+            "a process that is refused samples for ever because memory was short once",
+            || run_case("starts_again"),
+        ),
         Case::new("c::few_mappings", "memory that stays after each profile where mappings are used up", || {
             run_case("few_mappings")
         }),
-        Case::new("signal::no_files", "a line that blames a filter where no file can be opened", || {
+        Case::new("signal::no_files", "a message that blames a filter where no file can be opened", || {
             refused_by_system("no_files", "there is no room for another open file")
         }),
-        Case::new("signal::no_directory", "a line that names no reason, or a wrong one", || {
+        Case::new("signal::no_directory", "a message with no reason, or a wrong one", || {
             refused_by_system("no_directory", "error 20")
         }),
         Case::new("c::archive", "functions that are not in libneap.a", archive),
         Case::new("c::example", "an example in the documents that does not run, or names the wrong code", example),
         Case::new(
             "asked::starts",
-            "samples of the program's own that end with those of a process that asked",
+            "the program's own samples that end with those of a requesting process",
             starts_when_asked,
         ),
         Case::new("signal::writes", "a signal that writes no profile, or one that cannot be read", || {
             at_signal("serves", "usr2", libc::SIGUSR2)
         }),
-        Case::new("signal::real_time", "a name that stands for another signal", || {
+        Case::new("signal::real_time", "a name that selects the wrong signal", || {
             at_signal("serves", "rtmin+3", libc::SIGRTMIN() + 3)
         }),
-        Case::new("signal::short_stack", "a handler that needs more stack than the program gives to handlers", || {
+        Case::new("signal::short_stack", "a handler that overflows the program's signal stack", || {
             at_signal("short_stack", "usr1", libc::SIGUSR1)
         }),
-        Case::new("signal::storm", "a crash or a hang where many signals come", signal_storm),
-        Case::new("signal::own_handler", "a handler of the program's that is replaced", own_handler),
-        Case::new("signal::refused", "a signal that the program needs, or that is ignored, and is taken", refused),
-        Case::new("signal::full_disk", "a profile that is lost without a word, or a part of one that stays", full_disk),
+        Case::new("signal::storm", "a crash or a hang under many signals", signal_storm),
+        Case::new("signal::own_handler", "a program's own handler that is replaced", own_handler),
+        Case::new("signal::refused", "a signal that is taken although the program uses or ignores it", refused),
+        Case::new(
+            "signal::full_disk",
+            "a profile that is lost without a message, or a partial one that remains",
+            full_disk,
+        ),
         Case::new("table::complete", "a case that is written but never run", || {
             let list = Run::new(linked(&PROGRAM)?).arg("--list").run()?.success()?;
             let run = "writes errors storm forks serves catches short_stack signals_itself starts_at_once starts_again \
@@ -110,7 +114,7 @@ fn starts_when_asked() -> Outcome {
     let mut daemon = Run::new(linked(&PROGRAM)?).arg("starts_when_asked").env("READY", &ready).daemon()?;
     let request = Request { interval: 4096, duration: Duration::from_secs(2) };
     let asked_at = std::time::Instant::now();
-    // The first moments of a process are not those of its libraries.
+    // Right after its start, a process may not have its libraries yet.
     let mut asked = loop {
         match Asked::ask(daemon.pid(), request) {
             Err(_) if asked_at.elapsed() < SOON => std::thread::sleep(Duration::from_millis(20)),
@@ -133,7 +137,7 @@ fn starts_when_asked() -> Outcome {
     if after > before { Ok(()) } else { fail(format!("{before} samples, then {after}")) }
 }
 
-/// A profile at a signal that the system refuses: one line says why.
+/// Checks that one line gives the reason why the system refused a profile at a signal.
 fn refused_by_system(case: &str, why: &str) -> Outcome {
     let directory = TempDir::new("neap-own")?;
     let run = Run::new(linked(&PROGRAM)?).arg(case).env("NEAP_PROFILE", directory.path());
@@ -187,7 +191,7 @@ fn archive() -> Outcome {
     Ok(())
 }
 
-/// What `go tool pprof` says of a profile.
+/// The output of `go tool pprof` for a profile.
 fn top(arguments: &[&Path]) -> Result<String, Stop> {
     let go = program("go")?;
     let done = Run::new(go).args(["tool", "pprof", "-top", "-nodecount=3"]).args(arguments).plain().run()?.success()?;
@@ -208,7 +212,7 @@ fn example() -> Outcome {
     if top.contains("Type: inuse_space") && first.ends_with("fill_table") { Ok(()) } else { fail(top) }
 }
 
-/// A program that runs with the option until it is dropped, and has said that it is ready.
+/// A program that runs with the option until it is dropped, and has printed "ready".
 fn start(case: &str, signal: &str, directory: &Path) -> Result<Daemon, Stop> {
     let run = Run::new(linked(&PROGRAM)?).arg(case);
     let run = run.env("NEAP_PROFILE", directory).env("NEAP_PROFILE_INTERVAL", "16K").env("NEAP_PROFILE_SIGNAL", signal);
@@ -241,7 +245,7 @@ fn at_signal(case: &str, name: &str, number: i32) -> Outcome {
     for file in profiles(directory.path())? {
         near("live bytes", total(&read(&file)?, "inuse_space"), 20_000_000)?;
     }
-    // Readers of the directory do not take them for samples.
+    // Readers of the directory do not take profiles for samples.
     neap_survey::in_directory(directory.path()).map_err(|e| Stop::Fail(e.to_string()))?;
     daemon.stop(Signal::TERM, SOON)?.no_complaint()?;
     Ok(())
@@ -276,7 +280,7 @@ fn refused() -> Outcome {
         with(signal).run()?.success()?.contains("NEAP_PROFILE_SIGNAL")?;
     }
     Run::new("true").env("NEAP_PROFILE_SIGNAL", "usr1").run()?.success()?.contains("names no directory")?;
-    // A shell that ignores the signal, and so do the programs that it starts.
+    // A shell that ignores the signal; so do the programs that it starts.
     let ignoring = format!("trap '' USR2; exec {} errors", built.display());
     let run = Run::new("sh").args(["-c", &ignoring]).env("NEAP_PROFILE", directory.path());
     let done = run.env("NEAP_PROFILE_SIGNAL", "usr2").env("OUT", directory.join("out.pb")).run()?.success()?;
@@ -301,7 +305,7 @@ fn full_disk() -> Outcome {
 
 fn on_full_disk(directory: &Path) -> Outcome {
     let daemon = start("serves", "usr2", directory)?;
-    // What is left goes to another file.
+    // Fills the rest with another file.
     let filled = std::fs::write(directory.join("filler"), vec![1; 8 << 20]);
     if filled.is_ok() {
         return fail("the file system is not full".into());

@@ -1,4 +1,5 @@
-//! Fragmentation profiles of whole programs: who pins memory is named, and the sum is what is resident and not live.
+//! Fragmentation profiles of whole programs: the sites that pin memory are named, and the sum is what is resident and
+//! not live.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -17,7 +18,7 @@ use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, library};
 const PROGRAM: Source = Source::new("pinned/pinned.c");
 const PROGRAM_CC: Source = Source::new("pinned/pinned.cc");
 
-/// Planted pinners, each beside a site that keeps more bytes of the same size classes.
+/// Planted sites that pin, each beside a site that keeps more bytes of the same size classes.
 const KINDS: [&str; 9] =
     ["page_64", "page_512", "page_1500", "page_6000", "far_48", "text_200", "mixed", "threads", "remote"];
 const KINDS_OF_CC: [&str; 2] = ["map", "new"];
@@ -37,15 +38,26 @@ fn main() -> ExitCode {
         }));
     }
     cases.extend([
-        // Failed once in some 140 runs, beside other tests: nothing was pinned then. The cause is not known.
-        Case::new("pinner::exact", "blocks that lie elsewhere where each is recorded", || {
+        // This failed once in some 140 runs, beside other tests: nothing was pinned then. The cause is unknown.
+        Case::new("pinner::exact", "blocks that are placed differently where each is sampled", || {
             pinner(PROGRAM, "page_512", Some("1"))
         })
         .ignored(),
-        Case::new("late::unknown", "sites that are blamed for blocks from before they were asked for", late),
-        Case::new("command::program", "a program that is not seen while it runs, or a format without it", program),
-        Case::new("page::switch", "a page on which what is pinned cannot be chosen, or is not what was measured", page),
-        Case::new("big::2_gib", "a process that is stopped, or that works for its profile", || big(2048)).exclusive(),
+        Case::new("late::unknown", "sites that are blamed for blocks from before samples were requested", late),
+        Case::new(
+            "command::program",
+            "a program that is not read while it runs, or a format without its figures",
+            program,
+        ),
+        Case::new(
+            "page::switch",
+            "a page where pinned memory cannot be selected, or differs from the measurement",
+            page,
+        ),
+        Case::new("big::2_gib", "a process that is stopped, or uses its own processor time, for its profile", || {
+            big(2048)
+        })
+        .exclusive(),
         Case::new("big::10_gib", "the same, where all memory is in use", || big(10 << 10)).exclusive().ignored(),
     ]);
     neap_tests::suite::main(cases)
@@ -63,13 +75,13 @@ fn said<T>(result: Result<T, neap_survey::Error>) -> Result<T, Stop> {
 struct Running {
     child: Child,
     output: BufReader<std::process::ChildStdout>,
-    /// Bytes of live blocks, by the program.
+    /// Bytes of live blocks, as the program reports.
     live: u64,
     _samples: TempDir,
 }
 
 impl Running {
-    /// Starts a case, with samples at that distance from its beginning if there is one.
+    /// Starts a case; `interval`: with samples at that interval from its beginning.
     fn start(source: Source, arguments: &[&str], interval: Option<&str>) -> Result<Self, Stop> {
         let samples = TempDir::new("neap-pinned")?;
         let mut command = Command::new(source.build()?);
@@ -138,10 +150,11 @@ fn pinned(profile: &Profile) -> usize {
     profile.column("pinned_space").unwrap_or(0)
 }
 
-/// The sum is what the kernel says is resident, less what the program says is live; the neap's own figures agree.
+/// Checks that the sum is the kernel's resident memory less the program's live bytes, and that neap's own figures
+/// agree.
 fn check_sum(running: &Running, look: &Look, profile: &Profile) -> Outcome {
     let sum = profile.total(pinned(profile)) as u64;
-    // What the C library and the stacks have is some 300 KiB of it.
+    // Some 300 KiB of it belong to the C library and the stacks.
     near("sum", sum, running.status("RssAnon")? - running.live)?;
     near("live", look.tally.live + look.tally.untouched, running.live)?;
     let figures = Page::find(running.pid()).and_then(|page| page.read()).map_err(|e| Stop::Fail(e.to_string()))?;
@@ -168,7 +181,7 @@ fn pinner(source: Source, kind: &str, interval: Option<&str>) -> Outcome {
     check_first(&profile)
 }
 
-/// A process that is asked when its heap is there already: nothing is known of who pins it, and that is said.
+/// Samples are requested when the heap exists already: the sites that pin it are unknown, and the profile says so.
 fn late() -> Outcome {
     let mut running = Running::start(PROGRAM, &["serves"], None)?;
     let request = Request { interval: 4096, duration: Duration::from_millis(700) };
@@ -185,7 +198,7 @@ fn late() -> Outcome {
     };
     let (before, served) = (of("[blocks from before"), of("served"));
     said(asked.end())?;
-    // 32 MiB are pinned from before; what is served since then fills its OS pages.
+    // 32 MiB are pinned from before; later blocks fill those OS pages.
     if before > 24 << 20 && served < before / 4 {
         Ok(())
     } else {
@@ -193,7 +206,7 @@ fn late() -> Outcome {
     }
 }
 
-/// The command, on a program that ends, in each format.
+/// Checks the command on a program that ends, in each format.
 fn program() -> Outcome {
     let directory = TempDir::new("neap-pinned")?;
     let (file, _) = written(&directory)?;
@@ -244,7 +257,7 @@ fn written(directory: &TempDir) -> Result<(PathBuf, Finished), Stop> {
     Ok((file, done))
 }
 
-/// The page of HTML shows what is pinned, and what is live and allocated when that is chosen.
+/// Checks that the HTML page shows pinned memory, and live and allocated bytes when these are selected.
 fn page() -> Outcome {
     neap_tests::program("chromium")?;
     let directory = TempDir::new("neap-pinned")?;
@@ -270,9 +283,9 @@ fn page() -> Outcome {
     browser::pictures(&directory, &page, &[("pinned-wide", 1280, false), ("pinned-dark", 1280, true)], 1200, 20_000)
 }
 
-/// A process with this many MiB live is looked at by the command; then once more while it notices each stop.
+/// Runs the command on a process with this many MiB live; then once more while the process records each stop.
 fn big(mebibytes: u64) -> Outcome {
-    /// Of memory that the machine has besides.
+    /// Memory that the machine must have besides, in MiB.
     const LEFT: u64 = 4 << 10;
     let free = std::fs::read_to_string("/proc/meminfo")?;
     let free =

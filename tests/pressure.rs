@@ -1,5 +1,5 @@
 //! Memory pressure by systemd's protocol (`crates/sys/src/helper/pressure.rs`): free memory goes back when the system
-//! says that it is short, also where the program is idle, and the thread that watches does not disturb the program.
+//! reports a shortage, even if the program is idle, and the watching thread does not disturb the program.
 
 use std::fs;
 use std::path::Path;
@@ -18,14 +18,14 @@ const CASES: &[(&str, &str, &str)] = &[
     ("fifo", "1h", "waiting memory that stays after a report, or goes back late"),
     ("idle", "500ms", "an idle program that keeps free memory after a report, or that wakes all the time"),
     ("all_files_closed", "1h", "a program that closes what neap watches"),
-    ("no_files", "1h", "a file of neap's that the program sees, or inherits"),
-    ("storm", "1h", "a file that reports all the time, and takes a processor"),
-    ("signals", "100ms", "a signal of the program's that the helper takes, or by which it wakes all the time"),
-    ("socket_", "1h", "a socket that is not connected, or gets other bytes than the variable says"),
+    ("no_files", "1h", "a file of neap's that the program sees, or its children inherit"),
+    ("storm", "1h", "a file that reports all the time, so that the helper takes a whole processor"),
+    ("signals", "100ms", "a signal of the program's that the helper takes, or that wakes it all the time"),
+    ("socket_", "1h", "a socket that is not connected, or gets bytes other than the variable's"),
     ("socket_closes", "100ms", "a connection that ended and is polled for ever, or is never made again"),
     ("child", "1h", "a child of fork that does not watch, or takes the parent's connection"),
-    ("other_user", "100ms", "a thread that keeps the old user, as it only watches"),
-    ("unshare_", "100ms", "calls that wait for a helper which only watches"),
+    ("other_user", "100ms", "a watching thread that keeps the old user"),
+    ("unshare_", "100ms", "calls that wait for a helper that only watches"),
 ];
 
 fn main() -> ExitCode {
@@ -39,28 +39,28 @@ fn main() -> ExitCode {
         })
         .collect();
     cases.extend([
-        Case::new("not_watched::missing", "a file that is missing, and changes what the helper does", || {
+        Case::new("not_watched::missing", "a missing file that changes what the helper does", || {
             run("not_watched", "100ms", Path::new("/neap-no-such-file")).map(drop)
         }),
-        Case::new("not_watched::off", "/dev/null, which is to switch it off, and is watched", || {
+        Case::new("not_watched::off", "/dev/null that is watched although it means off", || {
             run("not_watched", "100ms", Path::new("/dev/null")).map(drop)
         }),
         Case::new("not_watched::other_kind", "a file without events that is polled for ever", other_kind),
-        Case::new("not_watched::invalid", "values that are no path or no Base64, and are not reported", invalid),
-        // Ignored: for ten seconds afterwards other tests find a machine that is short of memory.
+        Case::new("not_watched::invalid", "values that are no path or no Base64, without a message", invalid),
+        // Ignored: for ten seconds afterwards the machine is short of memory for other tests.
         Case::new("pressure::kernel", "reports of the kernel that do nothing", kernel).ignored(),
     ]);
     suite::main(cases)
 }
 
-/// Runs a case that is to watch `file`.
+/// Runs a case that watches `file`.
 fn run(case: &str, delay: &str, file: &Path) -> Result<Finished, Stop> {
     judge_case(prepared(case, delay)?.env("MEMORY_PRESSURE_WATCH", file).env("MEMORY_PRESSURE_WRITE", WRITE))?
         .no_complaint()
 }
 
-/// Without huge pages: else a program that has just grown keeps its helper at work for some seconds. Without a limit:
-/// else memory goes back early on a machine that is short of memory.
+/// Without huge pages: otherwise a program that has just grown keeps its helper at work for some seconds. Without a
+/// limit: otherwise memory goes back early on a machine that is short of memory.
 fn prepared(case: &str, delay: &str) -> Result<Run, Stop> {
     library::require_neap()?;
     Ok(Run::new(PROGRAM.build()?)
@@ -70,7 +70,7 @@ fn prepared(case: &str, delay: &str) -> Result<Run, Stop> {
         .env("NEAP_LIMIT", "off"))
 }
 
-/// A device, and a file of the kernel into which nothing was written, which reports an error all the time.
+/// A device, and a file of the kernel that reports an error all the time because nothing was written to it.
 fn other_kind() -> Outcome {
     run("not_watched", "100ms", Path::new("/dev/zero"))?;
     let file = "/proc/pressure/memory";

@@ -1,4 +1,4 @@
-//! OpenTelemetry's heap probes: what the notes say, and what a tool sees that attaches to them.
+//! OpenTelemetry's heap probes: the notes, and the events that an attached tool gets.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use neap_tests::sys::TempDir;
 use neap_tests::{Case, Daemon, Outcome, Run, Source, Stop, library, package_dir, program};
 
 const PROGRAM: Source = Source::new("probes/probes.c");
-/// The mean distance of samples.
+/// The mean distance between samples, in bytes.
 const INTERVAL: f64 = 524_288.0;
 
 fn main() -> ExitCode {
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         Case::new("notes::of_the_library", "a note that tools cannot read, or that points elsewhere", || {
             notes_of(library::require_neap()?).map(drop)
         }),
-        Case::new("notes::of_a_static_program", "probes that are left out where neap is linked in", static_program),
+        Case::new("notes::of_a_static_program", "probes that are missing where neap is linked in", static_program),
         Case::new(
             "attach::events",
             "arguments at the wrong place, weights that are biased, frees that are missing",
@@ -37,7 +37,7 @@ fn fail<T>(why: String) -> Result<T, Stop> {
     Err(Stop::Fail(why))
 }
 
-/// A probe, by offsets in the file.
+/// A probe, as offsets in the file.
 #[derive(Clone, Copy, Debug)]
 struct Probe {
     place: u64,
@@ -114,10 +114,10 @@ fn static_program() -> Outcome {
     Ok(())
 }
 
-/// One test attaches at a time: the kernel counts all readers of a file.
+/// One test attaches at a time: the kernel counts all users of a file.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// The kernel's tracing, with probes of this test alone, in buffers of their own.
+/// The kernel's tracing, with probes of this test only, in a trace instance of its own.
 struct Tracing {
     _alone: MutexGuard<'static, ()>,
     folder: TempDir,
@@ -169,7 +169,7 @@ impl Tracing {
         Ok(())
     }
 
-    /// What was seen: seconds, `alloc` or `free`, arguments.
+    /// The recorded events: seconds, `alloc` or `free`, arguments.
     fn events(&self) -> Result<Vec<(f64, String, Vec<u64>)>, Stop> {
         let text = std::fs::read_to_string(self.instance.join("trace"))?;
         let number = |text: &str| match text.strip_prefix("0x") {
@@ -261,7 +261,8 @@ fn events() -> Outcome {
     check_events(&events, &said)
 }
 
-/// Each sample has the weight of its size, is freed once, and their sum is what the program requested.
+/// Checks that each sample has the weight of its size and is freed once, and that the weights add up to what the
+/// program requested.
 fn check_events(events: &[(f64, String, Vec<u64>)], said: &str) -> Outcome {
     let (mut live, mut strangers, mut allocated) = (HashMap::new(), 0, 0);
     let mut sum = 0.0;
@@ -283,7 +284,7 @@ fn check_events(events: &[(f64, String, Vec<u64>)], said: &str) -> Outcome {
         }
     }
     let (Some(first), Some(last)) = (events.first(), events.last()) else { return fail("no events".into()) };
-    // What the program says of the times before and after.
+    // What the program printed about the time before and after.
     let says: Vec<(f64, f64)> = said
         .lines()
         .filter_map(|line| {
@@ -299,7 +300,7 @@ fn check_events(events: &[(f64, String, Vec<u64>)], said: &str) -> Outcome {
     let (Some(before), Some(after)) = (at(first.0), at(last.0)) else { return fail(format!("{first:?} {said}")) };
     let (requested, spread) = (after - before, 4.0 / f64::from(allocated).sqrt() + 0.03);
     println!("{allocated} samples of {requested} bytes: {sum} ({:+.1} %)", (sum / requested - 1.0) * 100.0);
-    // A sample may be live when the tool comes or goes; a thread may be in the middle of a round.
+    // A sample may be live when the tool attaches or detaches; a thread may be in the middle of a round.
     if (sum / requested - 1.0).abs() > spread || strangers > 200 || live.len() > 200 || allocated < 500 {
         return fail(format!(
             "{allocated} samples stand for {sum} bytes, not {requested}; {strangers} frees of none, {} not freed",

@@ -1,5 +1,5 @@
-//! Free memory of a real process: that it goes back while the program idles, and that the helper does not
-//! disturb the program: signals, forks, files, users, namespaces, filters of system calls, memory limits.
+//! Free memory of a real process: it goes back while the program idles, and the helper does not disturb the program:
+//! signals, forks, files, users, namespaces, filters of system calls, memory limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ const MAPPINGS: Source = Source::new("purge/mappings.c");
 const TRACED: Source = Source::new("purge/traced.c");
 const SOAK: Source = Source::new("life/soak.c");
 
-/// Program, case, a variable to set (or two empty texts), and what the case would catch.
+/// Program, case, a variable to set (or two empty strings), and what the case would catch.
 type Row = (Source, &'static str, (&'static str, &'static str), &'static str);
 
 /// Nothing to set.
@@ -27,15 +27,10 @@ const CASES: &[Row] = &[
     (IDLE, "small", PLAIN, "the same for small blocks"),
     (IDLE, "mixed", PLAIN, "the same for blocks of all sizes"),
     (IDLE, "freeing_thread_blocks", PLAIN, "memory that waits for the thread that freed it"),
-    (IDLE, "blocks_at_hand", PLAIN, "large blocks that stay with the thread that freed them last"),
+    (IDLE, "blocks_at_hand", PLAIN, "large blocks that stay in the cache of the thread that freed them last"),
     (IDLE, "caches_of_idle_threads", PLAIN, "blocks that stay in the caches of sleeping threads"),
-    (
-        IDLE,
-        "caches_filled_late",
-        PLAIN,
-        "blocks in the caches of sleeping threads, where no free had a reason to start the helper",
-    ),
-    (IDLE, "helper_comes_and_goes", PLAIN, "a helper that stays when nothing waits, or that comes only once"),
+    (IDLE, "caches_filled_late", PLAIN, "blocks in the caches of sleeping threads where no free started the helper"),
+    (IDLE, "helper_comes_and_goes", PLAIN, "a helper that stays when nothing waits, or starts only once"),
     (IDLE, "little_memory", PLAIN, "a helper thread for less than 1 MiB of free memory"),
     (IDLE, "never", ("NEAP_PURGE", "never"), "a helper thread that has nothing to do"),
     (IDLE, "exit_is_prompt", PLAIN, "an exit that waits for the helper"),
@@ -46,7 +41,7 @@ const CASES: &[Row] = &[
     (PROCESS, "all_fds_closed", PLAIN, "calloc that trusts a file the program has closed"),
     (PROCESS, "all_fds_replaced", PLAIN, "calloc that trusts a file the program has replaced"),
     (PROCESS, "other_pagemap", PLAIN, "calloc that asks another process's page map"),
-    (PROCESS, "lowest_fd", PLAIN, "a low file number that is taken for good, or a file that outlives exec"),
+    (PROCESS, "lowest_fd", PLAIN, "a low file number that stays taken, or a file that outlives exec"),
     (
         PROCESS,
         "lowest_fd_at_start",
@@ -60,18 +55,18 @@ const CASES: &[Row] = &[
         PLAIN,
         "unshare that is refused because of the helper, or a helper that never comes back",
     ),
-    (PROCESS, "unshare_by_syscall", PLAIN, "the same by way of syscall"),
+    (PROCESS, "unshare_by_syscall", PLAIN, "the same through syscall"),
     (PROCESS, "unshare_fails", PLAIN, "an error of unshare or setns that is lost, or that leaves no helper"),
-    (PROCESS, "unshare_at_once", PLAIN, "calls of several threads, of which the first to end lets the helper in"),
+    (PROCESS, "unshare_at_once", PLAIN, "calls of several threads, of which the first to end lets the helper start"),
     (PROCESS, "fork_in_unshare", PLAIN, "a child of a handler that interrupted unshare, and that never gets a helper"),
     (PROCESS, "setns_user", PLAIN, "setns that is refused because of the helper"),
     (PROCESS, "without_proc", PLAIN, "a process without /proc whose memory stays, or is not cleared"),
     (PROCESS, "fork_with_helper", PLAIN, "a child that waits for its parent's helper, or gets none"),
     (PROCESS, "idle_child", PLAIN, "free memory of the parent that an idle child keeps"),
-    (PROCESS, "forks_under_load", ("FORKS", "150"), "memory on its way to the system that a child trips over"),
-    (PROCESS, "vfork_exec", PLAIN, "a child on its parent's memory that disturbs the helper"),
-    (PROCESS, "vfork_frees", PLAIN, "a helper that ends with a child on its parent's memory"),
-    (PROCESS, "vfork_asks", PLAIN, "a file of such a child that its parent takes for its own"),
+    (PROCESS, "forks_under_load", ("FORKS", "150"), "memory on its way to the system that breaks a child"),
+    (PROCESS, "vfork_exec", PLAIN, "a child in its parent's memory that disturbs the helper"),
+    (PROCESS, "vfork_frees", PLAIN, "a helper that ends with a child in its parent's memory"),
+    (PROCESS, "vfork_asks", PLAIN, "a file of such a child that its parent uses as its own"),
     (PROCESS, "vfork_unshares", PLAIN, "a helper that such a child keeps away"),
     (PROCESS, "bare_fork", PLAIN, "a child made without fork handlers that waits for its parent's helper"),
     (PROCESS, "bare_clone_of_nothing", PLAIN, "a crash where clone3 gets an address that cannot be read"),
@@ -79,25 +74,25 @@ const CASES: &[Row] = &[
     (FILTERS, "from_the_start", PLAIN, "a container in which no helper is started"),
     (FILTERS, "kill_first", PLAIN, "an unusual call under a filter that ends the process for it"),
     (FILTERS, "kill_last", PLAIN, "the same where the filter comes while the helper lives"),
-    (FILTERS, "kill_last_by_syscall", PLAIN, "the same where the program asks by way of syscall"),
+    (FILTERS, "kill_last_by_syscall", PLAIN, "the same through syscall"),
     (FILTERS, "kill_last_all_threads", PLAIN, "a helper that gets the filter too"),
-    (FILTERS, "idle_behind_filter", PLAIN, "memory that waits for a helper which a filter has ended"),
-    (FILTERS, "no_room_to_look", PLAIN, "a filter that is overlooked where the process can open no file"),
-    (FILTERS, "strict_mode", PLAIN, "a call behind the one that asks for the strict mode"),
-    (FILTERS, "questions_for_filters", PLAIN, "a question whether there are filters that is taken for one"),
-    (FILTERS, "refused_filters", PLAIN, "a process without helper for ever, as a filter was asked for and refused"),
-    (FILTERS, "pretended", PLAIN, "calloc that trusts a filter which only says that memory went back"),
-    (FILTERS, "in_vfork_child", PLAIN, "a filter of a child on its parent's memory that is taken for the parent's"),
+    (FILTERS, "idle_behind_filter", PLAIN, "memory that waits for a helper that a filter has ended"),
+    (FILTERS, "no_room_to_look", PLAIN, "a filter that goes unnoticed where the process can open no file"),
+    (FILTERS, "strict_mode", PLAIN, "an unusual call after the one that requests strict mode"),
+    (FILTERS, "questions_for_filters", PLAIN, "a query for filters that counts as a filter"),
+    (FILTERS, "refused_filters", PLAIN, "a process that never gets a helper because a requested filter was refused"),
+    (FILTERS, "pretended", PLAIN, "calloc that trusts a filter which only pretends that memory went back"),
+    (FILTERS, "in_vfork_child", PLAIN, "a filter of a child in its parent's memory that counts as the parent's"),
     (FILTERS, "threads_end", PLAIN, "memory of ended threads that stays because there can be no helper"),
     (FILTERS, "kill_under_load", PLAIN, "threads that were about to make an unusual call"),
     (FILTERS, "kill_under_load_once_refused", PLAIN, "the same where such calls were forbidden and allowed again"),
     (CONTAINER, "own_limit", ("NEAP_LIMIT", "64M"), "a limit that is not kept, or after which nothing works"),
-    (CONTAINER, "no_limit", ("NEAP_LIMIT", "off"), "a limit although it is off"),
+    (CONTAINER, "no_limit", ("NEAP_LIMIT", "off"), "a limit that applies although it is off"),
     (MAPPINGS, "large_blocks", PLAIN, "a heap whose mappings grow with its blocks, up to vm.max_map_count"),
-    (MAPPINGS, "moved_blocks_shrink", PLAIN, "the same of blocks that realloc moved, and that got shorter since"),
+    (MAPPINGS, "moved_blocks_shrink", PLAIN, "the same for blocks that realloc moved and then shortened"),
 ];
 
-/// Seconds that a case may take: for what hangs.
+/// Time limit for a case, in seconds: for hangs.
 const LIMIT: u64 = 240;
 
 /// System calls that are refused in turn.
@@ -125,7 +120,7 @@ const REFUSED: &[&str] = &[
     "fallocate",
     "close_range",
 ];
-/// When the filter comes: before the first work, after it, before the program starts.
+/// When the filter is set: before the first work, after it, or before the program starts.
 const TIMES: &[&str] = &["first", "last", "at_start"];
 
 const POLICIES: &[&str] = &["decay", "eager", "lazy", "never"];
@@ -164,8 +159,8 @@ fn main() -> ExitCode {
         Case::new("container::charged", "parts of huge pages that went back and stay charged", charged),
     ]);
     let late = [
-        ("loaded_late", "a helper that goes on in a library that is closed"),
-        ("loaded_late_under_filter", "a filter that was there before the library, and ends the process for its calls"),
+        ("loaded_late", "a helper that runs on in a closed library"),
+        ("loaded_late_under_filter", "a filter from before the library that ends the process for its calls"),
     ];
     for (case, catches) in late {
         cases.push(Case::new(format!("idle::{case}"), catches, || loaded_late(case)));
@@ -193,7 +188,7 @@ fn main() -> ExitCode {
     suite::main(cases)
 }
 
-/// Runs a case for at most `seconds`. Other allocators promise none of this.
+/// Runs a case for at most `seconds`. Only neap promises this.
 fn run(source: &Source, case: &str, (name, value): (&str, &str), seconds: u64) -> Result<Finished, Stop> {
     library::require_neap()?;
     let mut run = Run::new(source.build()?).arg(case).timeout(Duration::from_secs(seconds));
@@ -207,7 +202,7 @@ fn run(source: &Source, case: &str, (name, value): (&str, &str), seconds: u64) -
     Ok(done)
 }
 
-/// The three cases of one refused call. One that cannot run here does not hide the others.
+/// Runs the three cases of one refused call. A case that cannot run here does not hide the others.
 fn refused(call: &str) -> Outcome {
     for time in TIMES {
         match run(&FILTERS, &format!("{call}_{time}"), PLAIN, LIMIT) {
@@ -238,11 +233,11 @@ fn traced() -> Outcome {
     }
     let idle = IDLE.build()?;
     let count = threads_of(&[&idle.to_string_lossy(), "large"])?;
-    // One; another where the program waited so long for a processor, while it freed, that the first had ended.
+    // One; or another where the program waited so long for a processor while freeing that the first had ended.
     if (1..=3).contains(&count) { Ok(()) } else { Err(Stop::Fail(format!("{count} threads where one was expected"))) }
 }
 
-/// Without preload: the program loads the library by itself, uses it, and closes it.
+/// Without preload: the program itself loads the library, uses it, and closes it.
 fn loaded_late(case: &str) -> Outcome {
     let path = library::require_neap()?;
     judge_case(Run::new(IDLE.build()?).arg(case).env("LIBRARY", path).plain())?.no_complaint()?;
@@ -253,7 +248,7 @@ fn soak_seconds() -> u64 {
     std::env::var("NEAP_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
 }
 
-/// Random work whose memory is purged as soon as it can be.
+/// Random work, purged as early as possible.
 fn load(policy: &str, forks: bool, seconds: u64) -> Outcome {
     library::require_neap()?;
     let mut run = Run::new(SOAK.build()?).arg(seconds.to_string()).timeout(Duration::from_secs(seconds + 90));
@@ -268,7 +263,7 @@ fn load(policy: &str, forks: bool, seconds: u64) -> Outcome {
 struct Group(PathBuf);
 
 impl Group {
-    /// Tries below the roots of both versions.
+    /// Tries below the roots of both cgroup versions.
     fn new(limit: u64) -> Result<Self, Stop> {
         let mut why = "no cgroups are mounted".to_owned();
         for (root, file) in [
@@ -292,7 +287,7 @@ impl Group {
 impl Drop for Group {
     fn drop(&mut self) {
         for _ in 0..100 {
-            // What is left in it belongs to the test: only the test knows the cgroup.
+            // Processes left in it belong to the test: only the test knows the cgroup.
             let left = fs::read_to_string(self.0.join("cgroup.procs")).unwrap_or_default();
             for pid in left.lines().filter_map(|line| line.parse().ok()) {
                 let _ = sys::kill(pid, sys::Signal::KILL);
@@ -306,17 +301,17 @@ impl Drop for Group {
     }
 }
 
-/// Limit of the cgroup, and what each process takes of it.
+/// Limit of the cgroup, and the peak of each process.
 const LIMIT_MIB: u64 = 1024;
 const PEAK_MIB: u64 = LIMIT_MIB * 9 / 10;
 
-/// Processes in a cgroup of which each reaches 90 % of the limit, and starts as soon as the one before has freed.
+/// Processes in a cgroup: each reaches 90 % of the limit, and starts as soon as the one before has freed its memory.
 fn relay() -> Outcome {
     let group = Group::new(LIMIT_MIB << 20)?;
     in_group(&group, "relay", |run| run.env("PEAK_MIB", PEAK_MIB.to_string()))
 }
 
-/// Huge pages of which a part went back, and whose memory is still charged to the cgroup.
+/// Huge pages of which a part went back, but which are still charged to the cgroup in full.
 fn charged() -> Outcome {
     let group = Group::new(LIMIT_MIB << 20)?;
     let usage = ["memory.usage_in_bytes", "memory.current"].map(|name| group.0.join(name));

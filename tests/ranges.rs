@@ -1,4 +1,4 @@
-//! Ranges in pages of a chosen size: the C functions, and the example in the documents.
+//! Ranges in pages of a chosen size: the C functions, and the documented example.
 
 #[path = "../crates/ranges/tests/common/mod.rs"]
 mod common;
@@ -15,14 +15,14 @@ const EXAMPLE: Source = Source::new("../docs/examples/ranges.c");
 const CASES: &[(&str, &str)] = &[
     (
         "alloc_and_free",
-        "a flag, a result or a field that is mixed up; errno changed; another version's structure overrun",
+        "a flag, a result or a field that is mixed up; errno changed; a write beyond another version's structure",
     ),
-    ("prefault", "options that do nothing, a callback of another thread, and errors without a name"),
-    ("blocks_of_malloc", "a block of malloc's that cannot be prefaulted, advised or asked about"),
-    ("texts", "a result without words"),
-    ("after_fork", "a child that has a private range, or another shared one"),
-    ("cancelled", "a thread that is cancelled inside a prefault, whose helpers go on with its stack"),
-    ("signals", "handlers of the program that run in threads of neap's"),
+    ("prefault", "options that do nothing, a callback in another thread, or errors without a name"),
+    ("blocks_of_malloc", "a block of malloc's that cannot be prefaulted, advised or queried"),
+    ("texts", "a result code without a text"),
+    ("after_fork", "a child with the parent's private range, or with another shared one"),
+    ("cancelled", "a thread cancelled inside a prefault, whose threads go on using its stack"),
+    ("signals", "handlers of the program that run in neap's threads"),
 ];
 
 /// The case that needs a pool and a mount.

@@ -1,4 +1,4 @@
-//! `docs/recipes.md`, run as it stands: each recipe on a machine of its own, which is Debian 12 with systemd in
+//! Runs `docs/recipes.md` as it stands: each recipe on a machine of its own, which is Debian 12 with systemd in
 //! namespaces (`tests/recipes/machine.sh`), with neap from its packages. The service runs on neap, works, and ends when
 //! asked to.
 
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use neap_tests::{Case, Daemon, Finished, Outcome, Run, Stop, expect, is_root, package_dir, program, suite, system};
 use serde_json::Value;
 
-/// Time that a service may take to start, to work or to end.
+/// Time limit for a service to start, to work or to end.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// A release of Debian, and what the recipes' services need.
+/// A release of Debian with what the recipes' services need.
 const SYSTEM: [&str; 2] = [
     "--include=curl,dbus,nodejs,openjdk-17-jdk-headless,postgresql,procps,python3,redis-server,ruby,supervisor,systemd,\
      systemd-sysv",
@@ -21,13 +21,13 @@ const SYSTEM: [&str; 2] = [
 /// The page's section that installs neap, and shows which process runs on it.
 const LIBRARY: &str = "The library";
 
-/// A recipe: a section of the page, and what shows that it does what it says.
+/// A recipe: a section of the page, and how to check that it works.
 struct Recipe {
     title: &'static str,
     catches: &'static str,
     /// Commands before the recipe: what its reader has.
     before: &'static str,
-    /// Commands behind it, of which the last one may be a server.
+    /// Commands after the recipe; the last one may be a server.
     after: &'static str,
     /// Prints the service's process number.
     pid: &'static str,
@@ -35,7 +35,7 @@ struct Recipe {
     work: &'static str,
 }
 
-/// Three answers of one of the services of `tests/recipes`.
+/// Requests three answers from one of the services of `tests/recipes`.
 const ASK: &str = "for i in 1 2 3; do test \"$(curl -sS http://127.0.0.1:8000/)\" = 20000; done";
 const PYTHON: &str = "pgrep -x python3";
 const UNIT: &str = "printf '[Service]\\nExecStart=python3 /context/service.py\\n' >/etc/systemd/system/service.service
@@ -62,7 +62,7 @@ const RECIPES: &[Recipe] = &[
     },
     Recipe {
         title: "supervisord",
-        catches: "a line of the environment that supervisord takes otherwise",
+        catches: "an environment line that supervisord parses differently",
         before: "cp service.py /srv",
         pid: "supervisorctl pid service",
         ..WEB
@@ -77,14 +77,14 @@ const RECIPES: &[Recipe] = &[
     },
     Recipe {
         title: "Redis",
-        catches: "a unit whose filters and namespaces the library cannot live with",
+        catches: "a unit whose filters and namespaces break the library",
         pid: "systemctl show --value --property MainPID redis-server",
         work: "redis-benchmark -q -n 20000 -r 5000 -d 300 -t set,get,lpush,hset; redis-cli save | grep OK",
         ..WEB
     },
     Recipe {
         title: "Java",
-        catches: "a virtual machine that does not start, or without the library",
+        catches: "a JVM that does not start, or without the library",
         before: "javac -d classes Service.java; jar --create --file service.jar --main-class Service -C classes .",
         pid: "pgrep -x java",
         ..WEB
@@ -103,7 +103,7 @@ fn main() -> ExitCode {
     suite::main(cases)
 }
 
-/// A block of the page: its language, its lines, and the file that it is, if the line before names one.
+/// A code block of the page: its language, its lines, and the file that it is, if the line before names one.
 struct Block {
     language: String,
     text: String,
@@ -120,7 +120,7 @@ fn sections() -> Result<Vec<(String, Vec<Block>)>, Stop> {
         if let Some(language) = line.strip_prefix("```") {
             inside = !inside;
             if let (true, Some(blocks)) = (inside, section) {
-                // A path in code, and a colon at the end: the block is that file.
+                // A path in backquotes, and a colon at the end: the block is that file.
                 let named =
                     before.strip_suffix(':').and_then(|text| text.split('`').find(|part| part.starts_with('/')));
                 let (language, file) = (language.to_owned(), named.map(str::to_owned));
@@ -153,13 +153,13 @@ fn page() -> Outcome {
 
 /// A machine that ends when it is dropped.
 struct Machine {
-    // Held: `unshare` ends its child, and with that first process all others of the machine end.
+    // Held: `unshare` kills its child, and with that first process all others of the machine end.
     _supervisor: Daemon,
     first: String,
 }
 
 impl Machine {
-    /// A machine that is up, with neap installed as the page says.
+    /// A started machine with neap installed as the page says.
     fn start() -> Result<Self, Stop> {
         if !is_root() {
             return Err(Stop::Skip("making a system needs root".into()));
@@ -232,7 +232,7 @@ fn packages() -> Result<Vec<PathBuf>, Stop> {
     Ok(BUILT.get_or_init(|| files).clone())
 }
 
-/// Runs a recipe and looks at its service.
+/// Runs a recipe and checks its service.
 fn run(recipe: &Recipe) -> Outcome {
     let machine = Machine::start()?;
     machine.run(recipe.before)?;
@@ -269,13 +269,13 @@ fn run(recipe: &Recipe) -> Outcome {
     }
 }
 
-/// Does in the machine what the lines of a Dockerfile say, and starts its command.
+/// Does what the lines of a Dockerfile say in the machine, and starts its command.
 fn image(machine: &Machine, lines: &str) -> Result<Daemon, Stop> {
     let mut environment = String::new();
     for line in lines.lines() {
         let (instruction, rest) = line.split_once(' ').unwrap_or((line, ""));
         match instruction {
-            // The machine is this system, with more packages.
+            // This system, with more packages, is the base image.
             "FROM" if rest.starts_with("debian:12") => {}
             "COPY" => drop(machine.run(&format!("cp {rest}"))?),
             "RUN" => drop(machine.run(&format!("{environment}{rest}"))?),
@@ -290,18 +290,18 @@ fn image(machine: &Machine, lines: &str) -> Result<Daemon, Stop> {
     Err(Stop::Fail("the Dockerfile has no CMD".into()))
 }
 
-/// Words for a shell.
+/// Quotes words for a shell.
 fn quoted(words: &[String]) -> String {
     words.iter().map(|word| format!("'{}' ", word.replace('\'', "'\\''"))).collect()
 }
 
-/// Prints a manifest as JSON, if it holds by Kubernetes' schema.
+/// Prints a manifest as JSON if it is valid by Kubernetes' schema.
 const CHECK: &str = "import json, kubernetes_validate, sys, yaml
 manifest = yaml.safe_load(sys.stdin)
 kubernetes_validate.validate(manifest, kubernetes_validate.latest_version(), strict=True)
 print(json.dumps(manifest))";
 
-/// Runs the containers of a manifest in the machine: volumes are folders. Starts the last one.
+/// Runs the containers of a manifest in the machine, with folders as volumes. Starts the last one.
 fn pod(machine: &Machine, manifest: &str) -> Result<Daemon, Stop> {
     let python = validator()?;
     let done = Run::new(python).args(["-c", CHECK]).input(manifest).plain().run()?.success()?;
@@ -320,7 +320,7 @@ fn pod(machine: &Machine, manifest: &str) -> Result<Daemon, Stop> {
             let (volume, path) = (text(&mount["name"]), text(&mount["mountPath"]));
             commands += &format!("mkdir -p /volumes/{volume}; ln -sfn /volumes/{volume} {path}\n");
         }
-        // Each container in an environment of its own; the last one becomes the server.
+        // Each container has an environment of its own; the last one becomes the server.
         let variables = list(&container["env"]);
         let variables = variables.iter().map(|pair| format!("{}={}", text(&pair["name"]), text(&pair["value"])));
         let words: Vec<String> = variables.chain(list(&container["command"]).iter().map(text)).collect();

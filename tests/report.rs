@@ -1,5 +1,5 @@
-//! The report of the lab in a browser: the pages of the runs that are kept in the repository, and of one that has every
-//! experiment, well and badly gone.
+//! The lab's report in a browser: the pages of the published runs, and of a sample run that has every experiment, both
+//! successful and failed.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,12 +12,12 @@ use neap_tests::lab::{Health, sample};
 use neap_tests::sys::TempDir;
 use neap_tests::{Case, Outcome, Stop, expect, package_dir, program};
 
-/// What is looked at.
+/// Which run is shown.
 #[derive(Clone, Copy, Debug)]
 enum Part {
-    /// Of the published runs the experiments on pages.
+    /// The experiments on pages, of the published runs.
     Pages,
-    /// Of the published runs the allocation suite.
+    /// The allocation suite, of the published runs.
     Suite,
     /// A sample of all experiments.
     Sample(Health),
@@ -30,15 +30,15 @@ fn main() -> ExitCode {
             looks(1100)
         }),
         Case::new("report::narrow", "a page that is wider than a phone", || looks(390)),
-        Case::new("report::quiet", "an error on the console, or a request to anywhere", quiet),
+        Case::new("report::quiet", "an error on the console, or any request", quiet),
         Case::new("report::dark", "a page that stays light in the dark", dark),
         Case::new("report::pictures", "a page that the browser cannot draw", pictures),
-        Case::new("report::files", "a chart that is no whole SVG of its own", files),
+        Case::new("report::files", "a chart that is not a complete SVG file", files),
         Case::new("report::compared", "a comparison that the browser cannot show", compared),
     ])
 }
 
-/// The published runs: `lab/results/published` names them.
+/// The published runs, as `lab/results/published` names them.
 fn published() -> Result<Vec<Kept>, Stop> {
     let root = package_dir().join("..");
     let names = std::fs::read_to_string(root.join("lab/results/published"))?;
@@ -65,7 +65,7 @@ fn page(part: Part) -> Result<(Kept, TempDir, PathBuf), Stop> {
     Ok((kept, dir, path))
 }
 
-/// Figures, charts that are drawn and have words, the table of places, links, the width of the page.
+/// JavaScript that measures figures, drawn charts with texts, the table of places, links, and the width of the page.
 const MEASURE: &str = "
     const charts = [...page.querySelectorAll('figure .plot canvas')];
     const drawn = (canvas) => {
@@ -95,7 +95,7 @@ fn looks(width: u32) -> Outcome {
     for run in [Pages, Suite, Sample(Health::Whole), Sample(Health::Lame)] {
         let (kept, dir, path) = page(run)?;
         let (skipped, ran): (Vec<_>, Vec<_>) = kept.experiments.iter().partition(|one| one.skipped.is_some());
-        // One more stands above all.
+        // There is one more chart at the top.
         let wanted = (1 + ran.iter().map(|one| one.charts.len()).sum::<usize>()).to_string();
         let done = look(&dir, &path, width, &[], MEASURE)?;
         for name in ["figures", "charts", "tables", "named"] {
@@ -124,7 +124,7 @@ fn looks(width: u32) -> Outcome {
 fn quiet() -> Outcome {
     program("chromium")?;
     let (_, dir, path) = page(Pages)?;
-    // A pointer shows values; a name in the legend turns its series off, by keys too.
+    // A pointer shows values; clicking a name in the legend hides its series, and so does a key.
     let script = "const requests = inside.performance.getEntriesByType('resource').length;
         const plot = page.querySelector('figure.chart .plot'), over = plot.querySelector('.u-over');
         const values = () => [...plot.querySelectorAll('.u-value')].map((cell) => cell.textContent).join('|');
@@ -144,7 +144,7 @@ fn quiet() -> Outcome {
     expect(found(&done, "hover")? == "true", &done, "a pointer does not change the values")?;
     expect(found(&done, "off")? == "false", &done, "a key does not turn a series off")?;
     expect(found(&done, "before")?.contains("MiB"), &done, "the legend has no values")?;
-    // A refused request or style would be reported here too: the page's policy forbids all but its own style.
+    // The console would also show a refused request or style: the page's policy forbids all but its own style.
     expect(!done.stderr.contains(":CONSOLE"), &done, "something on the console")
 }
 
@@ -196,7 +196,7 @@ fn files() -> Outcome {
 fn compared() -> Outcome {
     program("chromium")?;
     let mut before = read(Suite)?;
-    // Enough rounds for a change to be clear, however many the run has.
+    // Enough rounds for a clear change, however many the run has.
     let mut more = before.rows.clone();
     more.iter_mut().for_each(|row| row.round += 100);
     before.rows.extend(more);
@@ -212,7 +212,7 @@ fn compared() -> Outcome {
             wide: page.documentElement.scrollWidth };";
     let done = look(&dir, &path, 390, &[], script)?;
     let (rows, own) = (found(&done, "rows")?, found(&done, "own")?);
-    // Of 30 cases, those in which the change is beyond the noise: all are neap's.
+    // At least 20 of the 30 cases change by more than the noise, and all of these are neap's.
     expect(rows == own && rows.parse().is_ok_and(|count: u32| count >= 20), &done, &format!("{own} of {rows}"))?;
     expect(found(&done, "wide")? == "390", &done, "the page is wider than a phone")
 }

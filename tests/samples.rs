@@ -1,4 +1,4 @@
-//! Samples of whole programs, and profiles made of them: what the samples say is what the programs did.
+//! Samples of whole programs, and profiles made of them, compared with what the programs did.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -30,7 +30,7 @@ const KINDS: [&str; 9] = [
 const KINDS_OF_CC: [&str; 3] = ["new", "map", "shared"];
 const KINDS_OF_RUST: [&str; 3] = ["vector", "map", "circle"];
 const MODULE: Source = Source::with_flags("samples/leaking.c", &["-shared"]);
-/// Has the module keep texts, beside objects of Python's that are freed.
+/// Makes the module keep strings, beside Python objects that are freed.
 const SCRIPT: &str = "
 import importlib.machinery, importlib.util, sys
 loader = importlib.machinery.ExtensionFileLoader('leaking', sys.argv[1])
@@ -43,7 +43,9 @@ for i in range(30000):
 fn main() -> ExitCode {
     let mut cases = Vec::new();
     for kind in KINDS {
-        cases.push(Case::new(format!("leak::{kind}"), "a leak that another call site hides", move || leak(kind)));
+        cases.push(Case::new(format!("leak::{kind}"), "a leak that is ranked behind another call site", move || {
+            leak(kind)
+        }));
         cases.push(Case::new(format!("exact::{kind}"), "a block that is not counted, or counted twice", move || {
             exact(kind)
         }));
@@ -53,7 +55,7 @@ fn main() -> ExitCode {
     }
     cases.push(Case::new(
         "totals::with_trimmed",
-        "a sample that realloc moves, while what it stands for stays",
+        "a sample that realloc moves although the blocks it stands for stay",
         || totals("with_trimmed"),
     ));
     for kind in KINDS_OF_CC {
@@ -68,29 +70,29 @@ fn main() -> ExitCode {
         leak_of_python,
     ));
     cases.extend([
-        Case::new("live::remote", "a sample that stays when another thread frees it", || all_freed("remote")),
-        Case::new("live::signals", "a sample that handlers lose, and a hang", || all_freed("signals")),
-        Case::new("live::fork_storm", "a hang, or a child that ends badly, where samples meet forks", || {
+        Case::new("live::remote", "a sample that stays live when another thread frees it", || all_freed("remote")),
+        Case::new("live::signals", "a sample that handlers lose, or a hang", || all_freed("signals")),
+        Case::new("live::fork_storm", "a hang or a failed child where forks come beside samples", || {
             all_freed("fork_storm")
         }),
         Case::new("fork::own_file", "a child that writes into its parent's file", own_file),
-        Case::new("stack::unloaded_code", "code that is taken for what was loaded in its place", unloaded_code),
-        Case::new("ask::running", "a process that does not answer, or does not stop", running),
-        Case::new("ask::two", "an asker that another one stops, or whose samples end with those of the other", two_ask),
-        Case::new("ask::growth", "growth that is not that of the time between two snapshots", growth),
-        Case::new("ask::gone", "samples that are taken for ever where the asker went away", asker_gone),
-        Case::new("ask::several", "an asker that ends what another one needs, or is not served beside it", several),
-        Case::new("ask::idle", "an idle process that is waited for, or that is no error", idle),
-        Case::new("ask::others", "a process without neap that is taken for one with it", others),
+        Case::new("stack::unloaded_code", "code that is named after what was loaded in its place", unloaded_code),
+        Case::new("ask::running", "a process that does not start or stop sampling on request", running),
+        Case::new("ask::two", "a request that another one stops, or that ends with the other", two_ask),
+        Case::new("ask::growth", "growth that is not that between the two snapshots", growth),
+        Case::new("ask::gone", "sampling that goes on for ever after the requesting process is gone", asker_gone),
+        Case::new("ask::several", "a request that ends another one, or is not served beside it", several),
+        Case::new("ask::idle", "a wait for an idle process, or no error for it", idle),
+        Case::new("ask::others", "a process without neap that passes for one with it", others),
         Case::new(
             "ask::overlapping",
-            "askers of one process that wait for each other for ever, or end each other's samples",
+            "requests in one process that wait for each other for ever, or end each other",
             overlapping,
         ),
-        Case::new("ask::chosen", "a program's own choice that an asker ends", chosen),
-        Case::new("fork::asked", "a child that is read where only its parent has a file", asked_child),
+        Case::new("ask::chosen", "a program's own sampling that a request ends", chosen),
+        Case::new("fork::asked", "samples of a child where only its parent has a file", asked_child),
         Case::new("exact::with_failed", "a block that is lost where realloc fails", || exact("with_failed")),
-        Case::new("exact::again", "blocks that stay live, as they were freed while no samples were kept", again),
+        Case::new("exact::again", "blocks that stay live because they were freed while sampling was off", again),
         Case::new("file::limit", "SIGXFSZ, or a program that does not run, under a limit of file sizes", limit),
         Case::new("table::complete", "a case that is written but never run", || {
             let asked = ["serves", "idles", "chooses", "exactly_twice", "fork_idles"];
@@ -113,7 +115,7 @@ fn read(directory: &Path) -> Result<Vec<Snapshot>, Stop> {
     in_directory(directory).map_err(|e| Stop::Fail(e.to_string()))
 }
 
-/// What a case says that is live, and what it requested in all.
+/// What a case prints as live, and as requested in total.
 fn says(output: &str) -> Result<Vec<(i64, i64)>, Stop> {
     let line = |line: &str| {
         let mut words = line.strip_prefix("live ")?.split(" total ");
@@ -123,7 +125,7 @@ fn says(output: &str) -> Result<Vec<(i64, i64)>, Stop> {
     if found.is_empty() { fail(format!("the program says {output:?}")) } else { Ok(found) }
 }
 
-/// Runs a case to its end with samples at that distance; what it says, and the profile of each process.
+/// Runs a case to its end with samples at this interval; returns its output, and the profile of each process.
 fn run(
     source: Source,
     case: &str,
@@ -133,7 +135,7 @@ fn run(
     run_of(Run::new(source.build()?).arg(case), interval, variables)
 }
 
-/// The same of any program.
+/// Does the same for any program.
 fn run_of(run: Run, interval: &str, variables: &[(&str, &Path)]) -> Result<(String, Vec<Profile>), Stop> {
     library::require_neap()?;
     let directory = sys::TempDir::new("neap-profile")?;
@@ -241,7 +243,7 @@ fn totals(kind: &str) -> Outcome {
     let (output, profiles) = run(PROGRAM, kind, "2K", &[])?;
     let (live, all) = says(&output)?[0];
     let profile = one(profiles)?;
-    // Four standard deviations of what is live in the smallest program, and more of all blocks.
+    // Four standard deviations of the live bytes of the smallest program, and more for all blocks.
     check_near("live", total(&profile, "inuse_space"), live, 0.08)?;
     check_near("all", total(&profile, "alloc_space"), all, 0.05)
 }
@@ -325,7 +327,7 @@ fn said<T>(result: Result<T, Error>) -> Result<T, Stop> {
     result.map_err(|e| Stop::Fail(e.to_string()))
 }
 
-/// Whether the process takes samples: whether the count of them goes up in a while.
+/// Whether the process takes samples: its count of them rises within a while.
 fn takes_samples(asked: &Asked) -> Result<bool, Stop> {
     let samples = || -> Result<u64, Stop> {
         let snapshot = said(asked.snapshot())?;
@@ -351,11 +353,11 @@ fn running() -> Outcome {
     if takes_samples(&asked)? {
         return fail("it goes on".into());
     }
-    // Once more, in one step.
+    // The same once more, in one step.
     check_first(&said(collect(program.pid(), Duration::from_millis(1500), 16 << 10))?, "leaky_served")
 }
 
-/// Two ask at the same time: the one that came last ends first, then the other.
+/// Two processes request samples at the same time: the second ends first, then the first.
 fn two_ask() -> Outcome {
     let program = Running::start("serves")?;
     let ask = |milliseconds| {
@@ -376,7 +378,7 @@ fn two_ask() -> Outcome {
         return fail("the one that came first has ended the samples of the last".into());
     }
     said(third.end())?;
-    // Each takes the others for askers that still need samples, so these end with the lease.
+    // Each takes the others for requests that still need samples, so these end with the lease.
     let ended = Instant::now();
     while takes_samples(&third)? {
         if ended.elapsed() > Duration::from_secs(20) {
@@ -412,7 +414,7 @@ fn asker_gone() -> Outcome {
     if !takes_samples(&asked)? {
         return fail("no samples".into());
     }
-    // Neither renewed nor ended from here on.
+    // From here on the request is neither renewed nor ended.
     let began = Instant::now();
     while takes_samples(&asked)? {
         if began.elapsed() > Duration::from_secs(20) {
@@ -472,7 +474,8 @@ fn again() -> Outcome {
     if live <= STRAY && all >= 1_000_000 { Ok(()) } else { fail(format!("{live} live of {all}")) }
 }
 
-/// Two at a time, which both get samples as dense as they want; the second one ends first, and then the first one.
+/// Two requests at a time, which both get samples at least as dense as requested; the second one ends first, then the
+/// first.
 fn several() -> Outcome {
     let program = Running::start("serves")?;
     let request = |interval| Request { interval, duration: Duration::from_millis(1200) };
@@ -500,7 +503,7 @@ fn several() -> Outcome {
             return fail("it goes on".into());
         }
     }
-    // What one asker wants does not stay for the next.
+    // A request's interval does not stay for the next one.
     let mut later = said(Asked::ask(program.pid(), request(64 << 10)))?;
     said(later.wait(&mut || false))?;
     if !profile_of(&later)?.notes.iter().any(|note| note.contains(" 64.0 KiB ")) {
@@ -535,7 +538,7 @@ fn limit() -> Outcome {
     let program = PROGRAM.build()?;
     let script = format!("ulimit -f 1; exec {} remote", program.display());
     let done = Run::new("sh").args(["-c", &script]).env("NEAP_PROFILE", directory.path()).run()?.success()?;
-    // One line says that the option does nothing; the shell itself has room.
+    // One line says that the option does nothing; the shell's own file has room.
     done.contains("NEAP_PROFILE")?;
     Ok(())
 }

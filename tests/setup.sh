@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs from Debian's packages what the tests of whole programs need and what is missing here. Run as root:
-# `setup.sh gate` for the tests of the gate, `setup.sh` for all. The tests run without it too: what is missing is
-# skipped, loudly.
+# `setup.sh gate` for the tests of the gate, `setup.sh` for all. The tests also run without it: a test
+# whose programs are missing is skipped, and says so.
 set -eu
 
 tier=${1:-long}
@@ -95,7 +95,7 @@ apt-get update -q
 # In runlevel 1 the packages do not start their servers.
 # shellcheck disable=SC2086
 if ! RUNLEVEL=1 apt-get install -q -y --no-install-recommends $missing; then
-    # One package that this system does not have shall not cost the others.
+    # One package that this system lacks must not prevent the others.
     for package in $missing; do
         RUNLEVEL=1 apt-get install -q -y --no-install-recommends "$package" ||
             echo "tests/setup.sh: $package cannot be installed; its tests will be skipped"

@@ -1,4 +1,4 @@
-//! Handlers of signals that allocate, resize and free, whatever they interrupt; and fork beside that.
+//! Signal handlers that allocate, resize and free, whatever they interrupt; and fork beside them.
 
 use std::ops::RangeInclusive;
 use std::process::ExitCode;
@@ -15,46 +15,42 @@ const DSO: Source = Source::with_flags("life/dso.c", &["-shared"]);
 
 /// Storms: name, threads, the letters of `storm.c`, and what the case would catch.
 const STORMS: &[(&str, u32, &str, &str)] = &[
-    ("one_thread", 1, "", "a handler that waits for its own thread, or finds it half changed"),
+    ("one_thread", 1, "", "a handler that waits for its own thread, or sees its heap half changed"),
     ("two_threads", 2, "", "the same, where blocks also go between threads"),
     ("four_threads", 4, "", "the same with more threads than processors"),
     ("eight_threads", 8, "", "the same with eight"),
-    ("fast_paths", 2, "k", "a fast path that a handler may not interrupt"),
-    ("alternate_stacks", 4, "a", "a handler's call that needs much stack, or finds its thread by it"),
-    ("two_signals", 2, "n", "a nested call that another may not interrupt"),
-    ("purges", 4, "p", "a purge that a handler may not interrupt, or whose handshakes it disturbs"),
-    ("forks", 4, "f", "a child that waits for a lock, or finds the heap half changed"),
+    ("fast_paths", 2, "k", "a fast path that breaks when a handler interrupts it"),
+    ("alternate_stacks", 4, "a", "a handler's call that needs much stack, or identifies its thread by the stack"),
+    ("two_signals", 2, "n", "a nested call that breaks when another interrupts it"),
+    ("purges", 4, "p", "a purge, or a handshake of one, that breaks when a handler interrupts it"),
+    ("forks", 4, "f", "a child that waits for a lock, or sees the heap half changed"),
     ("forks_alternate_stacks", 2, "af", "the same on alternate stacks"),
     ("forks_in_handlers", 2, "H", "a fork in a handler that waits for the call that it interrupted"),
-    ("children_return", 1, "R", "a child that does not come back from a handler, of a process of one busy thread"),
+    ("children_return", 1, "R", "a child that does not return from a handler, of a process with one busy thread"),
     ("children_of_threads_return", 4, "R", "the same, where other threads were in the middle of calls"),
     ("thread_ends", 4, "tn", "a handler in a thread's first use, or at its end"),
     ("dlopen", 2, "dn", "a handler in the dynamic linker"),
-    ("all_at_once", 4, "tnaf", "two of these that are not safe together"),
+    ("all_at_once", 4, "tnaf", "a fault that needs several of these at once"),
 ];
 /// Seconds of a storm; soak tests run for `NEAP_SOAK` seconds.
 const SHORT: u64 = 2;
 const LONG: u64 = 60;
 
-/// Cases of `step.c` and `crash.c`: name, text that must appear in the output, and what the case would catch.
+/// Cases of `step.c` and `crash.c`: name, text that the output must contain, and what the case would catch.
 const STEPS: &[(&str, &str, &str)] = &[
-    ("small", "", "an instruction of malloc and free of small blocks that a handler may not interrupt"),
-    ("large", "", "the same of large blocks"),
+    ("small", "", "an instruction in malloc or free of small blocks at which a handler breaks the call"),
+    ("large", "", "the same for large blocks"),
     ("hand_over", "", "a block of a handler that main code cannot free, or the other way round"),
-    ("remote", "", "an instruction on the way of remote frees that a handler may not interrupt"),
-    ("purge", "", "the same of a purge"),
-    ("thread_start", "", "the same of a thread's first use"),
-    ("thread_end", "", "the same of a thread's end"),
-    ("forks", "", "the same of fork, in the parent or in the child"),
-    (
-        "stranded",
-        "",
-        "a call that gets no memory, or loses some, in the child of a fork in a handler that interrupted it",
-    ),
+    ("remote", "", "the same for remote frees"),
+    ("purge", "", "the same for a purge"),
+    ("thread_start", "", "the same for a thread's first call"),
+    ("thread_end", "", "the same for a thread's end"),
+    ("forks", "", "the same for fork, in the parent or in the child"),
+    ("stranded", "", "an interrupted call that gets no memory, or loses some, in the child that its handler forked"),
 ];
 const CRASHES: &[(&str, &str, &str)] = &[
     ("abort_handler", "reported", "a crash reporter that waits for ever in malloc"),
-    ("abort_handler_in_flush", "reported", "the same, in the middle of giving a cache back"),
+    ("abort_handler_in_flush", "reported", "the same, in the middle of a flush of a cache"),
     ("jump_out", "", "a handler that jumps out of malloc and leaves the thread without a heap"),
 ];
 
@@ -68,7 +64,7 @@ fn main() -> ExitCode {
         for &(case, text, catches) in table {
             cases.push(Case::new(format!("{}::{case}", source.stem()), catches, move || {
                 let run = Run::new(source.build()?).arg(case).timeout(Duration::from_secs(240));
-                // A helper is started with all signals blocked, where the trap flag would end the process.
+                // The helper is started with all signals blocked, and then the trap flag would end the process.
                 let run = if source.stem() == "step" { run.env("NEAP_PURGE", "never") } else { run };
                 judge_neap(run)?.contains(text)?;
                 Ok(())
@@ -91,7 +87,7 @@ fn main() -> ExitCode {
     suite::main(cases)
 }
 
-/// [`judge_case`] where neap is under test: other allocators wait for ever.
+/// [`judge_case`] where neap is under test: other allocators deadlock.
 fn judge_neap(run: Run) -> Result<Finished, Stop> {
     if !library::under_test()?.is_neap() {
         return Err(Stop::Skip("only neap promises this".into()));
@@ -103,10 +99,10 @@ fn soak_seconds() -> u64 {
     std::env::var("NEAP_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(LONG)
 }
 
-/// Forks a second that are to come through. They are 10 ms apart where there are processors for all threads.
+/// Minimum of completed forks in a second. They come 10 ms apart where all threads have processors.
 const LEAST_FORKS: u64 = 3;
 
-/// Handlers 50 us apart in each thread.
+/// Runs handlers 50 us apart in each thread.
 fn storm(threads: u32, letters: &str, seconds: u64) -> Outcome {
     let run = Run::new(STORM.build()?)
         .args([threads.to_string(), seconds.to_string(), letters.to_string()])
@@ -124,13 +120,13 @@ fn storm(threads: u32, letters: &str, seconds: u64) -> Outcome {
     Ok(())
 }
 
-/// How many times as long as with the C library's malloc a fork may take the processor: forks of one kind differ by as
-/// much where others share its caches.
+/// Limit on the processor time of a fork relative to the C library's malloc: forks of one kind differ by as much where
+/// others share the processor's caches.
 const SLOWER: f64 = 1.5;
-/// How often it is tried.
+/// Limit on the tries.
 const TRIES: usize = 3;
 
-/// Compares fork with `mib` of memory in blocks of these sizes under both allocators, in turn.
+/// Compares fork under both allocators, in turn, with `mib` of memory in blocks of these sizes.
 fn latency(mib: usize, sizes: &RangeInclusive<usize>) -> Outcome {
     let mut text = String::new();
     for _ in 0..TRIES {

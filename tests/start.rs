@@ -1,5 +1,5 @@
-//! What neap costs a program at its start: system calls and page faults, beside those of the C library's malloc. What
-//! it costs to load any library is measured with one that does nothing.
+//! What neap adds to the start of a program, compared with the C library's malloc: system calls and page faults. The
+//! cost of loading any library is measured with one that does nothing.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,10 +9,10 @@ use neap_tests::{Case, Outcome, Run, Source, Stop, library, suite};
 const ONE: Source = Source::new("start/one.c");
 const NOTHING: Source = Source::with_flags("start/nothing.c", &["-shared", "-fPIC"]);
 
-/// Runs of which the least faults count: their number depends on where the kernel puts the mappings.
+/// Number of runs of which the fewest faults count: the number depends on where the kernel puts the mappings.
 const RUNS: usize = 40;
 
-/// Rounds of [`RUNS`] before a start has too many faults: the least is rare, one run in 50 to 200.
+/// Rounds of [`RUNS`] before a start counts as having too many faults: the minimum is rare, one run in 50 to 200.
 const ROUNDS: usize = 8;
 
 fn main() -> ExitCode {
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
 const CALLS: &str = "Catches a start that makes more system calls.";
 const FAULTS: &str = "Catches a start that touches more OS pages.";
 
-/// A start makes at most `most` system calls more than one with a library that does nothing.
+/// Checks that a start makes at most `most` system calls more than one with a library that does nothing.
 fn calls(case: &str, most: usize) -> Outcome {
     calls_with(case, most, &[])
 }
@@ -53,7 +53,7 @@ fn calls_with(case: &str, most: usize, options: &[&str]) -> Outcome {
     if neap <= least + most { Ok(()) } else { Err(Stop::Fail(format!("{neap} calls, {least} without neap:\n{text}"))) }
 }
 
-/// A start has at most `most` page faults more than one with a library that does nothing.
+/// Checks that a start has at most `most` page faults more than one with a library that does nothing.
 fn faults(case: &str, most: u64) -> Outcome {
     let program = ONE.build()?;
     let least = |library: &Path| -> Result<u64, Stop> {

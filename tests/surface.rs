@@ -1,4 +1,4 @@
-//! The C and C++ surface: every function, every error, and the shape of libneap.so itself.
+//! The C and C++ surface: every function, every error, and the form of libneap.so itself.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
@@ -15,18 +15,22 @@ const NEW: Source = Source::with_flags("surface/new.cc", &["-std=c++17"]);
 
 /// Program, case, and what the case would catch.
 const CASES: &[(Source, &str, &str)] = &[
-    (ALLOC, "preload_in_effect", "tests that run on another allocator than they claim"),
+    (ALLOC, "preload_in_effect", "tests that run on another allocator than neap"),
     (ALLOC, "zero_size_unique", "malloc(0) or calloc(n, 0) that is NULL or the same block twice"),
     (ALLOC, "alignment", "a size whose blocks are aligned to less than 16 (8 below 16 bytes)"),
     (ALLOC, "too_large", "a size near PTRDIFF_MAX or SIZE_MAX that wraps around when rounded"),
     (ALLOC, "calloc_overflow", "a product of count and size that wraps around"),
     (ALLOC, "free_keeps_errno", "free that lets munmap or madvise change errno"),
-    (ALLOC, "calloc_zero", "calloc that takes a dirty block of some size for a zero one"),
+    (ALLOC, "calloc_zero", "calloc that treats a dirty block of some size as zero"),
     (ALLOC, "calloc_zero_large", "large blocks whose known-zero pages are wrong after split, merge or reuse"),
     (ALLOC, "no_overlap", "two live blocks that share a byte"),
     (ALLOC, "many_blocks", "a table of metadata that ends at some number of small blocks"),
     (ALLOC, "many_large_blocks", "one mapping per large block, which ends at vm.max_map_count"),
-    (ALLOC, "copies_of_stale_bytes", "bytes left by free in a block that are taken for a mark of a free one"),
+    (
+        ALLOC,
+        "copies_of_stale_bytes",
+        "bytes that free left in a block, and that count as the tag of a free one in a copy",
+    ),
     (REALLOC, "null_is_malloc", "realloc(NULL, n) that is not malloc(n)"),
     (REALLOC, "to_zero_frees", "realloc(p, 0) that keeps the block or returns one"),
     (REALLOC, "grow", "contents lost when a block grows into another size class or kind"),
@@ -45,32 +49,28 @@ const CASES: &[(Source, &str, &str)] = &[
         "posix_memalign_errors",
         "a bad alignment accepted, the pointer changed, or errno not that of other allocators",
     ),
-    (ALIGNED, "errno_of_each_call", "a call that leaves another errno than glibc's, on failure or on success"),
+    (ALIGNED, "errno_of_each_call", "a call that leaves an errno other than glibc's, on failure or on success"),
     (ALIGNED, "too_large", "size plus alignment that wraps around"),
-    (ALIGNED, "odd_alignment", "an alignment that is no power of two and gets less than it asks"),
-    (ALIGNED, "page_aligned", "valloc and pvalloc off a page, or pvalloc with less than whole pages"),
+    (ALIGNED, "odd_alignment", "an alignment that is no power of two and is not rounded up"),
+    (ALIGNED, "page_aligned", "valloc or pvalloc off an OS page border, or pvalloc with less than whole OS pages"),
     (ALIGNED, "realloc_keeps", "realloc of an aligned block that loses its contents"),
     (ALIGNED, "usable", "malloc_usable_size that changes, or promises bytes that are not there"),
-    (ALIGNED, "freeing_kin", "cfree, free_sized or free_aligned_sized that leak or change errno"),
+    (ALIGNED, "freeing_kin", "cfree, free_sized or free_aligned_sized that leaks or changes errno"),
     (ALIASES, "libc_names", "a __libc_ name that reaches another allocator's heap"),
     (ALIASES, "blocks_of_the_c_library", "blocks made inside the C library by another malloc"),
     (LIMITS, "family", "a function that crashes or forgets ENOMEM when address space ends"),
-    (LIMITS, "exhaust_small", "small blocks after which nothing works once memory ran out"),
+    (LIMITS, "exhaust_small", "a heap that no longer works after small blocks used up memory"),
     (LIMITS, "exhaust_medium", "the same for blocks of some KiB"),
     (LIMITS, "exhaust_large", "the same for blocks of whole OS pages"),
     (LIMITS, "from_the_start", "a reservation so large that a limited program cannot start"),
     (NEW, "all_forms", "a form of new or delete that is missing or misaligned"),
     (NEW, "sized_deletes", "a sized delete that does not free"),
-    (NEW, "delete_null", "a form of delete that trips over NULL"),
+    (NEW, "delete_null", "a form of delete that fails for NULL"),
     (NEW, "bad_alloc", "new that returns NULL, or nothrow new that throws"),
-    (
-        NEW,
-        "odd_alignment",
-        "an alignment that is no power of two and ends the process, or that a handler is asked about",
-    ),
-    (NEW, "handler_throws", "a new-handler that is not called, or not until it throws"),
-    (NEW, "handler_resets", "a new-handler kept although it took itself out"),
-    (NEW, "handler_frees", "memory that the new-handler freed and that new does not find"),
+    (NEW, "odd_alignment", "an alignment that is no power of two and ends the process or calls the new-handler"),
+    (NEW, "handler_throws", "a new-handler that is not called, or not called until it throws"),
+    (NEW, "handler_resets", "a new-handler that is called after it removed itself"),
+    (NEW, "handler_frees", "memory freed by the new-handler that new does not use"),
     (NEW, "handler_own_exception", "an exception of the handler that does not reach the program"),
     (NEW, "containers", "the standard library's blocks on another heap than the program's"),
 ];
@@ -96,12 +96,12 @@ fn main() -> ExitCode {
     ));
     cases.push(Case::new(
         "object::imports",
-        "a call inside libneap.so that a program or another library can take over, or a new function of the C library",
+        "a call inside libneap.so that a program or another library can interpose, or a new import from the C library",
         imports,
     ));
     cases.push(Case::new(
         "object::versions",
-        "a library that C libraries from glibc 2.17 on refuse to load, or a command that they refuse to run",
+        "a library that glibc 2.17 cannot load, or a command that it cannot run",
         versions,
     ));
     cases.push(Case::new(
@@ -123,14 +123,14 @@ fn main() -> ExitCode {
     neap_tests::suite::main(cases)
 }
 
-/// Output of a tool of binutils on the library under test.
+/// Output of a binutils tool on the library under test.
 fn inspect(tool: &str, args: &[&str]) -> Result<String, Stop> {
     let path = library::require_neap()?;
     let done = Run::new(program(tool)?).args(args).arg(path).plain().run()?;
     Ok(done.success()?.stdout)
 }
 
-/// The defined dynamic symbols are exactly those of surface/exports.txt.
+/// Checks that the defined dynamic symbols are exactly those of surface/exports.txt.
 fn exports() -> Outcome {
     let table = inspect("nm", &["-D", "--defined-only"])?;
     let found: BTreeSet<&str> = table
@@ -149,9 +149,9 @@ fn exports() -> Outcome {
     Err(Stop::Fail(format!("missing: {missing:?}\n  not in surface/exports.txt: {more:?}")))
 }
 
-/// What libneap.so takes from other objects, and why. A new name has to be argued for here: none may allocate, wait for a
-/// lock or change errno where neap calls it. A library in front of the C library may replace each of them: the helper thread
-/// calls only the plain memory ones.
+/// What libneap.so imports from other objects, and why. A new name needs a reason here: none may allocate, wait for a
+/// lock or change errno where neap calls it. A library in front of the C library may replace each of them, so the
+/// helper thread calls only the plain memory functions.
 const IMPORTS: &[(&str, &str)] = &[
     ("__cxa_finalize", "the compiler's start-up code; weak"),
     ("__dls3", "whether a dynamic program has musl; weak"),
@@ -182,7 +182,7 @@ const IMPORTS: &[(&str, &str)] = &[
     ("strlen", "strings of the environment"),
 ];
 
-/// No relocation names a symbol that the library itself exports, and all others are in [`IMPORTS`].
+/// Checks that no relocation names a symbol that the library itself exports, and that all others are in [`IMPORTS`].
 fn imports() -> Outcome {
     let name = |word: &str| word.split('@').next().unwrap_or(word).to_string();
     let table = inspect("nm", &["-D", "--defined-only"])?;
@@ -210,10 +210,10 @@ fn imports() -> Outcome {
     Err(Stop::Fail(format!("imports without a reason in surface.rs: {more:?}\n  no longer imported: {gone:?}")))
 }
 
-/// The newest version of the C library's interfaces that may be asked for.
+/// The newest version of the C library's interfaces that may be needed.
 const NEWEST: [u32; 2] = [2, 17];
 
-/// No version of an interface that the library or the command asks for is newer than [`NEWEST`].
+/// Checks that the library and the command need no interface version newer than [`NEWEST`].
 fn versions() -> Outcome {
     let (library, command) = (library::require_neap()?, neap_tests::command::neap()?);
     for object in [library, command] {
@@ -221,13 +221,13 @@ fn versions() -> Outcome {
         let names = || needs.lines().filter_map(|line| line.split_once("Name: ")?.1.split_whitespace().next());
         let newer = |name: &&str| {
             let numbers = name.strip_prefix("GLIBC_").map(|text| text.split('.').map(str::parse).collect());
-            // What is not a number is a version that no program may ask for.
+            // A version that is not a number (such as GLIBC_PRIVATE) is one that no program may need.
             !numbers.is_some_and(|numbers: Result<Vec<u32>, _>| numbers.is_ok_and(|numbers| numbers[..] <= NEWEST[..]))
         };
         if let Some(name) = names().find(newer) {
             return Err(Stop::Fail(format!("{} asks for {name}", object.display())));
         }
-        // The command asks for none where it is linked statically.
+        // A statically linked command needs none.
         if names().count() == 0 && object == library {
             return Err(Stop::Fail(format!("no versions in what readelf says: {needs}")));
         }
@@ -235,10 +235,10 @@ fn versions() -> Outcome {
     Ok(())
 }
 
-/// Largest TLS block that a preload library may ask for: the static surplus is shared by all of them.
+/// Limit on the TLS block: all preload libraries share the static surplus.
 const TLS_LIMIT: u64 = 256;
 
-/// TLS is initial-exec and small.
+/// Checks that TLS is initial-exec and small.
 fn tls() -> Outcome {
     let headers = inspect("readelf", &["-lW"])?;
     if let Some(line) = headers.lines().find(|l| l.trim_start().starts_with("TLS ")) {
@@ -260,7 +260,7 @@ fn tls() -> Outcome {
     Ok(())
 }
 
-/// The library needs the C library at most, and neither text relocations nor an executable stack.
+/// Checks that the library needs at most the C library, and neither text relocations nor an executable stack.
 fn needs() -> Outcome {
     let dynamic = inspect("readelf", &["-dW"])?;
     for line in dynamic.lines().filter(|line| line.contains("(NEEDED)")) {
@@ -285,7 +285,7 @@ const ARCHIVE_KINDS: &[(&str, &[&str], &str)] = &[
     ("dynamic_program", &[], "libneap.a that does not link, or not in place of the C library's malloc"),
     ("static_program", &["-static"], "libneap.a that needs dynamic linking, or start-up code that allocates too early"),
 ];
-/// These programs and cases.
+/// The programs and cases that run so.
 const ARCHIVE: &[(Source, &str)] = &[
     (ALLOC, "no_overlap"),
     (ALLOC, "calloc_zero"),

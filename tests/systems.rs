@@ -1,8 +1,8 @@
-//! libneap.so as it was built here, on other systems: with the oldest and the newest C library that debootstrap reaches.
+//! libneap.so as built here, on other systems: with the oldest and the newest C library that debootstrap can install.
 //! The tests of the surface and of life build and run their programs there (`neap_tests::system`).
 //!
-//! The folders with the systems are kept in `target/systems`. All that is mounted there is seen by one test alone, and
-//! gone with it.
+//! The folders with the systems are kept in `target/systems`. Mounts in them are visible to one test only, and end with
+//! it.
 
 use std::path::Path;
 use std::process::{Command, ExitCode, Output};
@@ -27,7 +27,7 @@ fn main() -> ExitCode {
     };
     suite::main(vec![
         case(&OLD, "surface", "a function of the C library that older ones lack, or have in another object"),
-        case(&OLD, "life", "threads that come late, as a part of a library, and ends of them that are not seen"),
+        case(&OLD, "life", "a libpthread that is loaded late, and ends of threads that go unnoticed"),
         case(&NEW, "surface", "a promise that newer C libraries have withdrawn"),
         case(&NEW, "life", "the same for threads, forks and loaded libraries"),
     ])
@@ -43,7 +43,7 @@ for folder in /tmp /proc /dev /sys "$WORKSPACE" "$TARGET"; do
 done
 exec "$@""#;
 
-/// All tests of a test program pass in the system.
+/// Checks that all tests of a test program pass in the system.
 fn passes(system: &System, test: &str) -> Outcome {
     let library = library::require_neap()?;
     let folder = with_compilers(system.release)?;

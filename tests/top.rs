@@ -1,5 +1,5 @@
-//! `neap top` on a terminal: what it shows, what keys do, and how it leaves the terminal. `neap why` and its neighbours
-//! on a terminal of 80 columns, and the page of `neap why --html` in a browser, with names that are long and odd.
+//! `neap top` on a terminal: what it shows, what keys do, and how it leaves the terminal. `neap why` and related
+//! commands on a terminal of 80 columns, and the page of `neap why --html` in a browser, with long and odd names.
 
 #[path = "top/views.rs"]
 mod views;
@@ -16,27 +16,27 @@ use neap_tests::{Case, Outcome, Stop};
 const LIMIT: Duration = Duration::from_secs(60);
 /// The head of the table, sorted by what could go back.
 const HEAD: &str = "BACK*";
-/// The screen of before, with the cursor.
+/// Restores the cursor and the previous screen.
 const LEFT: &str = "\x1b[?25h\x1b[?1049l";
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
         Case::new(
             "top::keys",
-            "a screen without a table, keys that do nothing, a terminal left as it should not be",
+            "a screen without a table, keys that do nothing, or a terminal that is not restored",
             keys,
         ),
         Case::new("top::ends", "a screen that Ctrl-C does not end", || ends_with("\x03")),
         Case::new("top::narrow", "a window in which nothing can be drawn", narrow),
-        Case::new("top::vast", "a terminal that says a size for which there is no memory", vast),
-        Case::new("columns::why", "a line that a terminal of 80 columns breaks", views::lines_of_why),
-        Case::new("columns::others", "the same of `neap top`, `stats` and `advise`", views::lines_of_others),
+        Case::new("top::vast", "a terminal that reports a size for which there is no memory", vast),
+        Case::new("columns::why", "a line longer than 80 columns", views::lines_of_why),
+        Case::new("columns::others", "the same for `neap top`, `stats` and `advise`", views::lines_of_others),
         Case::new(
             "page::why",
             "a page that is wider than a phone, hard to read, or asks the network",
             views::page_of_a_process,
         ),
-        Case::new("page::container", "the same of the page of a container", views::page_of_a_container),
+        Case::new("page::container", "the same for the page of a container", views::page_of_a_container),
     ])
 }
 
@@ -45,7 +45,7 @@ fn expect(condition: bool, why: impl FnOnce() -> String) -> Outcome {
     if condition { Ok(()) } else { Err(Stop::Fail(why())) }
 }
 
-/// `neap top` in a terminal of 80 columns and 24 lines.
+/// `neap top` in a terminal of this size.
 fn start(size: &str) -> Result<Terminal, Stop> {
     let script = format!("stty {size}; exec \"$0\" top --interval 300ms");
     let words = [OsStr::new("/bin/sh"), "-c".as_ref(), script.as_ref(), neap()?.as_os_str()];

@@ -1,9 +1,9 @@
-//! Faults of other days, each shown by a small program: data lost, crashes, hangs, and what a process keeps.
+//! Faults of earlier versions, each shown by a small program: lost data, crashes, hangs, and leaks.
 //!
-//! Most need a rare order of threads. Where the order depends on how long a system call takes, strace delays it or makes it
-//! fail; those tests are skipped where strace is missing or may not trace. `NEAP_SOAK` sets the seconds that each program
-//! tries for, and adds a run of each under delays of all the system calls that neap makes. `cargo xtask faults` runs them
-//! many times and prints a table.
+//! Most need a rare order of threads. Where the order depends on how long a system call takes, strace delays it or
+//! makes it fail; those tests are skipped where strace is missing or not permitted. `NEAP_SOAK` sets the seconds for
+//! which each program runs, and adds a run of each with delays in all the system calls that neap makes. `cargo xtask
+//! faults` runs them many times and prints a table.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -18,19 +18,19 @@ const FORK: Source = Source::new("trust/fork.c");
 const GUARDS: Source = Source::new("trust/guards.c");
 const SHIM: Source = Source::new("trust/shim.c");
 const WRAP: Source = Source::new("trust/wrap.c");
-/// Bound at start: the loader, which binds a name at its first call, takes 3 KiB of stack.
+/// Symbols are bound at start: the loader takes 3 KiB of stack to bind one at its first call.
 const STACK: Source = Source::with_flags("trust/stack.c", &["-Wl,-z,now"]);
 const LIMITS: Source = Source::new("trust/limits.c");
 const COUNTER: Source = Source::new("trust/counter.c");
 
 /// One run of a case of a program.
 struct Row {
-    /// What the test is called beside the case, where several rows run the same case.
+    /// The end of the test's name, where several rows run the same case.
     variant: &'static str,
     source: Source,
     case: &'static str,
     env: &'static [(&'static str, &'static str)],
-    /// What strace injects; empty: it runs without strace.
+    /// What strace injects; empty: runs without strace.
     inject: &'static [&'static str],
     catches: &'static str,
 }
@@ -60,10 +60,10 @@ impl Row {
 const NO_CLOCK: &[&str] = &["clock_gettime:error=EPERM"];
 const LATE_HELPER: &[&str] = &["close_range:delay_exit=500000"];
 const SLOW_START: &[&str] = &["mmap,rt_sigprocmask:delay_enter=20000"];
-/// A child's thread knows its number late, and a handshake with it takes long.
+/// A child's thread gets its number late, and a handshake with it takes long.
 const LATE_NUMBER: &[&str] = &["gettid:delay_enter=5000000", "membarrier:delay_exit=1500000"];
 const LONG_HANDSHAKE: &[&str] = &["membarrier:delay_exit=1500000"];
-/// Every third of the calls that move memory or start a thread takes some milliseconds.
+/// Every third of the calls that move memory or start a thread takes some milliseconds longer.
 const DELAYS: &[&str] =
     &["madvise:delay_enter=5000:when=1+3", "mmap,munmap,mremap,clone,membarrier:delay_exit=3000:when=1+3"];
 
@@ -75,64 +75,65 @@ const ROWS: &[Row] = &[
     row(REALLOC, "parts_marked", "the same with parts that madvise marked"),
     row(REALLOC, "one_part_locked", "the same with three mappings"),
     row(REALLOC, "grown_before", "the same with a block that realloc made of several"),
-    row(THREADS, "detached", "a heap made as a thread ends, whose seat is written to later"),
-    row(THREADS, "detached_leave_nothing", "3 KiB that stay for each thread that ends"),
-    row(THREADS, "number_of_another", "a seat that is gone and is written to, as a process has its thread's number"),
-    row(THREADS, "number_of_a_later_thread", "likewise, as a later thread has it"),
-    row(THREADS, "ends_beside_forks", "a heap that is lost, as a fork ends while its thread ends"),
-    row(HELPER, "start_beside_options", "a helper that is taken for lost while it is started"),
+    row(THREADS, "detached", "a heap made as a thread ends, whose thread slot is written later"),
+    row(THREADS, "detached_leave_nothing", "3 KiB that each ended thread leaves behind"),
+    row(
+        THREADS,
+        "number_of_another",
+        "a write to a thread slot that is gone because another process has its thread's number",
+    ),
+    row(THREADS, "number_of_a_later_thread", "the same because a later thread has the number"),
+    row(THREADS, "ends_beside_forks", "a heap that is lost because a fork ends while its thread ends"),
+    row(HELPER, "start_beside_options", "a helper that counts as lost while it is started"),
     row(HELPER, "start_beside_options", "the same, each time").variant("::slow").inject(SLOW_START),
     row(HELPER, "blocks_passed_on", "threads that wait in free for a helper that does not end"),
     row(HELPER, "blocks_passed_on", "the same, each time").variant("::slow").inject(SLOW_START),
-    row(HELPER, "errno_of_the_starter", "a helper that writes errno of another thread").inject(NO_CLOCK),
+    row(HELPER, "errno_of_the_starter", "a helper that writes another thread's errno").inject(NO_CLOCK),
     row(HELPER, "starter_unmapped", "a helper that writes to unmapped thread storage").inject(NO_CLOCK),
     row(HELPER, "under_filter", "the same where a filter refuses the clock")
         .env(&[("NEAP_TRUST_CASE", "errno_of_the_starter")]),
     row(
         HELPER,
         "lowest_number_stays",
-        "a file of the helper's in the program's table, where a program counts on numbers",
+        "a file of the helper's in the program's table, where the program relies on descriptor numbers",
     ),
-    row(HELPER, "under_filter", "the same in a container, whose filter the helper has")
+    row(HELPER, "under_filter", "the same in a container, whose filter also applies to the helper")
         .variant("::numbers")
         .env(&[("NEAP_TRUST_CASE", "lowest_number_stays")]),
-    row(HELPER, "filter_beside_questions", "a thread that is killed for a question it was about to ask")
+    row(HELPER, "filter_beside_questions", "a thread that is killed for a query it was about to make")
         .inject(&["lseek:delay_exit=20000"]),
     row(HELPER, "filter_beside_start", "a thread that is killed as it is about to start a helper")
         .inject(&["rt_sigprocmask:delay_enter=250000"]),
-    row(HELPER, "unshare_behind_the_helper", "a call that is refused, as the kernel is late to forget the helper")
+    row(HELPER, "unshare_behind_the_helper", "a call that is refused because the kernel still counts the ended helper")
         .inject(&["exit:delay_enter=1500000"]),
     row(HELPER, "vfork_child_frees", "a helper that ends with a child of vfork: 67 MB stay for ever"),
-    row(
-        HELPER,
-        "vfork_children_under_filters",
-        "a child that is killed by its filter, as another one has a filter too",
-    ),
+    row(HELPER, "vfork_children_under_filters", "a child that its filter kills because another child has a filter too"),
     row(HELPER, "sharing_child_ends", "a helper that ends with a child of clone, and holds a lock")
         .env(&[("NEAP_PURGE_DELAY", "1ms")]),
-    row(HELPER, "clone_function_returns", "a child that lives as long as its helper, and has the helper's exit status"),
-    row(HELPER, "first_thread_exits", "the same where the only thread ends by a bare system call"),
+    row(
+        HELPER,
+        "clone_function_returns",
+        "a child that lives as long as its helper, and gets the helper's exit status",
+    ),
+    row(HELPER, "first_thread_exits", "the same where the only thread ends by a direct system call"),
     row(HELPER, "rights_given_up_without_proc", "a helper that keeps root's rights where there is no /proc"),
     row(HELPER, "rights_given_up_at_start", "the same where the program changes its user before the helper looks")
         .inject(LATE_HELPER),
     row(FORK, "handlers_are_registered", "locks held while the C library takes its own in fork"),
     row(FORK, "forks_in_handlers", "two forks that take two locks in different orders"),
-    row(
-        FORK,
-        "parent_ends_first",
-        "a child's only thread that is taken for one that ended with the parent: it waits for ever",
-    )
-    .inject(LATE_NUMBER),
-    row(FORK, "parent_of_a_bare_child_ends_first", "the same of a child that is made without handlers")
+    row(FORK, "parent_ends_first", "a child's only thread that counts as ended with the parent, and waits for ever")
+        .inject(LATE_NUMBER),
+    row(FORK, "parent_of_a_bare_child_ends_first", "the same for a child made without fork handlers")
         .inject(LONG_HANDSHAKE),
     row(FORK, "start_of_helper", "two helpers on one stack in the child of a fork that interrupted the start of one"),
     row(FORK, "files_over_generations", "a file that stays open in each child of a fork"),
-    row(GUARDS, "guards_stay", "guard pages lost to a thread that makes memory usable").env(&[("NEAP_HARDEN", "on")]),
-    row(GUARDS, "programs_pages_stay", "access that a program took away from a part of its block, and that comes back"),
+    row(GUARDS, "guards_stay", "guard pages that are lost where another thread commits memory")
+        .env(&[("NEAP_HARDEN", "on")]),
+    row(GUARDS, "programs_pages_stay", "memory that becomes accessible again after a program protected it"),
     row(
         GUARDS,
         "freed_blocks_are_as_new",
-        "OS pages of a freed block that stay inaccessible, locked, a file's, or no child's",
+        "OS pages of a freed block that stay inaccessible, locked, mapped to a file, or not inherited by children",
     ),
     row(GUARDS, "freed_blocks_are_as_new", "the same where freed blocks are filled")
         .variant("::filled")
@@ -142,30 +143,34 @@ const ROWS: &[Row] = &[
         .variant("::filled")
         .env(&[("MALLOC_PERTURB_", "165")]),
     row(GUARDS, "freed_at_the_limit_of_mappings", "addresses lost at each free of a block that cannot be unmapped"),
-    row(SHIM, "memalign_over_posix", "a call inside the library that a program's function takes"),
+    row(SHIM, "memalign_over_posix", "a call inside the library that reaches a program's function"),
     row(WRAP, "each_call_once", "a second name that leads to an interposable one"),
     row(STACK, "bytes_for_each_call", "a call that takes more than 2 KiB of stack"),
     row(STACK, "bytes_for_each_call", "the same near a memory limit").variant("::limit").env(&[("NEAP_LIMIT", "20M")]),
-    row(STACK, "bytes_without_helper", "the same where each thread purges itself"),
+    row(STACK, "bytes_without_helper", "the same where threads are the purger"),
     row(STACK, "smallest_trims", "malloc_trim that overflows the smallest stack"),
     row(STACK, "smallest_at_the_limit", "a purge near a limit that overflows the smallest stack")
         .env(&[("NEAP_LIMIT", "20M")]),
     row(STACK, "smallest_in_waves", "the same with all kinds of calls").env(&[("NEAP_LIMIT", "20M")]),
     row(STACK, "waves_under_filter", "400 MB that stay after all threads have ended, without a helper"),
-    row(LIMITS, "address_space_limited_later", "a limit that counts only at start: 16 GiB under 1 GiB"),
+    row(LIMITS, "address_space_limited_later", "a limit that is read only at start: 16 GiB used under 1 GiB"),
     row(LIMITS, "parts_sealed", "realloc or calloc of memory of which the program has sealed a part"),
     row(LIMITS, "posix_memalign_sets_errno", "errno that says Success after a failure"),
-    row(LIMITS, "program_comes_first", "arenas that tools take for the program"),
-    row(LIMITS, "refused_memory_takes_no_addresses", "64 GiB of addresses more for each malloc that fails"),
-    row(LIMITS, "questions_are_asked_again", "a question to the kernel that failed once, and is never asked again")
+    row(LIMITS, "program_comes_first", "arenas that tools mistake for the program"),
+    row(LIMITS, "refused_memory_takes_no_addresses", "64 GiB more of addresses for each malloc that fails"),
+    row(LIMITS, "questions_are_asked_again", "a query of the kernel that failed once and is never repeated")
         .inject(&["ioctl:error=ENOMEM:when=1..18"]),
     row(LIMITS, "shrinking_succeeds_without_memory", "a realloc to fewer bytes that fails, or changes errno"),
     row(LIMITS, "shrinking_succeeds_without_memory", "the same where blocks are filled")
         .variant("::filled")
         .env(&[("MALLOC_PERTURB_", "165")]),
-    row(COUNTER, "taken_by_prctl", "a helper, or a sample, that reads a clock where the program took its counter away"),
-    row(COUNTER, "taken_by_the_strict_mode", "a sample that reads such a clock in the strict mode of seccomp"),
-    row(COUNTER, "taken_by_the_strict_mode", "a guarded block whose place is chosen by one")
+    row(
+        COUNTER,
+        "taken_by_prctl",
+        "a helper or a sample that reads the time-stamp counter after the program disabled it",
+    ),
+    row(COUNTER, "taken_by_the_strict_mode", "a sample that reads that counter in the strict mode of seccomp"),
+    row(COUNTER, "taken_by_the_strict_mode", "a guarded block whose place is chosen by that counter")
         .variant("::guards")
         .env(&[("NEAP_GUARDS", "on"), ("NEAP_GUARDS_INTERVAL", "1000")]),
 ];
@@ -189,7 +194,7 @@ fn main() -> ExitCode {
     suite::main(cases)
 }
 
-/// Runs it, under strace where something is to be injected. The library is only in the program: strace stays outside.
+/// Runs a row, under strace where something is injected. Only the program loads the library, not strace.
 fn run(row: &'static Row, inject: &[&str]) -> Outcome {
     let program = row.source.build()?;
     let seconds = std::env::var("NEAP_SOAK").ok().and_then(|text| text.parse().ok()).unwrap_or(0);

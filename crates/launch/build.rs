@@ -1,8 +1,8 @@
 //! Builds `libneap.so` and `libneap_instrument.so` (the packages neap-preload and neap-instrument, always in release
-//! mode) and hands their paths and content hashes to the crate, which embeds the bytes.
+//! mode) and passes their paths and content hashes to the crate, which embeds the bytes.
 //!
-//! The nested cargo has a target directory of its own below `OUT_DIR`: the outer cargo holds the lock of the
-//! usual one for as long as this program runs.
+//! The nested cargo has its own target directory below `OUT_DIR`: the outer cargo holds the lock of the usual one while
+//! this program runs.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -10,9 +10,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Variables that the outer cargo or `cargo clippy` sets for this program, or a user for the outer build, and
-/// that must not leak into the nested one: the embedded library is the same whatever is built around it.
-/// Variables in CARGO_* are removed as well, except for [`KEPT`].
+/// Variables that the outer cargo or `cargo clippy` sets for this program, or a user for the outer build, and that must
+/// not reach the nested one: the embedded library is the same whatever is built around it. Variables in CARGO_* are
+/// removed as well, except for [`KEPT`].
 const REMOVED: &[&str] = &[
     "CLIPPY_ARGS",
     "DEBUG",
@@ -25,8 +25,8 @@ const REMOVED: &[&str] = &[
     "RUSTFLAGS",
 ];
 
-/// CARGO_* variables that the nested cargo needs: where its home is, how it reaches the registry, the
-/// jobserver that it shares with the outer one.
+/// CARGO_* variables that the nested cargo needs: its home, access to the registry, and the jobserver that it shares
+/// with the outer one.
 const KEPT: &[&str] = &["CARGO_HOME", "CARGO_MAKEFLAGS", "CARGO_INCREMENTAL"];
 const KEPT_PREFIXES: &[&str] = &["CARGO_NET_", "CARGO_HTTP_", "CARGO_REGISTR", "CARGO_SOURCE_"];
 
@@ -52,8 +52,8 @@ fn main() {
 /// The end of the names of manifests in the package's folder `library` (`xtask/src/crates.rs`).
 const PACKED: &str = ".packed";
 
-/// The directory of the manifest of the library's workspace: two levels up in a checkout; in a package from a registry a
-/// copy of its folder `library`.
+/// The directory of the workspace manifest for the libraries: two levels up in a checkout; in a package from a
+/// registry, a copy of its folder `library`.
 fn workspace_root(manifest_dir: &Path, out_dir: &Path) -> PathBuf {
     let (checkout, packed) = (manifest_dir.join("../.."), manifest_dir.join("library"));
     if packed.is_dir() {
@@ -70,7 +70,7 @@ fn workspace_root(manifest_dir: &Path, out_dir: &Path) -> PathBuf {
     checkout.canonicalize().expect("the workspace root exists")
 }
 
-/// Copies a folder, in which manifests get their own names back.
+/// Copies a folder; manifests get their own names back.
 fn unpack(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap_or_else(|e| panic!("cannot make {}: {e}", to.display()));
     for entry in fs::read_dir(from).unwrap_or_else(|e| panic!("cannot read {}: {e}", from.display())) {
@@ -91,11 +91,11 @@ fn build_libraries(root: &Path, target_dir: &Path, target: &str) {
     let mut command = Command::new(cargo);
     command.current_dir(root).args(["build", "--release", "--lib", "--quiet"]);
     command.args(["--package", "neap-preload", "--package", "neap-instrument"]);
-    // Always with --target: a target set in a configuration file or not, the library lies in the same place.
+    // Always with --target: the library is then in the same place, whether or not a configuration file sets a target.
     command.arg("--target").arg(target).arg("--target-dir").arg(target_dir);
     if root.join("Cargo.lock").is_file() {
-        // The outer cargo has brought the lock file up to date; with --locked the nested one asks no registry
-        // about versions, so that it works offline wherever the outer build does.
+        // The outer cargo has updated the lock file; with --locked the nested one asks no registry about versions, so
+        // it works offline wherever the outer build does.
         command.arg("--locked");
     }
     for (name, _) in env::vars_os() {
@@ -108,22 +108,23 @@ fn build_libraries(root: &Path, target_dir: &Path, target: &str) {
             command.env_remove(name);
         }
     }
-    // Debug information would be four fifths of the copy; the symbol table stays, so that profilers name functions. The
-    // profile's own `strip` has no effect on a package that is also a static library.
+    // Debug information would be four fifths of the copy; the symbol table stays, so that profilers can name functions.
+    // The profile's own `strip` has no effect on a package that is also a static library.
     command.env("RUSTFLAGS", "-Cstrip=debuginfo");
     let status = command.status().unwrap_or_else(|e| panic!("cannot start cargo for the libraries: {e}"));
     assert!(status.success(), "the build of the libraries failed: {status}; its messages are above");
 }
 
-/// 128-bit FNV-1a. The hash names the library's place in the cache; the bytes themselves are compared before
-/// use, so it need not resist an attacker.
+/// 128-bit FNV-1a. The hash names the library's place in the cache; an attacker gains nothing by a collision, because
+/// the place is checked before use.
 fn fnv1a_128(bytes: &[u8]) -> u128 {
     const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
     const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
     bytes.iter().fold(BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME))
 }
 
-/// Rebuild when a source of a library changes, which cargo listed beside it, or anything else in the source's crate.
+/// Requests a rebuild when a source of a library changes, as cargo listed them next to it, or another file of such a
+/// crate.
 fn watch_sources(list: &Path) {
     let text = fs::read_to_string(list).unwrap_or_else(|e| panic!("cannot read {}: {e}", list.display()));
     let sources = dep_info_sources(&text);
@@ -146,7 +147,7 @@ fn watch_manifests(root: &Path) {
     println!("cargo:rerun-if-changed=build.rs");
 }
 
-/// The prerequisites in a make rule; `\ ` is a space in a name.
+/// The prerequisites of a make rule; `\ ` is a space in a name.
 fn dep_info_sources(text: &str) -> Vec<String> {
     const SPACE: &str = "\u{1}";
     text.lines()

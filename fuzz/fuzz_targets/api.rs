@@ -1,5 +1,5 @@
-//! Any bytes are a system and a history of calls (see `neap_coretest::history`); the model looks at everything after
-//! each call.
+//! Any bytes are a system and a history of calls (see `neap_coretest::history`); the model checks everything after each
+//! call.
 #![no_main]
 
 use libfuzzer_sys::{Corpus, fuzz_target};

@@ -1,8 +1,8 @@
-//! Hostile memory: a walk of its heaps must come to an end, and its figures must add up.
+//! Hostile memory: a walk of its heaps must end, and its figures must add up.
 //!
-//! The first byte chooses a recorded heap, and the others are damage to it (`crates/heaps/tests/support/damaged.rs`). Or it
-//! chooses none: then the others are a small process, a file with data and anonymous memory behind it. Words in that which
-//! name a place in 64 KiB become addresses, so that the fuzzer can build pointers.
+//! The first byte chooses a recorded heap, and the others are damage to it (`crates/heaps/tests/support/damaged.rs`).
+//! Or it chooses none: then the others are a small process, a file with data and anonymous memory behind it. Words that
+//! name an offset in 64 KiB become addresses, so that the fuzzer can build pointers.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -15,7 +15,7 @@ use support::recording::Recording;
 #[path = "../../crates/heaps/tests/support/mod.rs"]
 mod support;
 
-/// Where the data is; the heap follows.
+/// The address of the data; the heap follows.
 const DATA: u64 = 0x7000_0000_0000;
 const DATA_BYTES: u64 = 0x2000;
 const PAGE: u64 = 4096;
@@ -52,7 +52,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// The bytes are all of a process.
+/// The bytes are a whole process.
 fn small(bytes: &[u8]) {
     let mut bytes = bytes.to_vec();
     bytes.resize(bytes.len().next_multiple_of(PAGE as usize).max(0x4000), 0);

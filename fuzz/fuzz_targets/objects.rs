@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
             }
             let _ = (image.bytes(address), image.address(address, true, false), image.address(address, false, true));
         }
-        // The parser of lines keeps its bytes for ever, as neap does: only where there is something to parse.
+        // The parser of lines keeps its bytes for ever, as neap does: run it only if there is something to parse.
         if image.has_lines() && bytes.len() < 1 << 16 {
             let copy: &'static [u8] = bytes.to_vec().leak();
             if let Some(lines) = Lines::parse(copy, &|bytes| bytes.leak()) {

@@ -1,5 +1,5 @@
-//! Any bytes are the contents of a ring, and then a packed chunk of faults: decoder, order and tracker must come to an end
-//! with faults that can be written.
+//! Any bytes are the contents of a ring, and then a packed chunk of faults: decoder, order and tracker must end with
+//! faults that can be written.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

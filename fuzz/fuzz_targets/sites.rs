@@ -1,5 +1,4 @@
-//! Any bytes are a file of allocation sites, and then tables of `.eh_frame` with a stack: reader and unwinder must come to
-//! an end.
+//! Any bytes are a file of allocation sites, and then tables of `.eh_frame` with a stack: reader and unwinder must end.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

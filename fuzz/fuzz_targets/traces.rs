@@ -1,5 +1,5 @@
-//! Any bytes are a trace in JSON or in comma-separated values; what can be read can be counted, compared, and written in
-//! every format.
+//! Any bytes are a trace in JSON or in comma-separated values; what can be read can be counted, compared, and written
+//! in every format.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

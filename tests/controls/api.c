@@ -27,7 +27,7 @@ static void expect(const char *option, const char *wanted) {
     if (strcmp(text, wanted) != 0) dprintf(2, "%s is %s, not %s\n", option, text, wanted);
     CHECK(strcmp(text, wanted) == 0);
 }
-/* What mallopt turns off and on again is as it was, unless another setting came in between. */
+/* What mallopt turns off and on again is restored, unless another setting came in between. */
 static void mallopt_brings_back(void) {
     CHECK(neap_option_set("purge", "eager") == NEAP_OK);
     for (int i = 0; i < 2; i++) CHECK(mallopt(M_TRIM_THRESHOLD, -1) == 1);
@@ -48,7 +48,7 @@ static void mallopt_brings_back(void) {
     CHECK(mallopt(M_MMAP_MAX, 0) == 1 && neap_option_set("mmap_threshold", "2M") == NEAP_OK && mallopt(M_MMAP_MAX, 1) == 1);
     expect("mmap_threshold", "2M");
 }
-/* A change of options reaches memory that waits already. */
+/* A change of options affects memory that already waits. */
 static void options_reach_what_waits(void) {
     CHECK(neap_option_set("purge", "never") == NEAP_OK);
     garbage_large();
@@ -93,7 +93,7 @@ static void idle_thread(void) {
     CHECK_AT(s.cached_bytes + 20000 < full, s.cached_bytes);
 }
 
-/* What the hook has seen; blocks that live, by address. */
+/* What the hook has recorded: live blocks, by address. */
 enum { MOST = 1 << 16 };
 static void *live[MOST];
 static volatile long allocated, freed, unknown;
@@ -185,7 +185,7 @@ static void *hold_and_free(void *unused) {
     }
     return unused;
 }
-/* A thread frees samples, and is in the hook, while another one forks. */
+/* A thread frees samples, and runs the hook, while another one forks. */
 static void samples_beside_forks(void) {
     CHECK(neap_sample(hook, live, 0) == NEAP_OK);
     pthread_t t;

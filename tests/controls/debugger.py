@@ -15,7 +15,7 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 LIBC.ptrace.restype = ctypes.c_long
 LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
 CONT, DETACH, GETREGSET, SETREGSET, SEIZE, INTERRUPT = 7, 17, 0x4204, 0x4205, 0x4206, 0x4207
-# Sets of registers, and the most that each may take: AMX alone has 8 KiB.
+# Sets of registers, and a limit on their size: AMX alone has 8 KiB.
 GENERAL, EXTENDED, MOST = 1, 0x202, 1 << 16
 # struct user_regs_struct: 27 words, with these indices.
 RAX, RDX, RSI, RDI, CALL, RIP, RSP = 10, 12, 13, 14, 15, 16, 19
@@ -49,7 +49,7 @@ class Stopped:
         self.pid = pid
         ptrace(SEIZE, pid)
         ptrace(INTERRUPT, pid)
-        # Signals that come before the stop are the program's: it gets them.
+        # Signals that arrive before the stop are passed on to the program.
         while (status := self.wait()) >> 16 != 128:
             ptrace(CONT, pid, None, status >> 8 & 0xFF)
         self.memory = open(f"/proc/{pid}/mem", "r+b", buffering=0)
@@ -78,10 +78,10 @@ class Stopped:
         return struct.unpack("Q", self.memory.read(8))[0]
 
     def call(self, address, *arguments):
-        """Has the function run, with at most three arguments, and returns the register for results."""
+        """Calls the function with at most three arguments, and returns the result register."""
         kept = self.registers(GENERAL), self.registers(EXTENDED)
         words = list(struct.unpack("27Q", kept[0]))
-        # Below the red zone; the function returns to 0, where nothing is, and so stops.
+        # Below the red zone; the function returns to address 0, where nothing is mapped, and so stops.
         top = words[RSP] - 256
         for register, argument in zip(ARGUMENTS, arguments):
             if isinstance(argument, str):
@@ -96,7 +96,7 @@ class Stopped:
         self.memory.write(bytes(8))
         words[RIP] = address
         words[RAX] = 0
-        # A system call that was interrupted begins anew when these registers are as they were, not before.
+        # An interrupted system call is restarted only when these registers are restored.
         words[CALL] = (1 << 64) - 1
         self.registers(GENERAL, struct.pack("27Q", *words))
         held = []

@@ -1,4 +1,4 @@
-/* Controls in a process whose filter kills it for all but the usual calls. */
+/* Controls in a process whose filter kills it for all but the usual system calls. */
 #include "controls.h"
 #include "filter.h"
 

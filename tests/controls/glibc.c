@@ -1,4 +1,4 @@
-/* glibc's controls: each does what its user expects. */
+/* glibc's controls: each does what its users expect. */
 #include "controls.h"
 #include <limits.h>
 #include <signal.h>
@@ -50,7 +50,7 @@ static void perturb_threads(void) {
     stage = 2;
     CHECK(pthread_join(t, NULL) == 0);
 }
-/* By the environment: the first argument of the case is a byte in MALLOC_PERTURB_ or a tunable. */
+/* Set through the environment: the case's first argument is a byte in MALLOC_PERTURB_ or a tunable. */
 static void perturb_by_environment(void) { check_fills(0xa5); }
 static void no_perturb(void) {
     unsigned char *p = malloc(100);
@@ -67,7 +67,7 @@ static void trim_returns(void) {
     CHECK(malloc_trim(0) == 1);
     CHECK_AT(status_kib("VmRSS:") < 20 << 10, status_kib("VmRSS:"));
     CHECK(malloc_trim(0) == 0);
-    /* Free, but no memory lies there. */
+    /* Free, but without resident memory. */
     for (int i = 0; i < 10; i++) free(malloc(50 << 20));
     CHECK(malloc_trim(0) == 0);
     garbage_small();
@@ -86,7 +86,7 @@ static void trim_pad(void) {
     CHECK(malloc_trim(100 << 20) == 0);
     CHECK(malloc_trim(0) == 1);
 }
-/* What sleeping threads keep at hand, and what lies between survivors. */
+/* Memory in the caches of sleeping threads, and between survivors. */
 static volatile int ready;
 static void *hoarder(void *arg) {
     static __thread char *p[4000];
@@ -165,7 +165,7 @@ static void mallinfo_figures(void) {
     }
     struct mallinfo2 d = mallinfo2();
     CHECK_AT(d.uordblks - c.uordblks >= 500 * 40 && d.uordblks - c.uordblks < 500 * 64, d.uordblks - c.uordblks);
-    /* Beyond what an int holds. */
+    /* More than an int can hold. */
     p = malloc((size_t)3 << 30);
     CHECK(p);
 #pragma GCC diagnostic ignored "-Wdeprecated-declarations"
@@ -202,13 +202,13 @@ static void state(void) {
     extern void *malloc_get_state(void) __attribute__((weak));
     extern int malloc_set_state(void *) __attribute__((weak));
     get = malloc_get_state, set = malloc_set_state;
-    if (!get || !set) SKIP("this C library has them no more");
+    if (!get || !set) SKIP("this C library no longer has them");
     errno = 0;
     CHECK(get() == NULL && errno == ENOSYS);
     CHECK(set(NULL) == -1 && set(&errno) == -1);
 }
 
-/* M_MMAP_THRESHOLD: what is freed is gone at once. M_MMAP_MAX 0 takes it back, and 1 brings it again. */
+/* M_MMAP_THRESHOLD: freed memory goes back at once. M_MMAP_MAX 0 turns that off, and 1 turns it on again. */
 static void freed_at_once(int at_once) {
     char *p = malloc(64 << 20);
     memset(p, 1, 64 << 20);
@@ -246,7 +246,7 @@ static void chrooted(void) {
     CHECK(open("/proc/self/maps", O_RDONLY) < 0);
     all_controls();
 }
-/* A process that others look at: writes its report into files, and waits. */
+/* A process that others inspect: writes its report into files, and waits. */
 static void watched(void) {
     char *dir = getenv("CONTROLS_DIR");
     CHECK(dir && chdir(dir) == 0);
@@ -256,7 +256,7 @@ static void watched(void) {
     free(memset(malloc(7 << 20), 1, 7 << 20));
     FILE *xml = fopen("info.xml", "w"), *info = fopen("info.part", "w");
     CHECK(xml && info);
-    /* Streams have their buffers from now on. */
+    /* Makes the streams allocate their buffers. */
     fprintf(xml, " ");
     fprintf(info, " ");
     rewind(xml);

@@ -1,9 +1,9 @@
-"""Compares what malloc_info says that neap holds with what the kernel counts, in real programs that are idle.
+"""Compares what malloc_info reports as neap's with what the kernel counts, in real programs that are idle.
 
 The library is the argument. Each program is started on it, works, and rests; its main thread is stopped and calls
-malloc_info, and /proc/PID/smaps is read meanwhile. The sums of the report's elements are to be what the kernel counts (resident or swapped)
-in neap's mappings, within 2 %: these are the arenas with their tables, and the page map. What else is resident in the
-process is not neap's: libraries, stacks, static data, other mappings of the program.
+malloc_info, and /proc/PID/smaps is read meanwhile. The sums of the report's elements must agree within 2 % with what the
+kernel counts (resident or swapped) in neap's mappings: the arenas with their tables, and the page map. All other
+resident memory of the process is not neap's: libraries, stacks, static data, other mappings of the program.
 """
 import os, re, shutil, signal, subprocess, sys, tempfile, time
 import xml.etree.ElementTree as tree
@@ -35,7 +35,7 @@ PROGRAMS = {
     "gcc": ["sh", "-c", f"(echo '{SOURCE}'; sleep 600) | gcc -O2 -x c -S -o /dev/null -"],
     "xz": ["sh", "-c", "(head -c 3000000 /dev/urandom; sleep 600) | xz -9 -c"],
 }
-# Seconds that a program may work until it rests, and for how long it must have used no processor then.
+# Seconds that a program may work until it is idle, and for which it must use no processor to count as idle.
 MOST = 120
 REST = 1.5
 ARENA = 36

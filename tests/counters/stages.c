@@ -1,5 +1,5 @@
-/* A program that holds known amounts of memory, and says so, stage by stage: after each line on standard output it waits
-   for one on standard input. */
+/* A program that holds known amounts of memory, and reports them stage by stage: after each line on standard output it
+   waits for one on standard input. */
 #include "check.h"
 #include "filter.h"
 #include <malloc.h>
@@ -27,7 +27,7 @@ static void give(void **p) {
     free(*p);
     *p = NULL;
 }
-/* Says what this process holds, and waits. */
+/* Reports what this process holds, and waits. */
 static void stage_of(pid_t pid) {
     char line[100];
     int n = snprintf(line, sizeof line, "%d %zu %zu\n", (int)pid, held, blocks);
@@ -45,7 +45,7 @@ static void shrink(void) {
     for (int i = 0; i < LARGE; i++)
         if (i % 4) give(&large[i]);
 }
-/* Threads that have a heap each, and do nothing more. */
+/* Threads that each have a heap, and only wait. */
 static atomic_int resting;
 static void *idle(void *arg) {
     for (int i = 0; i < 100; i++) free(malloc(i * 10));
@@ -94,13 +94,13 @@ static void forks_raw(void) {
     stage();
     parent_of(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
 }
-/* memfd_create would end the process. */
+/* memfd_create ends the process. */
 static void filtered(void) {
     filter(all_but(SYS_memfd_create, SECCOMP_RET_KILL_PROCESS));
     grow();
     stage();
 }
-/* A file of any length would bring SIGXFSZ. */
+/* A file of any length brings SIGXFSZ. */
 static void no_files(void) {
     struct rlimit none = {0, 0};
     CHECK(setrlimit(RLIMIT_FSIZE, &none) == 0);
@@ -108,7 +108,7 @@ static void no_files(void) {
     stage();
 }
 static void keeps_no_file(void) {
-    /* Below 48: neap keeps another file, above, for other ends. */
+    /* Numbers below 48: neap keeps another file, with a higher number, for other purposes. */
     int before[48];
     for (int fd = 0; fd < 48; fd++) before[fd] = fcntl(fd, F_GETFD);
     grow();
@@ -136,7 +136,7 @@ static void bare_child(void) {
     stage();
     child_ends((pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0), parent);
 }
-/* The child has no room for a file of its own. */
+/* The child has no descriptor left for a file of its own. */
 static void child_without_file(void) {
     take(&small[0], 1000, 0);
     stage();
@@ -144,7 +144,7 @@ static void child_without_file(void) {
     CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
     child_that_ends();
 }
-/* To make a file, and to ask whether there may be one, would end the child. */
+/* Making a file, or asking whether that is permitted, ends the child. */
 static void child_under_filter(void) {
     static const int UNUSUAL[] = {SYS_openat, SYS_prlimit64, SYS_getrlimit, SYS_ioctl, SYS_lseek, SYS_fcntl, SYS_mincore,
                                   SYS_memfd_create, SYS_fallocate, SYS_ftruncate, SYS_gettid, SYS_get_robust_list, SYS_capget,

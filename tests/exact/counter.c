@@ -20,7 +20,7 @@
 struct figures {
     _Atomic uint64_t blocks, bytes, freed_blocks, freed_bytes;
 };
-/* Until the environment can be read. */
+/* Used until the environment can be read. */
 static struct figures at_first, *figures = &at_first;
 
 /* Sizes of blocks, plus 1: a leaf for each GiB of addresses, a word for each 16 bytes. */
@@ -46,12 +46,12 @@ static _Atomic uint64_t *place(void *block) {
     return &found[(at & (((uintptr_t)1 << GIB) - 1)) / 16];
 }
 
-/* A child's blocks are not its parent's. */
+/* A child's blocks do not count as its parent's. */
 static void in_child(void) { figures = map(sizeof *figures, MAP_PRIVATE | MAP_ANONYMOUS, -1); }
 
 __attribute__((constructor)) static void begin(void) {
     const char *name = getenv("COUNTER_FILE");
-    /* Only the first process: programs that it executes would begin anew. */
+    /* Only the first process: programs that it executes would start from zero. */
     int fd = name ? open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
     if (fd < 0 || ftruncate(fd, sizeof *figures)) return;
     struct figures *shared = map(sizeof *figures, MAP_SHARED, fd);
@@ -78,7 +78,7 @@ static uint64_t forget(void *block) {
     return size;
 }
 
-/* dlsym allocates (its error text): what it wants meanwhile comes from here, and is never freed. */
+/* dlsym allocates (its error text): these requests are served from here, and never freed. */
 static _Alignas(16) char early[4096];
 static _Atomic size_t early_used;
 static __thread int searching __attribute__((tls_model("initial-exec")));
@@ -119,7 +119,7 @@ void *realloc(void *p, size_t size) {
     uint64_t before = forget(p);
     void *after = next(p, size);
     if (after && after == p && before && malloc_usable_size(after) == room) {
-        /* It stays as it is. */
+        /* The block stayed as it was. */
         atomic_store(place(p), before);
         atomic_fetch_sub(&figures->freed_blocks, 1);
         atomic_fetch_sub(&figures->freed_bytes, before - 1);
@@ -147,7 +147,7 @@ int posix_memalign(void **out, size_t alignment, size_t size) {
     return error;
 }
 
-/* C++: new and delete without alignment; those with one are not in these programs. */
+/* C++: new and delete without an alignment; these programs do not use those with one. */
 void *_Znwm(size_t size) { return malloc(size); }
 void *_Znam(size_t size) { return malloc(size); }
 void *_ZnwmRKSt9nothrow_t(size_t size, const void *tag) { return (void)tag, malloc(size); }

@@ -1,4 +1,4 @@
-/* Programs in order: with guards on, each call does what it does without. Most blocks up to an OS page are guarded, as far
+/* Correct programs: with guards, each call does what it does without. Most blocks up to an OS page are guarded, as far
  * as the pool has room. */
 #include "check.h"
 #include "filter.h"
@@ -11,7 +11,7 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
-/* A guarded block has exactly the bytes that were asked for; without one, 500 bytes have 512. */
+/* A guarded block has exactly the requested bytes; otherwise 500 bytes get 512. */
 static int is_guarded(void *p) { return malloc_usable_size(p) == 500; }
 static void some_are_guarded(void) {
     int guarded = 0;
@@ -158,12 +158,12 @@ static void signals(void) {
     CHECK(!setitimer(ITIMER_REAL, &never, NULL));
 }
 
-/* What a program does to an OS page of its block must not reach the next one. */
+/* What a program changes on an OS page of its block must not affect the next block there. */
 static void protected_page(void) {
     for (int i = 0; i < 150; i++) {
         char *p = aligned_alloc(4096, 4080);
         memset(p, 1, 4080);
-        /* Of other blocks, a program has no whole OS page. */
+        /* Only in this case does a program own a whole OS page. */
         if (malloc_usable_size(p) != 4080) {
             free(p);
             continue;
@@ -192,7 +192,7 @@ static void many_live(void) {
     for (int i = 0; i < 1000; i++) { CHECK_FILL(p[i], 500, i); free(p[i]); }
     some_are_guarded();
 }
-/* The memory that guards take, by the kernel's books. */
+/* The memory that guards take, by the kernel's figures. */
 static void memory(void) {
     static char *p[1000];
     for (int round = 0; round < 5; round++) {
@@ -221,7 +221,7 @@ static void few_mappings(void) {
     CHECK(!munmap(many, pages * 4096));
     some_are_guarded();
 }
-/* A sandbox that ends the process for advice which few programs give, and for gettid. */
+/* A sandbox that ends the process for rare madvise advice, and for gettid. */
 static void filtered(void) {
     static struct sock_filter code[] = {
         FILTER_NUMBER,

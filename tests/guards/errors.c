@@ -1,5 +1,5 @@
-/* Each case makes one error on a block that is guarded, if it is said to be. It prints the block and the functions that
- * allocate, free and use it. Argument 2: `ignore` goes on until the end. */
+/* Each case makes one error on a block, which must be guarded if the case requires it. It prints the block and the
+ * functions that allocate, free and use it. Argument 2: `ignore` goes on until the end. */
 #include "check.h"
 #include <malloc.h>
 
@@ -50,7 +50,7 @@ static void freed_by_thread(void) {
     CHECK(!pthread_join(thread, NULL));
     uses(p);
 }
-/* The bug of a program that reuses memory at once: without a guard the second free ends the life of another block. */
+/* A bug that appears where memory is reused at once: without a guard the second free frees another block. */
 static void double_free_after_reuse(void) {
     void *kept[20];
     begin(64);

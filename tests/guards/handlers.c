@@ -1,5 +1,4 @@
-/* Programs with an action of SIGSEGV of their own, before guards start (BEFORE says
- * which) or after. */
+/* Programs that set an action of SIGSEGV of their own, before guards start (BEFORE selects it) or after. */
 #include "check.h"
 #include <setjmp.h>
 #include <signal.h>
@@ -36,7 +35,7 @@ static void plain(int signal) {
     CHECK(signal == SIGSEGV);
     siglongjmp(before_out, 1);
 }
-/* Where neap is part of the program, this comes before it. (libneap.so comes before everything else.) */
+/* With neap linked into the program, this runs before it. (libneap.so runs before everything else.) */
 __attribute__((constructor(101))) static void start(void) {
     const char *which = getenv("BEFORE");
     stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
@@ -57,13 +56,13 @@ static char *own(void) {
     return p;
 }
 static char *volatile freed;
-/* An error on a guarded block: a line, with guards=report. */
+/* An error on a guarded block: prints a report with guards=report. */
 static void error(void) {
     freed = malloc(100);
     free(freed);
     freed[5] = 1;
 }
-/* Faults of the program's own reach its handler as the kernel would call it; errors on guarded blocks do not. */
+/* Faults of the program's own reach its handler as if the kernel called it; errors on guarded blocks do not. */
 static void handler_leaves(void) {
     char *volatile p = own();
     for (volatile int i = 0; i < 3; i++) {
@@ -93,7 +92,7 @@ static void handler_plain(void) {
         error();
     }
 }
-/* SA_RESETHAND: the second fault ends the process, whatever guards saw in between. */
+/* SA_RESETHAND: the second fault ends the process, whatever guards handled in between. */
 static void handler_once(void) {
     char *volatile p = own();
     error();
@@ -102,7 +101,7 @@ static void handler_once(void) {
     struct sigaction now;
     CHECK(!sigaction(SIGSEGV, NULL, &now) && now.sa_handler == SIG_DFL);
 }
-/* A signal that is sent is ignored, a fault is not. */
+/* A signal that another process sends is ignored, a fault is not. */
 static void ignored(void) {
     CHECK(!kill(getpid(), SIGSEGV));
     CHECK(!raise(SIGSEGV));
@@ -136,7 +135,7 @@ static void passes_on(int signal, siginfo_t *info, void *context) {
     calls++;
     before.sa_sigaction(signal, info, context);
 }
-/* A later action takes the place of neap's: the fault is the program's. */
+/* A later action replaces neap's: the program handles the fault. */
 static void later_handler(void) {
     struct sigaction action = {.sa_sigaction = catches, .sa_flags = SA_SIGINFO};
     CHECK(!sigaction(SIGSEGV, &action, NULL));
@@ -146,7 +145,7 @@ static void later_handler(void) {
     CHECK(p);
     free(p);
 }
-/* One that calls the action before it, as runtimes do, calls neap's. */
+/* An action that passes on to the one before it, as runtimes do, calls neap's. */
 static void later_handler_that_passes_on(void) {
     struct sigaction action = {.sa_sigaction = passes_on, .sa_flags = SA_SIGINFO};
     CHECK(!sigaction(SIGSEGV, &action, &before));

@@ -1,4 +1,4 @@
-/* A program with one bug among 400 blocks of 1,000 bytes, which each run has. Without a guard nothing notices it. */
+/* A program with one bug among 400 blocks of 1,000 bytes, in each run. Without a guard the bug goes unnoticed. */
 #include "check.h"
 
 static char *volatile p;

@@ -1,4 +1,4 @@
-/* What harden=on promises: one mode for each promise, named by the first argument. Compiled without optimisation. */
+/* What harden=on promises: one mode for each promise, selected by the first argument. Compiled without optimisation. */
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -90,7 +90,7 @@ static void resized(void) {
     free(p);
 }
 
-/* More guards than there may be, and zeroed blocks among them. */
+/* More guards than the limit, and zeroed blocks among them. */
 static void many(void) {
     enum { N = 40000 };
     static unsigned char *blocks[N];

@@ -1,9 +1,8 @@
-/* Threads that allocate and free, and rest; then what the program has on stdout ("live BLOCKS BYTES", headers included;
+/* Threads that allocate and free, and then wait; prints the program's own figures ("live BLOCKS BYTES", with headers;
  * without blocks that have their own mapping), malloc_info, and a line "ready". For each "t" on its input it calls
- * malloc_trim; it ends with its input.
- * Arguments: threads, blocks for each thread, and "other" where malloc is not glibc's: then all blocks count, without
- * headers, and nothing but that line is printed; or "run": then threads go on replacing blocks by others of the same
- * size. */
+ * malloc_trim; it ends with its input. Arguments: threads, blocks for each thread, and "other" where malloc is not
+ * glibc's: then all blocks count, without headers, and only that line is printed; or "run": then threads go on
+ * replacing blocks by others of the same size. */
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* Takes small blocks without end, one thread, and frees most of them when it has 32 MiB: the heap grows by brk, and its
- * lists change, all the time. Says "ready", and ends with its input. */
+/* One thread that keeps allocating small blocks, and frees most of them at 32 MiB: the heap grows by brk, and its lists
+ * change, all the time. Prints "ready", and ends with its input. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>

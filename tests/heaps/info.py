@@ -1,5 +1,5 @@
-# Python with all its blocks from malloc. Prints malloc_info, which it calls by ctypes, and "ready"; then waits for its input
-# to end.
+# Python with all its blocks from malloc. Prints malloc_info, which it calls through ctypes, and "ready"; then waits for
+# its input to end.
 import ctypes
 import sys
 
@@ -11,7 +11,7 @@ for i in range(0, 20000, 3):
 
 libc = ctypes.CDLL(None)
 stdout = ctypes.c_void_p.in_dll(libc, "stdout")
-# What the first call allocates is there when the second one counts.
+# The second call counts what the first one allocated.
 for call in range(2):
     libc.malloc_info(0, stdout)
 libc.puts(b"ready")

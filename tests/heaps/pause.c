@@ -1,7 +1,7 @@
-/* A heap of small blocks, and a thread that touches an OS page and gives it back all the time; with "map", it also maps and
- * unmaps it, which waits where another process reads a list of the address space. For each byte on its input the program prints the longest time in
- * microseconds that one round took since the last answer, without the time that the thread waited for a processor.
- * Arguments: MiB, "touch" or "map". */
+/* A heap of small blocks, and a thread that keeps touching an OS page and giving it back; with "map", it also maps and
+ * unmaps it, which waits while another process reads a list of the address space. For each byte on its input the
+ * program prints the longest time in microseconds that one round took since the last answer, without the time that the
+ * thread waited for a processor. Arguments: MiB, "touch" or "map". */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Records the heaps in crates/heaps/tests/fixtures anew, each with what the program said of its own heap. Needs root for
+# Records the heaps in crates/heaps/tests/fixtures again, each with what the program printed of its own heap. Needs root for
 # other releases' glibc (made with: debootstrap --variant=minbase --include=gcc,libc6-dev RELEASE DIR).
 #
 # record.sh NAME RELEASE_DIR             glibc of that release

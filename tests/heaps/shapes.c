@@ -1,8 +1,8 @@
-/* Heaps of a shape, by argument: "frees" has freed most of what it had, large blocks and small ones, in several arenas;
- * "caches" has threads whose caches are full; "fastbins" has freed many small blocks of one size, which glibc up to 2.42
- * keeps apart; "bins" has free blocks of every size that there is a list for; "trimmed" has called malloc_trim after
- * frees. Prints "live BLOCKS BYTES", mallinfo2 where the C library has
- * it, and malloc_info as busy.c, then waits for its input to end. */
+/* Heaps of one shape, by argument: "frees" has freed most of its blocks, large and small ones, in several arenas;
+ * "caches" has threads whose caches are full; "fastbins" has freed many small blocks of one size, which glibc up to
+ * 2.42 keeps apart; "bins" has free blocks of every size that has a list; "trimmed" has called malloc_trim after frees.
+ * Prints "live BLOCKS BYTES", mallinfo2 where the C library has it, and malloc_info as busy.c does, then waits for its
+ * input to end. */
 #include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -50,7 +50,7 @@ static void bins(void **blocks) {
         free(blocks[i]);
         blocks[i] = NULL;
     }
-    /* Has them sorted, those in fastbins too. */
+    /* Makes glibc sort the free blocks, those in fastbins too. */
     free(malloc(4 << 20));
 }
 
@@ -62,7 +62,7 @@ static void *work(void *argument) {
         pause();
     }
     if (!strcmp(kind, "caches")) {
-        /* 7 of each size that a cache has; some stay. */
+        /* 7 of each cached size are freed; the others stay. */
         for (int size = 0; size < 64; size++) {
             fill(mine + 16 * size, 14, 24 + 16 * size - 8, 1);
             empty(mine + 16 * size, 0, 7, 0);

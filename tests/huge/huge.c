@@ -70,7 +70,7 @@ static void thp(void) {
 }
 
 /* Small blocks that get the memory of freed large ones: where parts of huge pages went back, the system must not fill
- * them again. */
+ * the pages again. */
 static void thp_reused(void) {
     if (!has_huge()) SKIP("no huge pages");
     enum { LARGE = 16, SMALL = 60000, KEEP = 32 };
@@ -112,7 +112,7 @@ static void always(void) {
     CHECK(resident() < before - 8 * MIB);
 }
 
-/* What the process and its children have. Before Linux 6.18 there is no such setting. */
+/* The setting of the process and of its children. Linux has it from 6.18 on. */
 static void advised(void) {
     int state = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
     CHECK(state == 0 || state == 3);
@@ -127,7 +127,7 @@ static void advised(void) {
     }
 }
 
-/* A process that was started without huge pages keeps none. */
+/* A process that was started without huge pages gets none. */
 static void disabled(void) {
     CHECK(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0) == 1);
     char *p = malloc(32 * MIB);
@@ -137,7 +137,7 @@ static void disabled(void) {
     free(p);
 }
 
-/* A filter that ends the process for advice about huge pages, as browsers have it. */
+/* A filter that ends the process for advice about huge pages, as browsers set it. */
 static void forbid_advice(void) {
     static struct sock_filter code[] = {
         FILTER_NUMBER,
@@ -152,7 +152,7 @@ static void forbid_advice(void) {
     filter(&program);
 }
 
-/* Blocks of all kinds, of which large ones are moved. */
+/* Blocks of all kinds; large ones are moved. */
 static void use_blocks(void) {
     enum { SMALL = 80000, LARGE = 8 };
     static char *small[SMALL], *large[LARGE];
@@ -171,7 +171,7 @@ static void filtered(void) {
     forbid_advice();
     use_blocks();
     use_blocks();
-    /* Long enough for the helper to look at memory that is in use. */
+    /* Long enough for the helper to examine memory that is in use. */
     char *p = malloc(40 * MIB);
     memset(p, 3, 40 * MIB);
     usleep(1700000);
@@ -197,7 +197,7 @@ static void promoted(void) {
     int advised;
     size_t huge = 0, before = resident();
     for (int tenths = 0; tenths < 150 && huge < 16 * MIB; tenths++) {
-        /* Promotion takes a part of the time that the program uses. */
+        /* Promotion may take a share of the time that the program runs. */
         for (clock_t end = clock() + CLOCKS_PER_SEC / 10; clock() < end;)
             for (size_t i = 0; i < DENSE; i += 4099) dense[i] = (unsigned char)(i * 7 + i / 4096);
         huge = huge_bytes(dense, DENSE, &advised);
@@ -210,7 +210,7 @@ static void promoted(void) {
     CHECK(resident() < before - 32 * MIB);
 }
 
-/* A program that does nothing is not worth the time of promotion. */
+/* An idle program is not worth the time of promotion. */
 static void rests(void) {
     if (!is_madvise()) SKIP("THP is not [madvise]");
     enum { DENSE = 240 * 1024 * 1024 };
@@ -218,12 +218,12 @@ static void rests(void) {
     memset(dense, 1, DENSE);
     clock_t before = clock();
     sleep(4);
-    /* A huge page beyond it may take 5 ms. */
+    /* The time may be exceeded by one huge page, which may take 5 ms. */
     CHECK_AT((clock() - before) * 4 < before, (size_t)(clock() - before));
     free(dense);
 }
 
-/* A program that grows and uses all that it takes gets huge pages; and what it frees goes back. */
+/* A program that grows and uses all its memory gets huge pages; and what it frees goes back. */
 static void grown(void) {
     if (!is_madvise()) SKIP("THP is not [madvise]");
     enum { BLOCKS = 192000, KEEP = 400 };
@@ -259,7 +259,7 @@ static void without(void) {
     CHECK(0);
 }
 
-/* Number of the pool, or in it: a line of /proc/meminfo. */
+/* A figure of the pool, from a line of /proc/meminfo. */
 static size_t pool_number(const char *name) {
     static char text[8192]; /* malloc may fail here */
     int fd = open("/proc/meminfo", O_RDONLY);
@@ -352,7 +352,8 @@ static void pool_all(void) {
     for (int i = 0; i < 60; i++) free(blocks[i]);
 }
 
-/* All of the pool is used, then malloc, calloc, realloc and the aligned calls fail, and go on once memory is free. */
+/* The whole pool is used; then malloc, calloc, realloc and the aligned calls fail, and work again once memory is free.
+   */
 static void pool_strict(void) {
     static char *blocks[64];
     int n = 0;
@@ -376,8 +377,8 @@ static void pool_strict(void) {
     }
 }
 
-/* A block takes the last page of the pool and fails, and the pool is no longer asked: memory that ends inside a page of
- * it must work. */
+/* A block takes the last page of the pool, an allocation fails, and the pool is no longer used: memory that ends inside
+ * a page of the pool must work. */
 static void pool_toggle(void) {
     int (*set)(const char *, const char *) = (int (*)(const char *, const char *))dlsym(RTLD_DEFAULT, "neap_option_set");
     CHECK(set && malloc(40));
@@ -393,7 +394,7 @@ static void pool_toggle(void) {
     }
 }
 
-/* What the program changes of its blocks, or tries to, does not make the pool shorter. */
+/* Changes that the program makes, or tries, to its blocks do not cost pages of the pool. */
 static void pool_changed(void) {
     size_t pages = pool_number("HugePages_Total");
     char *first = malloc(40);
@@ -426,7 +427,8 @@ static void pool_changed(void) {
     CHECK(pool_number("HugePages_Total") == pages);
 }
 
-/* What the program advises away reads as zero, also a part of a page of the pool; and the page stays the program's. */
+/* What the program frees by advice reads as zero, also a part of a page of the pool; and the page stays the program's.
+   */
 static void pool_advised_away(void) {
     size_t pages = pool_number("HugePages_Total");
     size_t borders[][2] = {{0, 4096}, {4096, 4096}, {4096, 3 * MIB}, {0, 2 * MIB}, {2 * MIB, 3 * MIB + 4096}, {0, 6 * MIB}};
@@ -441,15 +443,15 @@ static void pool_advised_away(void) {
         CHECK_AT(pool_number("HugePages_Free") == free_pages, i);
     }
     CHECK(madvise(p + 1, 4096, MADV_DONTNEED) == -1 && errno == EINVAL);
-    /* Of whole pages that cannot be written the kernel takes the contents. */
+    /* In whole pages that cannot be written, the kernel drops the contents. */
     CHECK(mprotect(p, 2 * MIB, PROT_READ) == 0 && madvise(p, 2 * MIB, MADV_DONTNEED) == 0);
     CHECK(mprotect(p, 2 * MIB, PROT_READ | PROT_WRITE) == 0 && p[0] == 0 && p[2 * MIB - 1] == 0);
     free(p);
     CHECK(pool_number("HugePages_Total") == pages);
 }
 
-/* Pages of the pool are unmapped by the program when the pool has no others: small ones come into their place. Of those the
-   program may change parts, which the next blocks must not have. */
+/* The program unmaps pages of the pool when the pool has no others: small pages replace them. The program may change
+   parts of these, and the next blocks must not get the changes. */
 static void pool_gone_changed(void) {
     enum { BLOCKS = 3, SMALL = 24 };
     unsigned char *p[BLOCKS], *q[SMALL];
@@ -513,7 +515,7 @@ static void *until_ended(void *end) {
     return NULL;
 }
 
-/* The pool has no page left, and there are many heaps. A child that calls exec, and touches no block before, needs none. */
+/* The pool has no page left, and there are many heaps. A child that calls exec without touching a block needs none. */
 static void pool_exec(void) {
     enum { THREADS = 100 };
     int end = 0;

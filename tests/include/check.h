@@ -31,7 +31,7 @@
         }                                                                                              \
     } while (0)
 
-/* Says that the case cannot run here. */
+/* Reports that the case cannot run here. */
 #define SKIP(...)                                                                                      \
     do {                                                                                               \
         dprintf(1, __VA_ARGS__);                                                                       \
@@ -39,7 +39,7 @@
         _exit(77);                                                                                     \
     } while (0)
 
-/* Whether the library under test is neap, which has to keep every promise. */
+/* Whether the library under test is neap, which must keep every promise. */
 static inline int strict(void) { return getenv("NEAP_TEST_STRICT") != NULL; }
 
 struct test_case {

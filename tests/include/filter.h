@@ -1,4 +1,4 @@
-/* Filters of system calls, as containers and sandboxes have them. */
+/* Filters of system calls, as containers and sandboxes set them. */
 #ifndef NEAP_TESTS_FILTER_H
 #define NEAP_TESTS_FILTER_H
 
@@ -14,7 +14,8 @@
     BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1), BPF_STMT(BPF_RET | BPF_K, verdict)
 #define FILTER_ALLOW(name) FILTER_CALL(__NR_##name, SECCOMP_RET_ALLOW)
 
-/* What an ordinary program calls; any other call has the verdict `otherwise`. `naps`: it may sleep too. */
+/* The usual calls of ordinary programs; any other call gets the verdict `otherwise`. `naps`: sleeping is permitted too.
+   */
 static inline struct sock_fprog *only_usual(unsigned otherwise, int naps) {
     static struct sock_filter code[] = {
         FILTER_NUMBER,
@@ -32,7 +33,7 @@ static inline struct sock_fprog *only_usual(unsigned otherwise, int naps) {
     return &program;
 }
 
-/* All calls but `number`, which has the verdict. */
+/* All calls are permitted but `number`, which gets the verdict. */
 static inline struct sock_fprog *all_but(int number, unsigned verdict) {
     static struct sock_filter code[] = {
         FILTER_NUMBER,
@@ -45,7 +46,7 @@ static inline struct sock_fprog *all_but(int number, unsigned verdict) {
     return &program;
 }
 
-/* None of these calls: each has the verdict. */
+/* None of these calls is permitted: each gets the verdict. */
 static inline struct sock_fprog *none_of(const int *numbers, int count, unsigned verdict) {
     enum { MOST = 32 };
     static struct sock_filter code[2 * MOST + 2] = {FILTER_NUMBER};
@@ -60,7 +61,7 @@ static inline struct sock_fprog *none_of(const int *numbers, int count, unsigned
     return &program;
 }
 
-/* Puts it in force, for good. */
+/* Sets the filter, which then stays in force. */
 static inline void filter(struct sock_fprog *program) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, program)) SKIP("no seccomp filters here: errno %d", errno);

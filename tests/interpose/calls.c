@@ -1,5 +1,5 @@
-/* A library that has the functions of the system calls which neap has too, and passes each call on, as tools do that
- * redirect or record them (torsocks, uid_wrapper, darshan). Each writes its name. With -DPROGRAM a program that calls
+/* A library that defines functions of the system calls that neap defines too, and passes each call on, as tools do that
+ * redirect or record them (torsocks, uid_wrapper, darshan). Each writes its name. With -DPROGRAM: a program that calls
  * each of them. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -70,7 +70,7 @@ PASS(int, pkey_mprotect, (void *p, size_t len, int prot, int key), p, len, prot,
 PASS(int, madvise, (void *p, size_t len, int advice), p, len, advice)
 PASS(int, mlock, (const void *p, size_t len), p, len)
 PASS(int, mlock2, (const void *p, size_t len, unsigned flags), p, len, flags)
-/* These take any number of arguments, of which each is one word. */
+/* These take any number of arguments, each of which is one word. */
 #define PASS_ALL(type, name, parameters, last, ...)     \
     type name parameters {                              \
         word more[6];                                   \

@@ -1,5 +1,6 @@
-/* A library that takes functions of the C library over with which neap could ask for the time or the system, as libfaketime
- * does: its own use thread storage that a thread of the C library's has, take a lock, and allocate under it. */
+/* A library that replaces functions of the C library with which neap could ask for the time or the system, as
+ * libfaketime does: its functions use thread storage that only the C library's threads have, and allocate under a lock.
+ * */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* One name of glibc's on musl, and with PROGRAM a program that shows which of the two neap takes the C library for. */
+/* One of glibc's names on musl; with PROGRAM, a program that shows which C library neap detects. */
 #ifdef PROGRAM
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* Threads that get a heap in the last round of destructors, in which neap's has had its turn: it does not run again. */
+/* Threads that get a heap in the last round of destructors, after neap's destructor, which does not run again. */
 #include <limits.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -8,7 +8,7 @@
 
 enum { THREADS = 16, CALLS = 40 };
 
-/* neap's, as musl has none. */
+/* neap's: musl has none. */
 __attribute__((weak)) int malloc_trim(size_t keep);
 static pthread_key_t key;
 
@@ -30,7 +30,7 @@ int main(void) {
     for (int i = 0; i < THREADS; i++) {
         pthread_t thread;
         if (pthread_create(&thread, NULL, work, NULL) != 0 || pthread_join(thread, NULL) != 0) return 2;
-        /* Until the system has forgotten it. */
+        /* Until the system has forgotten the thread. */
         usleep(20000);
         malloc_trim(0);
     }

@@ -1,4 +1,4 @@
-/* neap opened by a program that runs already, in each way that dlopen has; blocks of the C library come to its functions. */
+/* A running program opens neap, in each way that dlopen offers; neap's functions also get blocks of the C library. */
 #include "check.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -48,7 +48,7 @@ static void local_deepbind(void) { opened(RTLD_LOCAL | RTLD_DEEPBIND); }
 static void global(void) { opened(RTLD_GLOBAL); }
 static void global_deepbind(void) { opened(RTLD_GLOBAL | RTLD_DEEPBIND); }
 
-/* A plug-in with an allocator of its own inside, bound to itself: its blocks stay its own. */
+/* A plug-in that contains an allocator, bound to itself: its blocks stay its own. */
 static void plugin_with_allocator(void) {
     const char *path = getenv("SECOND");
     CHECK(path);

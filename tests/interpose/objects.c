@@ -1,4 +1,4 @@
-/* A library that has the function which lists objects, and passes it on: fakechroot has one. */
+/* A library that defines the function which lists objects, and passes calls on, as fakechroot does. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <link.h>

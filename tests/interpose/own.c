@@ -1,5 +1,5 @@
-/* A program that defines a part of malloc's family itself, over the names that it leaves to the C library. A call inside
- * the allocator that goes through one of these names comes back here, without end. The parts are chosen by -D. */
+/* A program that defines a part of malloc's family itself, on top of the names that it leaves to the C library. A call
+ * inside the allocator through one of these names would come back here, without end. -D selects the parts. */
 #include "check.h"
 #include <malloc.h>
 
@@ -7,7 +7,7 @@ extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_real
 extern void *__libc_memalign(size_t, size_t);
 extern void __libc_free(void *);
 
-/* Calls of this program's own functions, and how many of them are under way in this thread. */
+/* Calls of this program's own functions, and how many of them are active in this thread. */
 static unsigned long calls;
 static __thread int depth;
 #define ENTER (__atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED), (void)(++depth < 8 ? 0 : (dprintf(2, "recursion\n"), abort(), 0)))

@@ -1,5 +1,5 @@
-/* A second allocator with malloc's whole family: each block has a header that free checks, and ends the process where it
- * is not its own. So a block of neap's that comes here, by whatever way, does not go unseen. Memory is never used again. */
+/* A second allocator with malloc's whole family: each block has a header, which free checks; it ends the process for a
+ * block that is not its own. So a block of neap's that comes here is always detected. Memory is never reused. */
 #include <errno.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -77,7 +77,7 @@ int posix_memalign(void **out, size_t alignment, size_t size) {
 }
 size_t malloc_usable_size(void *p) { return p ? check(p)->size : 0; }
 
-/* For a plug-in that has this allocator inside. */
+/* For a plug-in that contains this allocator. */
 void *make(size_t size) { return malloc(size); }
 void unmake(void *p) { free(p); }
 

@@ -1,5 +1,5 @@
-/* A library that stands in front of another allocator, or behind it, and passes every call on: by dlsym(RTLD_NEXT), as
- * heap tracers do, or with -DBY_LIBC_NAMES by the C library's second names. Says at exit how often it was called. */
+/* A library in front of another allocator, or behind it, that passes every call on: through dlsym(RTLD_NEXT), as heap
+ * tracers do, or with -DBY_LIBC_NAMES through the C library's second names. Prints at exit how often it was called. */
 #include <dlfcn.h>
 #include <errno.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ int posix_memalign(void **out, size_t alignment, size_t size) {
     return p ? 0 : ENOMEM;
 }
 #else
-/* dlsym allocates (its error text): what it wants meanwhile comes from here, and is never freed. */
+/* dlsym allocates (its error text): these requests are served from here, and never freed. */
 static _Alignas(16) char early[4096];
 static size_t early_used;
 static __thread int searching __attribute__((tls_model("initial-exec")));

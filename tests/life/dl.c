@@ -88,8 +88,8 @@ static void check_foreign(void *malloc_there) {
     }
 }
 
-/* RTLD_DEEPBIND looks malloc up in the C library first. Blocks of the program, of the C library and of the library are
- * freed by each other. A block from before, of the C library's own malloc, still goes there. */
+/* RTLD_DEEPBIND looks malloc up in the C library first. The program, the C library and the library free each other's
+ * blocks. An earlier block of the C library's own malloc still goes there. */
 static void *deepbind_loop(void *arg) {
     make_fn made = (make_fn)dlsym(dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD), "malloc");
     void *old[2] = {made(100), made(300000)}, *lib = open_dso(RTLD_DEEPBIND);
@@ -121,7 +121,7 @@ static void deepbind_in_threads(void) {
     for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
 }
 
-/* Blocks of the C library where the program's own filter ends it for a question that the C library would not ask. */
+/* Blocks of the C library where the program's own filter ends it for a query that the C library would not make. */
 static void foreign_under_filter(void) {
     static const int UNUSUAL[] = {SYS_mincore, SYS_openat, SYS_getpid, SYS_gettid, SYS_rt_sigprocmask};
     void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
@@ -132,7 +132,7 @@ static void foreign_under_filter(void) {
     use_foreign(make, make_aligned);
 }
 
-/* Blocks straight from the C library, as a program gets them that looks malloc up by itself. */
+/* Blocks straight from the C library, as in a program that looks malloc up itself. */
 static void *foreign_loop(void *arg) {
     void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
     CHECK(libc);
@@ -141,7 +141,7 @@ static void *foreign_loop(void *arg) {
     return arg;
 }
 static void by_dlsym(void) { foreign_loop(NULL); }
-/* The break has no room, so that the C library's main heap lies in mappings. */
+/* The break cannot grow, so the C library's main heap lies in mappings. */
 static void by_dlsym_without_break(void) {
     size_t page = sysconf(_SC_PAGESIZE);
     void *behind = (void *)(((uintptr_t)sbrk(0) + page - 1) & -page);
@@ -154,9 +154,9 @@ static void by_dlsym_in_threads(void) {
     for (int i = 0; i < 4; i++) CHECK(pthread_join(t[i], NULL) == 0);
 }
 
-/* glibc's malloc sets itself up in its first call, without a lock: without neap the process has one thread then. Where
+/* glibc's malloc initialises itself in its first call, without a lock: without neap the process has one thread then. If
  * two threads make that call at the same time, both count as one user of the main heap, and an assertion of glibc's
- * fails when the second of them ends. So it must be set up before a thread has the function, which shows in the blocks:
+ * fails when the second one ends. So it must be initialised before a thread gets the function, which the blocks show:
  * the main heap is the first thread's, and the others' blocks lie in other heaps. */
 #ifdef __x86_64__
 #define FIRST_GLIBC "GLIBC_2.2.5"
@@ -191,7 +191,7 @@ static void by_library_first_in_threads(void) {
     theirs = (make_fn)dlsym(open_dso(0), "malloc");
     use_first_in_threads();
 }
-/* Another malloc stands in front of neap, so libraries that are opened so get the C library's. */
+/* Another malloc is in front of neap, so libraries opened this way get the C library's. */
 static void deepbind_first_in_threads(void) {
 #ifdef __GLIBC__
     void *libc = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD | RTLD_DEEPBIND);
@@ -200,7 +200,7 @@ static void deepbind_first_in_threads(void) {
     use_first_in_threads();
 }
 
-/* RTLD_NEXT from the program reaches the first library: the usual way of wrappers. */
+/* RTLD_NEXT from the program finds the first library: the usual way of wrappers. */
 static void by_rtld_next(void) {
     use_foreign((make_fn)dlsym(RTLD_NEXT, "malloc"), (make_aligned_fn)dlsym(RTLD_NEXT, "memalign"));
 }

@@ -1,4 +1,4 @@
-/* fork and its kin, while threads allocate. */
+/* fork and related calls, while threads allocate. */
 #include "check.h"
 #include <signal.h>
 #include <spawn.h>
@@ -8,7 +8,7 @@
 extern char **environ;
 static atomic_int stop;
 
-/* Rounds of a case: fewer where the environment says how many in a hundred, as the machine is slow. */
+/* Rounds of a case: on slow machines the environment sets a percentage. */
 static int rounds(int all) {
     const char *percent = getenv("NEAP_TEST_PERCENT");
     return percent ? all * atoi(percent) / 100 : all;
@@ -124,7 +124,7 @@ static void handlers_allocate(void) {
     while_threads_allocate();
 }
 
-/* Forks a few hundred times; `alarm` ends what never comes back. */
+/* Forks a few hundred times; `alarm` ends a child that hangs. */
 static void fork_often(void) {
     for (int round = 0; round < rounds(400); round++) {
         alarm(30);
@@ -134,7 +134,7 @@ static void fork_often(void) {
             free(some(100000, 1));
             FILE *f = fopen("/dev/null", "w");
             CHECK(f && fprintf(f, "%d", round) > 0);
-            /* glibc 2.43 may complain about another stream. */
+            /* glibc 2.43 may lock another stream. */
             fflush(NULL);
             CHECK(fclose(f) == 0);
             _exit(0);
@@ -145,7 +145,7 @@ static void fork_often(void) {
     alarm(0);
 }
 
-/* A library with a lock of its own, under which its threads allocate; its handlers take the lock. */
+/* A library with a lock of its own, under which its threads allocate; its fork handlers take the lock. */
 static pthread_mutex_t library = PTHREAD_MUTEX_INITIALIZER;
 static void lock_library(void) { CHECK(pthread_mutex_lock(&library) == 0); }
 static void unlock_library(void) { CHECK(pthread_mutex_unlock(&library) == 0); }
@@ -166,7 +166,8 @@ static void early_handlers_lock(void) {
     for (int i = 0; i < 2; i++) CHECK(pthread_join(t[i], NULL) == 0);
 }
 
-/* Threads that read lines, so that the C library allocates while it has a stream, and one that flushes all streams. */
+/* Threads that read lines, so that the C library allocates while it holds a stream's lock, and one that flushes all
+   streams. */
 static void *read_lines(void *arg) {
     FILE *f = tmpfile();
     CHECK(f);
@@ -199,7 +200,7 @@ static void while_streams_are_flushed(void) {
     for (int i = 0; i < 3; i++) CHECK(pthread_join(t[i], NULL) == 0);
 }
 
-/* Handlers that are registered before the constructor of any other library ran. */
+/* Handlers that are registered before the constructor of any other library runs. */
 static void before_all(int argc, char **argv, char **environment) {
     (void)environment;
     if (argc > 1 && strcmp(argv[1], "early_handlers_allocate") == 0) register_handlers();

@@ -55,7 +55,7 @@ static void work(void) {
     free(big);
 }
 
-/* vm.overcommit_memory is 2 when this runs. */
+/* Runs with vm.overcommit_memory=2. */
 static void overcommit_never(void) {
     void **list = NULL;
     work();
@@ -80,8 +80,8 @@ static void data_limit(void) {
     work();
 }
 
-/* Blocks that grow, under a limit that was set after most of the heap's addresses were taken. A block may be too much
-   for it; then it is as it was. */
+/* Blocks that grow, under a limit that was set after most of the heap's addresses were taken. A block that cannot grow
+   stays unchanged. */
 static void grow_under(int resource, rlim_t most) {
     struct rlimit limit = {most, RLIM_INFINITY};
     void **early = NULL;
@@ -115,8 +115,8 @@ static void *working_thread(void *arg) {
     return arg;
 }
 
-/* A limit on address space that is set when the heap is there: the program's own mappings and threads work as long as
-   there is room, and blocks end in NULL where there is none. */
+/* A limit on address space that is set when the heap exists: the program's own mappings and threads work while there is
+   room, and then allocations return NULL. */
 static void use_what_is_left(size_t limit) {
     void **list = NULL;
     for (int i = 0; i < 3; i++) {
@@ -145,7 +145,8 @@ static void address_limit_later(void) {
     CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
     use_what_is_left(limit.rlim_cur);
 }
-/* Half of the blocks went back to the system, the other half is free and dirty: no range of one state is long enough. */
+/* Half of the blocks went back to the system, the other half is free and dirty: no range of one state is long enough.
+   */
 static void free_parts_under_limit(void) {
     static void *blocks[1024];
     struct rlimit limit = {512u << 20, RLIM_INFINITY};
@@ -198,7 +199,7 @@ static void address_limit_beside_threads(void) {
     for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
     work();
 }
-/* Another process sets it. */
+/* Another process sets the limit. */
 static void address_limit_from_outside(void) {
     void **list = NULL;
     work();
@@ -217,7 +218,7 @@ static void address_limit_from_outside(void) {
     free_all(&list);
     work();
 }
-/* The child of a vfork has limits of its own, and its parent's memory. */
+/* The child of a vfork has its own limits, but shares its parent's memory. */
 static void address_limit_in_vfork(void) {
     struct rlimit limit = {1 << 30, RLIM_INFINITY};
     work();
@@ -231,8 +232,8 @@ static void address_limit_in_vfork(void) {
     work();
 }
 
-/* Blocks grow of which the program has locked and marked parts, so that they lie in many mappings, while the process may
-   lock little memory and has few mappings left. */
+/* Blocks grow of which the program has locked and marked parts, so that they lie in many mappings, while the process
+   may lock little memory and has few mappings left. */
 static char *region;
 static const size_t REGION = (size_t)200000 * 4096;
 static size_t use_up_mappings(void);
@@ -270,7 +271,7 @@ static void many_mappings_moved(void) {
     work();
 }
 
-/* All mappings used up but a few: every other page of a region has other rights. */
+/* Uses up all mappings but a few: every other OS page of a range has other rights. */
 static size_t use_up_mappings(void) {
     size_t page = sysconf(_SC_PAGESIZE), used = 0;
     region = mmap(NULL, REGION, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -299,7 +300,7 @@ static void mappings_used_up(void) {
     free_all(&list);
     work();
 }
-/* Threads start, live and end although the heap can get no new mapping. */
+/* Threads start, run and end although the heap can get no new mapping. */
 static void *little(void *arg) {
     void **list = NULL;
     take_until_null(64, 100, &list);
@@ -318,7 +319,7 @@ static void mappings_used_up_threads(void) {
     work();
 }
 
-/* All pages are locked from the start on: reservations must not become resident. */
+/* All memory is locked from the start on: reservations must not become resident. */
 static void locked(void) {
     if (mlockall(MCL_CURRENT | MCL_FUTURE)) SKIP("mlockall is refused: errno %d", errno);
     pthread_attr_t attr;
@@ -360,7 +361,7 @@ static void seccomp_eperm(void) {
     filtered_work();
 }
 
-/* madvise is let pass, but not the advice that few programs give: to populate memory. */
+/* madvise is permitted, but not its rare advice to populate memory. */
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23
 #endif
@@ -388,7 +389,7 @@ static void seccomp_kill_populate(void) {
     filter_advice(SECCOMP_RET_KILL_PROCESS);
     grow();
 }
-/* The same for a program that was started with a filter, which refuses. */
+/* The same for a program that was started with a filter which refuses. */
 static void seccomp_no_populate(void) {
     if (!getenv("FILTERED")) {
         filter_advice(SECCOMP_RET_ERRNO | EPERM);
@@ -426,7 +427,7 @@ static void interrupted(void) {
     CHECK(ticks > 10);
 }
 
-/* A helper thread of the allocator must not take the program's signals, nor spoil unshare. */
+/* A helper thread of the allocator must not take the program's signals, nor break unshare. */
 static void leave_garbage(void) {
     void **list = NULL;
     for (int round = 0; round < 3; round++) {

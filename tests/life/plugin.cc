@@ -1,4 +1,4 @@
-// A library that is written in C++, for a program that is not: only it sees the C++ library, or has it inside.
+// A library in C++ for a program that is not: only the library links the C++ library, or contains it.
 #include "check.h"
 #include <new>
 

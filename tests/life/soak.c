@@ -82,7 +82,7 @@ static void *life(void *arg) {
     return NULL;
 }
 
-/* Each child does a little of the same; what its parent's other threads held is lost to it. */
+/* Each child does a little of the same; the memory that its parent's other threads held is lost to it. */
 static void *forks(void *arg) {
     uint64_t state = 77;
     for (int children = 0; time(NULL) < end; children++) {

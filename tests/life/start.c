@@ -1,4 +1,4 @@
-/* The first malloc at odd moments, and the last ones after main returned. */
+/* The first malloc at unusual moments, and the last ones after main returned. */
 #include "check.h"
 #include <dlfcn.h>
 #include <sched.h>
@@ -105,7 +105,7 @@ static void at_quick_exit_(void) {
     quick_exit(0);
 }
 
-/* main returns while others allocate: nothing may crash on the way out. */
+/* main returns while others allocate: the exit must not crash. */
 static void *busy(void *arg) {
     uint64_t seed = (uintptr_t)arg + 1;
     for (;;) free(realloc(malloc(next_random(&seed) % 5000 + 1), next_random(&seed) % 100000 + 1));
@@ -120,7 +120,7 @@ static void exit_while_busy(void) {
     CHECK(atexit(at_exit) == 0);
 }
 
-/* main's thread ends, the others go on. */
+/* The main thread ends, the others go on. */
 static void *outlive(void *arg) {
     (void)arg;
     usleep(50000);
@@ -135,7 +135,7 @@ static void main_thread_exits(void) {
     pthread_exit(NULL);
 }
 
-/* The first line of /proc/self/maps is the program's, also where addresses are not random. */
+/* The first line of /proc/self/maps is the program's, also without randomised addresses. */
 static void program_lies_first(void) {
     char line[4200], path[4096] = "";
     free(some(100, 1));

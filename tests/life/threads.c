@@ -163,7 +163,7 @@ static void idle(void) {
     pthread_barrier_init(&all_done, NULL, N + 1);
     for (int i = 0; i < N; i++) t[i] = start(idle_life, NULL);
     pthread_barrier_wait(&all_there);
-    /* Not of status, which some kernels count in steps for each processor. */
+    /* Not from status: some kernels update its figures in steps for each processor. */
     printf("RSS %ld\n", proc_kib("/proc/self/smaps_rollup", "Rss:"));
     fflush(stdout);
     pthread_barrier_wait(&all_done);

@@ -22,7 +22,7 @@ static int files(int *lowest) {
     return count;
 }
 
-/* Has the allocator ask the kernel about memory that was used before: of a size that it knows nothing of yet. */
+/* Makes the allocator ask the kernel about reused memory: of a size that it has no record of yet. */
 static void work(void) {
     static size_t size = 256 << 10;
     for (int k = 0; k < 3; k++, size += 64 << 10) {
@@ -60,7 +60,7 @@ static void generations(int bare) {
 static void forks(void) { generations(0); }
 static void bare_forks(void) { generations(1); }
 
-/* The child of a fork that does not ask has none of its parent's. */
+/* The child of a fork that does not ask has none of its parent's files. */
 static void child_closes(void) {
     int before = files(NULL);
     work();
@@ -82,7 +82,7 @@ static void low_limit(void) {
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     work();
     CHECK(files(NULL) == before);
-    /* And where there is no number at all at first, the question comes back. */
+    /* It works too where no number at all is free at first; afterwards its file has no low number. */
     int taken[64], count = 0, low;
     while ((taken[count] = dup(1)) >= 0) count++;
     work();

@@ -1,18 +1,19 @@
 /* Lives of threads: `lives WHERE END`, with LIVES_FORK or LIVES_DSO in the environment or without.
  *
- * 3,000 threads, in waves, whose first call of the allocator is malloc, calloc, realloc, free or malloc_usable_size, in turn.
- * WHERE it is made: `start`, the start routine; `key1` to `key4`, a destructor of a key in that round; `cxx`, a destructor
- * of a thread_local object (whose registration allocates); `after`, behind all destructors, where the C library frees
- * what a thread had and a tool's hook comes with it; `often`, the same with 40 such calls. END, how the threads end: `joined`; `reused` and `unmapped`, joined, on
- * stacks of the program's, which are used again, or unmapped at once; `cancelled`; `detached`; `gone`, detached on a stack of
- * the program's, which is unmapped as soon as the thread is gone. With LIVES_FORK some of them fork there, with LIVES_DSO that
- * library is loaded and unloaded between the waves.
+ * 3,000 threads, in waves, whose first call of the allocator is malloc, calloc, realloc, free or malloc_usable_size, in
+ * turn. WHERE that call is made: `start`, the start routine; `key1` to `key4`, a destructor of a key in that round;
+ * `cxx`, a destructor of a thread_local object (whose registration allocates); `after`, after all destructors, where
+ * the C library frees what a thread had and a tool's hook runs; `often`, the same with 40 such calls. END, how the
+ * threads end: `joined`; `reused` and `unmapped`, joined, on stacks of the program's, which are used again, or unmapped
+ * at once; `cancelled`; `detached`; `gone`, detached on a stack of the program's, which is unmapped as soon as the
+ * thread is gone. With LIVES_FORK some of them fork there; with LIVES_DSO that library is loaded and unloaded between
+ * the waves.
  *
- * Other ENDs are those of the process, in 20 children each: `last`, by the thread, as main has ended; `exec`, there;
- * `handler`, exit in a handler of a signal that comes there.
+ * Other ENDs are those of the process, in 20 children each: `last`, by the thread, after main has ended; `exec`, at
+ * that place; `handler`, exit in a handler of a signal that arrives there.
  *
- * Bytes are checked; another thread makes handshakes with all threads meanwhile (malloc_trim); and memory must not grow
- * with the number of threads (but `often`: such threads keep their heaps). */
+ * The contents of blocks are checked; another thread makes handshakes with all threads meanwhile (malloc_trim); and
+ * memory must not grow with the number of threads (except for `often`: such threads keep their heaps). */
 #define _GNU_SOURCE
 #include "check.h"
 #include <dlfcn.h>
@@ -41,7 +42,7 @@ static enum where where;
 static enum end how;
 static pthread_key_t key;
 static atomic_int calls, done;
-/* The life whose first call comes with the next free. Not in storage that is allocated when it is first used. */
+/* The life whose first call comes with the next free. Initial-exec: other storage is allocated at its first use. */
 static __thread struct life *late __attribute__((tls_model("initial-exec")));
 
 extern void __libc_free(void *);
@@ -130,7 +131,7 @@ static void *run(void *arg) {
     if (how == CANCELLED)
         for (;;) pause();
     if (how == DETACHED || how == GONE) {
-        /* So that the whole wave is there at once, and its stacks do not all fit into the C library's cache. */
+        /* So that all of the wave exists at the same time, and its stacks do not all fit into the C library's cache. */
         usleep(500);
         atomic_fetch_add(&done, 1);
     }
@@ -186,7 +187,7 @@ static void *trimmer(void *arg) {
     return arg;
 }
 
-/* Bytes. Not of status, which some kernels count in steps for each processor. */
+/* Resident bytes. Not from status: some kernels update its figures in steps for each processor. */
 static long held(void) {
     malloc_trim(0);
     return proc_kib("/proc/self/smaps_rollup", "Rss:") << 10;
@@ -204,7 +205,7 @@ static void on_signal(int number) {
     exit(0);
 }
 
-/* Behind the last thread, exec's or exit's. */
+/* Runs after the last thread, exec or exit. */
 static void at_exit(void) {
     for (int i = 1; i < 100; i++) {
         unsigned char *p = calloc(i, 10);
@@ -255,7 +256,7 @@ int main(int argc, char **argv) {
     static char *stacks[WAVE];
     int waves = 0;
     long before = 0, each = 0;
-    /* What grows once (the C library's cache of stacks, say) does not grow again: a second try. */
+    /* Memory that grows only once (the C library's cache of stacks, for example) does not grow again: a second try. */
     for (int tries = 0; tries < 2 && (tries == 0 || each >= MOST_GROWTH); tries++) {
         for (int i = 0; i < WARM + WAVES; i++) {
             if (i == WARM) before = held();

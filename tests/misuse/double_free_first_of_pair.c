@@ -1,4 +1,4 @@
-/* Frees a, b, a: the classic that makes a free list run in a circle. */
+/* Frees a, b, a: the classic way to make a free list a cycle. */
 #include "misuse.h"
 
 int main(void) {

@@ -1,5 +1,5 @@
-/* Frees a block again whose chunk went back to the system: as argv[1] says, here, in another thread, in the child of a
- * fork, or through another call. The blocks fill whole chunks, all of which are free when it happens. */
+/* Frees a block again whose chunk went back to the system: here, in another thread, in the child of a fork, or through
+ * another call, as argv[1] selects. The blocks fill whole chunks, all of which are free by then. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -16,7 +16,7 @@ int main(int argc, char **argv) {
     for (int i = 0; i < count; i++) memset(p[i] = malloc(size), 1, size);
     for (int i = 0; i < count; i++) free(p[i]);
     malloc_trim(0);
-    /* One in the middle, and not at the start of its chunk where blocks are small. */
+    /* A block in the middle, and not at the start of its chunk where blocks are small. */
     char *again = p[count / 2] + (strcmp(how, "inside") == 0 ? 8 : 0);
     dprintf(1, "%p\n", again);
     if (strcmp(how, "here") == 0 || strcmp(how, "many") == 0 || strcmp(how, "inside") == 0) free(again);

@@ -1,4 +1,4 @@
-/* Frees a block again whose OS page went back to the system in between, and with it the mark that tells. */
+/* Frees a block again whose OS page went back to the system in between, together with its tag. */
 #include "misuse.h"
 
 int main(void) {

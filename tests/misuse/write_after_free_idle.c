@@ -1,5 +1,5 @@
-/* Writes to a freed block in a thread that then does nothing: it is found where the helper empties the caches of idle threads,
-   which has files of its own, and is to be said all the same. */
+/* Writes to a freed block in a thread that then idles. The helper, which has a file table of its own, detects it when
+   it empties the caches of idle threads, and must still print the message. */
 #include "misuse.h"
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-/* Writes over the first words of a freed block, with a pointer that looks good. */
+/* Overwrites the first words of a freed block with a plausible pointer. */
 #include "misuse.h"
 
 int main(void) {

@@ -1,5 +1,5 @@
-/* The malloc family in a program on musl, dynamic or static. Without neap the first check fails: musl's blocks have the
-   length that was asked for. */
+/* The malloc family in a program on musl, dynamic or static. Without neap the first check fails: musl's blocks have
+   exactly the requested length. */
 #include "check.h"
 #include <malloc.h>
 #include <sys/wait.h>

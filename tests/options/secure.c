@@ -1,4 +1,4 @@
-/* Says whether this is secure execution, and whether new blocks are filled, after some work of the allocator. */
+/* Prints whether this is secure execution, and whether new blocks are filled, after some work of the allocator. */
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@ int main(void) {
     if (!fresh) return 1;
     printf("secure %lu\n%s\n", getauxval(AT_SECURE), fresh[50] == 0x5a ? "filled" : "as it is");
     free(fresh);
-    /* What the program itself asks for works in any case. */
+    /* Controls that the program itself calls work in any case. */
     FILE *null = fopen("/dev/null", "w");
     struct mallinfo2 info = mallinfo2();
     if (!null || malloc_info(0, null) || info.arena != info.uordblks + info.fordblks) return 1;

@@ -1,5 +1,5 @@
-/* For each argument `name=value`: sets the option, unless the value is empty, and prints the result, the value in force and
- * who chose it. */
+/* For each argument `name=value`: sets the option, unless the value is empty, and prints the result, the value in force
+ * and where it came from. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@ int main(int argc, char **argv) {
     int (*origin)(const char *, char *, size_t) = (int (*)(const char *, char *, size_t))dlsym(RTLD_DEFAULT, "neap_option_origin");
     int (*set)(const char *, const char *) = (int (*)(const char *, const char *))dlsym(RTLD_DEFAULT, "neap_option_set");
     if (!get || !origin || !set) return 1;
-    /* A program may write over its environment, as those do that change their title. */
+    /* Programs that change their title overwrite their environment. */
     for (char **entry = environ; *entry; entry++) memset(*entry, 'x', strlen(*entry));
     for (int i = 1; i < argc; i++) {
         char *value = strchr(argv[i], '='), now[4096], by[32];

@@ -31,7 +31,7 @@ static int to(const char *path) {
     return file;
 }
 
-/* Live: 20 MB of leaky; allocated: 20 MB of churn more. `OUT` names the file. */
+/* Live: 20 MB of leaky; allocated: also 20 MB of churn. `OUT` names the file. */
 static void writes(void) {
     CHECK(neap_profile_write(1, NEAP_PROFILE_HEAP) == NEAP_NO_SAMPLES);
     CHECK(neap_profile_start(16384) == NEAP_OK);
@@ -42,7 +42,7 @@ static void writes(void) {
     CHECK(errno == 77);
     neap_profile_stop();
     churn(20000);
-    /* What is freed after the end is noted. */
+    /* Frees after the end are recorded. */
     for (int i = 0; i < 20000; i++) free(kept[i]);
     char name[4096];
     snprintf(name, sizeof name, "%s.freed", getenv("OUT"));
@@ -68,7 +68,7 @@ static void errors(void) {
     CHECK(neap_profile_write(ends[1], 1) == NEAP_READER_GONE);
     sigset_t waiting;
     CHECK(sigpending(&waiting) == 0 && !sigismember(&waiting, SIGPIPE));
-    /* A signal that the program has waiting itself stays. */
+    /* A SIGPIPE that was pending before stays pending. */
     sigset_t pipes, before;
     sigemptyset(&pipes);
     sigaddset(&pipes, SIGPIPE);
@@ -125,7 +125,7 @@ static void every_millisecond(void) {
     CHECK(null_file = to("/dev/null"));
     CHECK(sigaction(SIGALRM, &action, NULL) == 0 && setitimer(ITIMER_REAL, &timer, NULL) == 0);
 }
-/* Handlers that write profiles interrupt calls; threads begin and end; samples go on and off. */
+/* Handlers that write profiles interrupt calls; threads start and end; sampling goes on and off. */
 static void storm(void) {
     CHECK(neap_profile_start(4096) == NEAP_OK);
     every_millisecond();
@@ -168,13 +168,14 @@ static void forks(void) {
     CHECK(neap_profile_write(to(getenv("OUT")), NEAP_PROFILE_HEAP) == NEAP_OK);
 }
 
-/* For profile_signal: makes the file READY when it has what the profiles show, and allocates until it is ended. */
+/* For profile_signal: makes the file READY once it holds what the profiles must show, and allocates until it is ended.
+   */
 static void serves(void) {
     leaky();
     close(to(getenv("READY")));
     for (;;) churn(1000);
 }
-/* When another process has asked for samples, the program begins to keep some itself. */
+/* When another process has requested samples, the program starts its own sampling. */
 static void starts_when_asked(void) {
     taken = 0;
     most = SIZE_MAX;
@@ -196,7 +197,7 @@ static void catches(void) {
     close(to(getenv("READY")));
     for (;;) churn(1000);
 }
-/* A short stack for handlers, as many programs have it. */
+/* A short stack for handlers, as many programs have one. */
 static void short_stack(void) {
     stack_t stack = {.ss_sp = malloc(8192), .ss_size = 8192};
     CHECK(sigaltstack(&stack, NULL) == 0);
@@ -215,7 +216,7 @@ static void *start_samples(void *result) {
     *(int *)result = neap_profile_start(4096);
     return NULL;
 }
-/* Two threads begin at once: strace makes the first one late while it makes the file. */
+/* Two threads start sampling at once: strace delays the first one while it makes the file. */
 static void starts_at_once(void) {
     pthread_t threads[2];
     int results[2] = {-1, -1};
@@ -228,7 +229,7 @@ static void starts_at_once(void) {
     most = SIZE_MAX;
     CHECK(neap_profile_pass(1, take, &taken) == NEAP_OK && taken > 100);
 }
-/* There is no memory for samples, and later there is. */
+/* There is no memory for samples at first; later there is. */
 static void starts_again(void) {
     struct rlimit before, none;
     CHECK(neap_profile_write(1, 1) == NEAP_NO_SAMPLES && getrlimit(RLIMIT_AS, &before) == 0);
@@ -241,7 +242,7 @@ static void starts_again(void) {
     leaky();
     CHECK(neap_profile_write(to("/dev/null"), 1) == NEAP_OK);
 }
-/* Maps an OS page right below the mapping for the work, which lies right below `lowest`. All three join. */
+/* Maps an OS page right below the mapping for the work, which lies right below `lowest`. All three merge. */
 static char *lowest;
 static int take_and_map(const void *bytes, size_t size, void *done) {
     (void)bytes, (void)size;
@@ -253,13 +254,13 @@ static int take_and_map(const void *bytes, size_t size, void *done) {
     if (mapped == below) lowest = below;
     return 0;
 }
-/* The mapping for the work may join its neighbours. Then it cannot be removed, as that takes one mapping more: its memory
-   goes all the same. */
+/* The mapping for the work may merge with its neighbours. Then it cannot be unmapped, because that takes one more
+   mapping: its memory must go back all the same. */
 static void few_mappings(void) {
     enum { BYTES = 16 << 20 };
     CHECK(neap_profile_start(4096) == NEAP_OK);
     leaky();
-    /* Until one lies right below the other, and so will the next one. */
+    /* Until one lies right below the other, as the next one then will. */
     char *last = NULL, *next = NULL;
     for (int in_row = 0; in_row < 4; last = next) {
         next = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -280,13 +281,13 @@ static void few_mappings(void) {
     }
     CHECK_AT(status_kib("RssAnon:") < before + 128, status_kib("RssAnon:") - before);
 }
-/* The process has no room for another file when the signal comes. */
+/* The process has no descriptor left when the signal comes. */
 static void no_files(void) {
     leaky();
     struct rlimit limit = {3, 3};
     CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0 && raise(SIGUSR2) == 0);
 }
-/* A file has the directory's place when the signal comes. */
+/* A file has replaced the directory when the signal comes. */
 static void no_directory(void) {
     leaky();
     char *path = getenv("NEAP_PROFILE"), aside[4096];

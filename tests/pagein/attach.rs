@@ -1,4 +1,4 @@
-//! `neap pagein --pid`: processes that end, that have ended, that make threads, and what the footer says of them.
+//! `neap pagein --pid`: processes that end, that have ended, that make threads, and what the footer reports about them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -18,15 +18,15 @@ pub fn cases() -> Vec<Case> {
             "an attached process without a count, or with differences without a reason",
             || counted(false),
         ),
-        Case::new("attach::ended", "a process that ended, and is said to run", || counted(true)),
-        Case::new("attach::zombie", "neap that waits for a parent that does not ask how the process ended", zombie),
+        Case::new("attach::ended", "an ended process that is reported as running", || counted(true)),
+        Case::new("attach::zombie", "neap that waits for a parent that does not reap the process", zombie),
         Case::new("attach::threads", "threads that come and go while neap attaches", threads),
-        Case::new("attach::children", "children that were there before and are not traced, or not counted", children),
+        Case::new("attach::children", "earlier children that are not traced, or not counted", children),
         Case::new("attach::refused", "a file that is emptied although the process may not be traced", refused),
     ]
 }
 
-/// A process that touches 1000 pages while it is watched; then it ends, or neap gets a signal.
+/// A process that touches 1000 pages while it is traced; then it ends, or neap gets a signal.
 fn counted(ends: bool) -> Outcome {
     need_events()?;
     let dir = TempDir::new("neap-attach-")?;
@@ -37,7 +37,7 @@ fn counted(ends: bool) -> Outcome {
     steps.say("s")?;
     steps.line()?;
     if ends {
-        // It waits to be asked how it ended: neap does not wait for that.
+        // It becomes a zombie: neap must not wait until it is reaped.
         steps.say_no_more();
     } else {
         neap.signal(libc::SIGINT);
@@ -75,7 +75,7 @@ fn zombie() -> Outcome {
     )
 }
 
-/// The first thread has ended; others make short threads all the time.
+/// Attaches to a process whose first thread has ended while others keep making short threads.
 fn threads() -> Outcome {
     need_events()?;
     let neap = neap()?;
@@ -95,7 +95,7 @@ fn threads() -> Outcome {
     expect(fits, &done, &format!("{seen} of {counted} faults; {:?}", trace.footer))
 }
 
-/// A child that was there before, and executes a program while it is traced.
+/// An earlier child, which executes a program while it is traced.
 fn children() -> Outcome {
     need_events()?;
     let odd = ODD.build()?;

@@ -1,4 +1,4 @@
-// Faults in a function that the C library calls, which has no frame pointers, and neither has this program.
+// Faults in a function that the C library calls; neither the library nor this program has frame pointers.
 #include <stdlib.h>
 #include <sys/mman.h>
 

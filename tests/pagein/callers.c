@@ -5,7 +5,7 @@
 
 FUNCTION void leaf(void) { __asm__ volatile(""); }
 
-// Not a leaf: compilers leave out the frame pointer of those in any case.
+// Not a leaf: compilers omit the frame pointer of leaf functions in any case.
 FUNCTION int innermost(volatile char *memory) {
     leaf();
     memory[5] = 1;

@@ -17,32 +17,32 @@ const HEAP: Source = Source::with_flags("pagein/heap.c", &["-fno-builtin"]);
 /// The tests.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("exact::pages", "pages of files that do not show once each", || pages(&PAGES, &[])),
+        Case::new("exact::pages", "pages of files that are not shown exactly once", || pages(&PAGES, &[])),
         Case::new("exact::static", "the same in a static program", || pages(&PAGES_STATIC, &[])),
         Case::new("exact::children", "children, and programs that children execute, with fault-around", || {
             pages(&PAGES, &["sh", "-c", "\"$@\" & wait $!", "sh"])
         }),
-        Case::new("exact::code", "pages of code that do not show, or get a wrong function", || code(&KNOWN_C)),
+        Case::new("exact::code", "pages of code that are missing, or have a wrong function", || code(&KNOWN_C)),
         Case::new("exact::code_static", "the same in a static program", || code(&KNOWN_STATIC)),
-        Case::new("detail::begin", "a trace of beginnings that does not say what is missing", begin),
+        Case::new("detail::begin", "a trace with `--detail begin` that does not report what is missing", begin),
         Case::new("exact::forks", "faults or an exit status that tracing changes", || {
             unchanged("forks", Some(0), 1000)
         }),
         Case::new("exact::signal", "a signal that tracing swallows", || unchanged("signal", None, 100)),
-        Case::new("exact::daemon", "a daemon that loses its system calls with its tracer", || {
-            // With --exact neap lets its programs go only when they end.
+        Case::new("exact::daemon", "a daemon whose system calls fail when its tracer ends", || {
+            // With --exact neap releases its programs only when they end.
             unchanged("short-daemon", Some(0), 500)
         }),
         Case::new("blocks::sizes", "blocks of neap's heap that are missing, or of a wrong size", blocks),
     ]
 }
 
-/// Runs a program and `pages.c` in it, which reads 64 pages of a file and 64 of its own constants.
+/// Runs a program, and in it `pages.c`, which reads 64 pages of a file and 64 pages of its own constants.
 fn pages(source: &Source, runner: &[&str]) -> Outcome {
     need_events()?;
     let built = source.build()?;
-    // Below target, as the folder for temporary files may be memory, whose pages are no file's. A folder for each call:
-    // this runs several times at once.
+    // Below target: the folder for temporary files may be in memory, whose pages are not a file's. A folder for each
+    // call, as this runs several times at once.
     let dir = TempDir::below(&neap_tests::target_dir(), "pagein-pages-")?;
     let file = dir.join("read");
     std::fs::write(&file, vec![0; 64 * 4096])?;
@@ -61,7 +61,7 @@ fn pages(source: &Source, runner: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Each of the functions of `known.c` begins a page of its own: that page is a fault, at its first instruction.
+/// Checks that the first instruction of each function of `known.c`, which begins a page of its own, has a fault.
 fn code(source: &Source) -> Outcome {
     need_events()?;
     let trace = Trace::of(&["--exact", "--format", "table"], &words(&source.build()?, &[]))?;
@@ -74,7 +74,8 @@ fn code(source: &Source) -> Outcome {
     Ok(())
 }
 
-/// The same faults as ever; what their ends tell is missing, and the footer says so where the format shows it.
+/// Checks that the faults are the same; what their ends add is missing, and the footer says so where the format shows
+/// it.
 fn begin() -> Outcome {
     need_events()?;
     let command = ODD.build()?;
@@ -100,8 +101,8 @@ fn unchanged(case: &str, status: Option<i32>, faults: usize) -> Outcome {
     Ok(())
 }
 
-/// `heap.c` touches 25 pages of a block of 100,000 bytes, 40 of one of 300 MiB, and 400 blocks of 1,000 bytes; then it
-/// waits.
+/// `heap.c` touches 25 pages of a block of 100,000 bytes, 40 pages of one of 300 MiB, and 400 blocks of 1,000 bytes;
+/// then it waits.
 fn blocks() -> Outcome {
     need_events()?;
     let neap: &Path = neap()?;

@@ -1,4 +1,4 @@
-// More programs that are hard to watch: each case by its name.
+// More programs that are hard to trace, one for each case.
 #include "filter.h"
 #include <signal.h>
 #include <sys/mman.h>
@@ -6,16 +6,16 @@
 #include <time.h>
 #include <unistd.h>
 
-// Touches that many pages.
+// Touches this many pages.
 static void touch(size_t pages) {
     char *memory = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    // A fault for each page, also where the system makes huge pages of all that is large.
+    // So that each page faults, also where the system uses huge pages for all large mappings.
     madvise(memory, pages * 4096, MADV_NOHUGEPAGE);
     for (size_t i = 0; i < pages; i++) memory[i * 4096] = 1;
     munmap(memory, pages * 4096);
 }
 
-// A child; how it ended, as exit status or 128 and the signal.
+// Runs a child; returns how it ended: the exit status, or 128 plus the signal.
 static int child(size_t pages) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -27,13 +27,13 @@ static int child(size_t pages) {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
-// A filter kills processes that call userfaultfd, which no program of the time when it was written does.
+// A filter kills processes that call userfaultfd, which was not known when the filter was written.
 static int sandbox(void) {
     filter(all_but(SYS_userfaultfd, SECCOMP_RET_KILL_PROCESS));
     return child(50);
 }
 
-// Children that the kernel waits for: their faults are counted nowhere.
+// Children that the kernel reaps: their faults are not counted.
 static int reaped(void) {
     signal(SIGCHLD, SIG_IGN);
     for (int i = 0; i < 10; i++) {
@@ -61,7 +61,7 @@ static void *making(void *argument) {
     return argument;
 }
 
-// Threads without end, of a process whose first thread ends.
+// Endless threads of a process whose first thread ends.
 static int threads(void) {
     for (int i = 0; i < 3; i++) {
         pthread_t thread;
@@ -71,7 +71,7 @@ static int threads(void) {
     pthread_exit(NULL);
 }
 
-// At each byte of the input it touches pages, more of them for an `l`; it ends with the input.
+// Touches pages at each byte of the input, more of them for an `l`; ends with the input.
 static int steps(void) {
     char byte;
     dprintf(1, "ready\n");
@@ -82,7 +82,7 @@ static int steps(void) {
     return 0;
 }
 
-// A child that ends with the input, and is not waited for.
+// A child that ends with the input, and is not reaped.
 static int zombie(void) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -119,9 +119,9 @@ static int leaves(void) {
     return 0;
 }
 
-// Leaves a process that makes others all the time, and one that says whether it goes on.
+// Leaves a process that keeps making others, and one that reports whether it goes on.
 static int leaves_forks(void) {
-    // Pages that are seen, so that neap has much to write.
+    // Touches pages, so that neap has much to write.
     touch(6000);
     volatile long *made = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     CHECK(made != MAP_FAILED);
@@ -134,7 +134,7 @@ static int leaves_forks(void) {
         _exit(0);
     }
     if (fork() == 0) {
-        // Until neap no longer follows them, and is about to write what it saw.
+        // Until neap no longer traces them, and is about to write its trace.
         usleep(1500000);
         long before = *made;
         sleep(1);

@@ -10,7 +10,7 @@ int main(void) {
     for (int i = 0; i < 400; i++) *(volatile char *)malloc(1000) = 1;
     printf("%p %p\n", (void *)large, (void *)huge);
     fflush(stdout);
-    // Blocks are looked up some milliseconds after the faults; later where neap has to wait for a processor.
+    // Blocks are looked up some milliseconds after the faults; later where neap waits for a processor.
     sleep(2);
     return 0;
 }

@@ -1,4 +1,4 @@
-// Faults of kinds that need the system's help: each case by its name. Prints the addresses.
+// Faults of kinds that depend on the system, one for each case. Prints the addresses.
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -11,7 +11,7 @@
 
 enum { PAGE = 4096, PAGES = 16, HUGE = 2 << 20 };
 
-// A file with some pages of bytes, by that name; open for reading and writing.
+// Opens a file with this name and some pages of bytes, for reading and writing.
 static int file(const char *name) {
     static char bytes[PAGES * PAGE];
     memset(bytes, 7, sizeof bytes);
@@ -26,7 +26,7 @@ static volatile char *map(size_t bytes, int protection, int flags, int fd) {
     return start;
 }
 
-// A page of a file that is on the disk only.
+// A page of a file that is only on disk.
 static void major(const char *name) {
     int fd = file(name);
     if (fsync(fd) || posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED)) SKIP("the file cannot be dropped from memory");

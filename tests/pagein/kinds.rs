@@ -11,17 +11,17 @@ const KINDS: Source = Source::new("pagein/kinds.c");
 /// The tests.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("kinds::major", "a read from disk that is taken for another fault", || {
+        Case::new("kinds::major", "a read from disk that is shown as another kind", || {
             let (trace, addresses, _) = run("major")?;
             wanted(&trace, addresses[0], &["file-major"])
         }),
-        Case::new("kinds::huge", "a huge page that is taken for a small one", || {
+        Case::new("kinds::huge", "a huge page that is shown as a small one", || {
             let (trace, addresses, _) = run("huge")?;
             wanted(&trace, addresses[0], &["huge"])?;
             let shown = format!(" 2M {:#x} ", addresses[0]);
             if trace.faults.iter().any(|line| line.contains(&shown)) { Ok(()) } else { Err(trace.fail("no 2M")) }
         }),
-        Case::new("kinds::shared", "shared memory that is taken for a program's own", shared),
+        Case::new("kinds::shared", "shared memory that is shown as private", shared),
     ]
 }
 
@@ -54,7 +54,7 @@ fn wanted(trace: &Trace, address: u64, kinds: &[&str]) -> Outcome {
     if seen == kinds { Ok(()) } else { Err(trace.fail(&format!("{address:#x}: {seen:?}, not {kinds:?}"))) }
 }
 
-/// A file that is written for the first time may fault once more, so that the system learns of it.
+/// Checks shared memory. The first write to a file may fault once more, so that the file system notices it.
 fn shared() -> Outcome {
     let (trace, addresses, file) = run("shared")?;
     let &[memory, of_file] = &addresses[..] else { return Err(trace.fail("two addresses")) };

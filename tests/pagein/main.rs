@@ -1,4 +1,4 @@
-//! `neap pagein` on whole programs: counts, order, symbols, and programs that are hard to watch.
+//! `neap pagein` on whole programs: counts, order, symbols, and programs that are hard to trace.
 
 mod attach;
 mod exact;
@@ -27,7 +27,7 @@ const ODD_STATIC: Source = Source::with_flags("pagein/odd.c", &["-static"]);
 const ODD_STRIPPED: Source = Source::with_flags("pagein/odd.c", &["-s"]);
 const ODD_32: Source = Source::with_flags("pagein/odd.c", &["-m32"]);
 
-/// What a shell can run in a second or two, and much of what there is: interpreters, compilers, servers.
+/// What a shell can run in a second or two: interpreters, compilers, servers.
 const COUNTED: &[(&str, &str, &[&str])] = &[
     ("ls", "ls", &["-l", "/usr/bin"]),
     ("python3", "python3", &["-c", "import json, decimal; x = [str(i) for i in range(100000)]"]),
@@ -59,20 +59,20 @@ fn main() -> ExitCode {
         })
         .collect();
     cases.extend([
-        Case::new("order::perf", "pages that differ from what perf record sees, or their order", same_as_perf),
-        Case::new("kinds::touch", "a zero page, a copy or a first touch taken for another", kinds),
+        Case::new("order::perf", "pages that differ from those of perf record, or their order", same_as_perf),
+        Case::new("kinds::touch", "a zero page, a copy or a first touch shown as another kind", kinds),
         Case::new("life::signal", "a trace that is lost when the program dies by a signal", || {
             ended("signal", None, 100)
         }),
         Case::new("life::crash", "a fault that ends in SIGSEGV and is not shown", crash),
         Case::new("life::forks", "faults of children that are missing", || ended("forks", Some(0), 1000)),
         Case::new("life::closes", "a program that closes neap's descriptors", || ended("closes", Some(0), 1000)),
-        Case::new("life::daemon", "neap that waits for a daemon, or does not say that it left it", daemon),
+        Case::new("life::daemon", "neap that waits for a daemon, or does not report that it left it running", daemon),
         Case::new("life::script", "a script that cannot be traced", script),
         Case::new("life::interrupt", "a trace that is lost on Ctrl-C", interrupt),
-        Case::new("life::static", "a static program", || touches(&ODD_STATIC)),
-        Case::new("life::stripped", "a program without symbols", || touches(&ODD_STRIPPED)),
-        Case::new("life::m32", "a 32-bit program", || match ODD_32.build() {
+        Case::new("life::static", "a static program without faults", || touches(&ODD_STATIC)),
+        Case::new("life::stripped", "a program without symbols that has no faults", || touches(&ODD_STRIPPED)),
+        Case::new("life::m32", "a 32-bit program that is not traced", || match ODD_32.build() {
             Ok(_) => touches(&ODD_32),
             Err(_) => Err(Stop::Skip("the compiler makes no 32-bit programs (gcc-multilib)".into())),
         }),
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
             expect(done.status.code() == Some(125) && done.stderr.contains("cannot trace"), &done, "the wrong error")
         }),
         Case::new("output::file", "a trace that is not in pagein.PID", default_file),
-        Case::new("output::link", "a link at the name of the trace that is followed", link),
+        Case::new("output::link", "a symbolic link at the trace's name that is followed", link),
         Case::new("output::refused", "a program that runs although its trace cannot be written", || {
             let done = Run::new(neap()?).args(["pagein", "-o", "/nonexistent/x", "--", "echo", "ran"]).plain().run()?;
             expect(done.status.code() == Some(125) && done.stdout.is_empty(), &done, "it should not have run")
@@ -123,7 +123,7 @@ fn counted(name: &str, command: &str, arguments: &[&str]) -> Outcome {
     let expected = trace.counted()? - known.iter().map(|cause| trace.difference(cause)).sum::<i64>();
     let seen = trace.faults.len() as i64;
     neap_tests::suite::note(format!("{name}: {seen} faults seen, {expected} counted after exec"));
-    // One in a hundred, in small programs too.
+    // The limit is one in a hundred, in small programs too.
     if (expected - seen).abs() > expected / 100 {
         return Err(trace.fail(&format!("{seen} faults seen of {expected}")));
     }
@@ -133,8 +133,8 @@ fn counted(name: &str, command: &str, arguments: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// Several times: a page of the file that is locked just then is left out when the kernel maps the pages around a
-/// fault, and then two runs differ by that page.
+/// Tried several times: the kernel leaves a locked page out when it maps the pages around a fault, and then two runs
+/// differ by that page.
 fn same_as_perf() -> Outcome {
     need_events()?;
     let mut last = Ok(());
@@ -150,7 +150,7 @@ fn same_as_perf() -> Outcome {
 fn once_same_as_perf() -> Outcome {
     let (perf, env, setarch) = (program("perf")?, program("env")?, program("setarch")?);
     let known = KNOWN_STATIC.build()?;
-    // The environment and the arguments lie on the stack, and move it.
+    // The environment and the arguments lie on the stack, and shift it.
     let arguments = ["-i", setarch.to_str().unwrap_or_default(), "-R", known.to_str().unwrap_or_default()];
     let trace = Trace::of(&[], &words(&env, &arguments))?;
     let data = neap_tests::target_dir().join(format!("pagein-perf-{}", std::process::id()));
@@ -167,7 +167,7 @@ fn once_same_as_perf() -> Outcome {
     let _ = std::fs::remove_file(&data);
     let script = script?.success()?;
     let page = |hex: &str| u64::from_str_radix(hex.trim_start_matches("0x"), 16).unwrap_or(0) & !0xfff;
-    // What setarch itself does before it executes the program is randomised.
+    // setarch itself runs with randomised addresses until it executes the program.
     let expected: Vec<u64> = script
         .stdout
         .lines()
@@ -203,7 +203,8 @@ fn kinds() -> Outcome {
     Ok(())
 }
 
-/// A case of `odd.c` ends with that status, or by SIGTERM, and its trace has at least this many faults.
+/// Checks that a case of `odd.c` ends with this status, or by SIGTERM, and that its trace has at least this many
+/// faults.
 fn ended(case: &str, status: Option<i32>, faults: usize) -> Outcome {
     let trace = odd(case)?;
     if trace.done.status.code() != status || trace.faults.len() < faults || !trace.says("lost: 0") {
@@ -280,7 +281,7 @@ fn touches(source: &Source) -> Outcome {
 
 fn attach() -> Outcome {
     need_events()?;
-    // Before the program, which does not work for ever: neap may have to be built first.
+    // Before the program, which runs for a limited time: neap may have to be built first.
     let neap = neap()?;
     let mut child = Command::new(ODD.build()?).arg("works").spawn()?;
     let done = Run::new(neap)

@@ -1,4 +1,4 @@
-// Programs that are hard to watch: each case by its name.
+// Programs that are hard to trace, one for each case.
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -8,16 +8,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// Touches that many pages.
+// Touches this many pages.
 static char *touch(size_t pages) {
     char *memory = mmap(0, pages * 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    // A fault for each page, also where the system makes huge pages of all that is large.
+    // So that each page faults, also where the system uses huge pages for all large mappings.
     madvise(memory, pages * 4096, MADV_NOHUGEPAGE);
     for (size_t i = 0; i < pages; i++) memory[i * 4096] = 1;
     return memory;
 }
 
-// Makes a function that touches a page, tells its name in a perf map that belongs to `owner`, and calls it.
+// Makes a function that touches a page, writes its name into a perf map that belongs to `owner`, and calls it.
 static void compile(uid_t owner) {
     static const unsigned char code[] = {0xc6, 0x07, 0x01, 0xc3};  // mov byte ptr [rdi], 1; ret
     char *memory = mmap(0, 2 * 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -40,11 +40,11 @@ int main(int argc, char **argv) {
     if (!strcmp(what, "touch")) {
         touch(1000);
     } else if (!strcmp(what, "many")) {
-        // Faults without end, and little memory.
+        // Endless faults with little memory.
         long rounds = argc > 2 ? atol(argv[2]) : 110;
         for (long i = 0; i < rounds; i++) munmap(touch(1000), 1000 * 4096);
     } else if (!strcmp(what, "churn")) {
-        // Mappings without end, each of another size, one page of each.
+        // Endless mappings, each of another size, with one page touched in each.
         long rounds = argc > 2 ? atol(argv[2]) : 1000;
         unsigned long random = 1;
         for (long i = 0; i < rounds; i++) {

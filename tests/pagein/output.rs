@@ -1,4 +1,4 @@
-//! Where the trace goes when something is in the way; what is lost; and what a terminal shows.
+//! Where the trace goes when something is in the way, what is lost, and what a terminal shows.
 
 use std::ffi::OsStr;
 use std::os::unix::process::ExitStatusExt;
@@ -16,25 +16,29 @@ use crate::trace::{ODD, Text};
 /// The tests.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("output::readonly", "a run whose trace has nowhere to go at its end", readonly),
-        Case::new("output::kept", "a file that is emptied for a program that does not run", kept),
-        Case::new("output::full", "a full disk that takes the trace without a word of what it has", full),
+        Case::new(
+            "output::readonly",
+            "a run that finds out only at its end that its trace cannot be written",
+            readonly,
+        ),
+        Case::new("output::kept", "a file that is truncated although the program does not run", kept),
+        Case::new("output::full", "a full disk without a message of how much was written", full),
         Case::new("output::interrupted", "neap that cannot be stopped while it writes", interrupted),
-        Case::new("lost::begin", "events that are lost and not counted", || lost("begin")),
+        Case::new("lost::begin", "lost events that are not counted", || lost("begin")),
         Case::new("lost::full", "the same where each fault is two events", || lost("full")),
-        Case::new("terminal::progress", "a long run without a sign of life", progress),
+        Case::new("terminal::progress", "a long run without progress", progress),
         Case::new(
             "terminal::summary",
-            "a trace of which the terminal shows nothing, or lines that are too wide",
+            "a trace without a summary on the terminal, or with lines that are too wide",
             summary,
         ),
-        Case::new("time::limit", "a program that goes on when its time is over", time_limit),
-        Case::new("terminal::interrupt", "Ctrl-C that ends neap before the trace is written", interrupt),
-        Case::new("time::ls", "a trace of ls that takes for ever", ls).exclusive(),
+        Case::new("time::limit", "a program that runs on after its time limit", time_limit),
+        Case::new("terminal::interrupt", "a Ctrl-C that ends neap before the trace is written", interrupt),
+        Case::new("time::ls", "a trace of ls that takes too long", ls).exclusive(),
     ]
 }
 
-/// The functions and mappings with most faults, in 80 columns; without events too.
+/// Checks the functions and mappings with most faults, in 80 columns; with and without events.
 fn summary() -> Outcome {
     need_events()?;
     let (dir, deny) = (TempDir::new("neap-output-")?, Source::new("pagein/deny.c").build()?);
@@ -83,7 +87,7 @@ fn readonly() -> Outcome {
     )
 }
 
-/// A file that is executable, and that the kernel cannot execute.
+/// Checks a file that is executable but that the kernel cannot execute.
 fn kept() -> Outcome {
     let dir = TempDir::new("neap-output-")?;
     let (text, broken, old) = (dir.join("text"), dir.join("broken"), dir.join("old"));
@@ -123,7 +127,7 @@ fn full() -> Outcome {
     expect(done.status.code() == Some(125) && some && done.stderr.contains(&said), &done, &said)
 }
 
-/// The trace goes into a pipe that is never read, so neap writes without end when the program has ended.
+/// Writes the trace into a pipe that is never read, so that neap is still writing after the program has ended.
 fn interrupted() -> Outcome {
     need_events()?;
     let dir = TempDir::new("neap-output-")?;
@@ -136,7 +140,7 @@ fn interrupted() -> Outcome {
     let mut neap = Started::new(&mut command)?;
     let children = format!("/proc/{0}/task/{0}/children", neap.pid());
     let started = Instant::now();
-    // The program's end; before that signals are passed on to it.
+    // Waits for the program's end: until then signals are passed on to it.
     while std::fs::read_to_string(&children).is_ok_and(|list| !list.is_empty()) && started.elapsed() < LIMIT {
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -151,7 +155,7 @@ fn interrupted() -> Outcome {
     Err(Stop::Fail("neap does not end by SIGTERM".into()))
 }
 
-/// neap is stopped while the program has more faults than the rings hold.
+/// Stops neap while the program has more faults than the rings hold.
 fn lost(detail: &str) -> Outcome {
     need_events()?;
     let dir = TempDir::new("neap-output-")?;
@@ -192,7 +196,7 @@ fn progress() -> Outcome {
     }
 }
 
-/// Ctrl-C on a terminal goes to neap and to the program.
+/// Ctrl-C on a terminal reaches both neap and the program.
 fn interrupt() -> Outcome {
     need_events()?;
     let dir = TempDir::new("neap-output-")?;
@@ -210,7 +214,7 @@ fn interrupt() -> Outcome {
     Ok(())
 }
 
-/// From the start to the written file, the fastest of some runs of a neap without optimisation.
+/// From the start to the written file: the fastest of some runs of an unoptimised build.
 fn ls() -> Outcome {
     need_events()?;
     let dir = TempDir::new("neap-output-")?;

@@ -1,4 +1,4 @@
-// Allocates in functions of known names, touches what it got, and says what that was: PID ADDRESS SIZE FUNCTION.
+// Allocates in functions of known names, touches the blocks, and prints what they are: PID ADDRESS SIZE FUNCTION.
 #define _GNU_SOURCE
 #include <pthread.h>
 #include <signal.h>
@@ -14,7 +14,7 @@
 
 #define SITE __attribute__((noinline, noclone))
 
-// Written at the end: stdio allocates.
+// Printed at the end, because stdio allocates.
 static struct said { char *p; size_t n; const char *who; } all[100000];
 static volatile int count;
 
@@ -51,7 +51,7 @@ SITE char *alloc_e(size_t n) {
     said(p, n, "alloc_e");
     return p;
 }
-// The C library allocates for it.
+// The C library allocates for this function.
 SITE char *alloc_f(const char *text) { char *p = strdup(text); said(p, strlen(text) + 1, "alloc_f"); return p; }
 SITE char *alloc_handler(size_t n) { char *p = touch(malloc(n), n); said(p, n, "alloc_handler"); return p; }
 SITE char *alloc_thread(size_t n) { char *p = touch(malloc(n), n); said(p, n, "alloc_thread"); return p; }
@@ -68,7 +68,7 @@ static void kinds(void) {
     // Growth in place, by copying, and by moving pages.
     char *p = alloc_a(50000);
     for (size_t n = 60000; n < 3000000; n += n / 2) p = alloc_c(p, n);
-    // Freed and taken by others.
+    // Freed, and reused for other sites' blocks.
     for (int i = 0; i < 20; i++) free(alloc_a(100000 + i * 5000)), free(alloc_b(90000 + i * 7000));
     tell(0);
 }
@@ -92,7 +92,7 @@ static void forks(void) {
     alloc_a(100);
     int mine = count;
     if (fork() == 0) {
-        // Copies of the parent's block; then blocks where the parent has others.
+        // Copies of the parent's block; then blocks where the parent has other ones.
         memset(before, 2, 400000);
         for (int i = 0; i < 20; i++) alloc_child(20000 + i * 1000);
         tell(0);
@@ -122,7 +122,7 @@ static void signals(void) {
     struct itimerval every = {{0, 200}, {0, 200}};
     setitimer(ITIMER_REAL, &every, NULL);
     for (int count = 0; handled < 300;) {
-        // Of a size that the handler does not use, and not faster than the reader can read.
+        // Of a size that the handler does not use, and slowly enough for the reader.
         char *volatile p = malloc(1000);
         free(p);
         for (volatile int i = 0; i < 1000; i++) {}
@@ -133,7 +133,7 @@ static void signals(void) {
     tell(0);
 }
 
-// Calls malloc with a frame pointer that is none, from code that no table describes.
+// Calls malloc with an invalid frame pointer, from code that no unwind table describes.
 static char *machine;
 static void garbage_here(void) {
     uintptr_t sp = (uintptr_t)__builtin_frame_address(0);
@@ -161,7 +161,7 @@ static void garbage(void) {
     pthread_t t;
     pthread_create(&t, NULL, garbage_thread, NULL);
     pthread_join(t, NULL);
-    // A stack with nothing above it.
+    // A stack with unmapped memory above it.
     char *stack = mmap(NULL, 3 << 16, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     munmap(stack + (2 << 16), 1 << 16);
     static ucontext_t back, there;

@@ -21,28 +21,34 @@ pub fn cases() -> Vec<Case> {
         ),
         Case::new("sites::cxx", "the same with operator new and containers", || named(&SITES_CXX, "", 250)),
         Case::new("sites::threads", "the same in several threads", || named(&SITES, "threads", 1200)),
-        Case::new("sites::forks", "a child that gets its parent's later blocks, or not the earlier ones", || {
+        Case::new("sites::forks", "a child with its parent's later blocks, or without the earlier ones", || {
             named(&SITES, "forks", 300)
         }),
-        Case::new("sites::signals", "blocks of a handler that are missing, or that take others' names", || {
+        Case::new("sites::signals", "blocks of a handler that are missing, or have the wrong site", || {
             named(&SITES, "signals", 200)
         }),
-        Case::new("sites::garbage", "a crash where the frame pointer is none", || named(&SITES, "garbage", 12)),
+        Case::new("sites::garbage", "a crash where the frame pointer holds something else", || {
+            named(&SITES, "garbage", 12)
+        }),
         Case::new("sites::sampled", "a block that is given a site although it was not sampled", sampled),
         Case::new("sites::begin", "sites that are missing where only the beginnings of faults are traced", begin),
-        Case::new("sites::overflow", "entries that were overwritten, and are not counted", overflow),
+        Case::new("sites::overflow", "overwritten entries that are not counted", overflow),
         Case::new("sites::refused", "a program that fails because its sites cannot be written", refused),
-        Case::new("sites::static", "a program on which neap cannot be preloaded that is traced without a word", || {
-            need_events()?;
-            let program = super::trace::KNOWN_STATIC.build()?;
-            let run = Run::new(neap_tests::command::neap()?).args(["pagein", "--sites", "-o", "-", "--"]);
-            let done = run.arg(program).plain().run()?;
-            super::expect(!done.status.success() && done.stderr.contains("static"), &done, "it should be refused")
-        }),
+        Case::new(
+            "sites::static",
+            "a program into which neap cannot be preloaded, but which is traced without a message",
+            || {
+                need_events()?;
+                let program = super::trace::KNOWN_STATIC.build()?;
+                let run = Run::new(neap_tests::command::neap()?).args(["pagein", "--sites", "-o", "-", "--"]);
+                let done = run.arg(program).plain().run()?;
+                super::expect(!done.status.success() && done.stderr.contains("static"), &done, "it should be refused")
+            },
+        ),
     ]
 }
 
-/// What a program says of one of its blocks.
+/// What a program prints about one of its blocks.
 struct Says<'a> {
     pid: u64,
     address: u64,
@@ -76,7 +82,7 @@ fn table(source: &Source, options: &[&str], case: &str) -> Result<Trace, Stop> {
     Trace::of(&all, &words(&source.build()?, &[case]))
 }
 
-/// Every fault in a block that the program tells of names its function; there are that many at least.
+/// Checks that each fault in a block that the program printed names its function, and that there are at least `least`.
 fn named(source: &Source, case: &str, least: usize) -> Outcome {
     let trace = table(source, &["--sites"], case)?;
     check(&trace, least, true)
@@ -90,11 +96,11 @@ fn check(trace: &Trace, least: usize, all: bool) -> Outcome {
     let mut right = 0;
     for line in &trace.faults {
         let Some((pid, address, site)) = fault(line) else { continue };
-        // Where a file was that the program has no more: blocks can lie there since.
+        // The line shows a file that has since been unmapped: blocks may lie there now.
         if line.contains("  -> /") {
             continue;
         }
-        // Blocks at the same place, one after the other.
+        // Blocks at the same address, one after the other.
         let mut here = said
             .iter()
             .filter(|block| (block.pid == pid || block.pid == 0) && address.wrapping_sub(block.address) < block.size)
@@ -116,7 +122,7 @@ fn sampled() -> Outcome {
     if !trace.says("one allocation in 262144 bytes was recorded") {
         return Err(trace.fail("the interval is not shown"));
     }
-    // The long blocks nearly always are samples.
+    // Long blocks are nearly always samples.
     check(&trace, 300, false)
 }
 
@@ -139,7 +145,7 @@ impl Ring for File {
     }
 }
 
-/// Without a reader: what the ring cannot hold is overwritten.
+/// Without a reader: what does not fit into the ring is overwritten.
 fn overflow() -> Outcome {
     library::require_neap()?;
     let directory = TempDir::below(&neap_tests::target_dir(), "sites-test-")?;
@@ -157,7 +163,7 @@ fn overflow() -> Outcome {
     super::expect(fits && seen == neap_sites::CAPACITY && stacks > 30_000, &done, "entries are missing")
 }
 
-/// Whatever is wrong with the file costs one line.
+/// Checks that a file that cannot be made costs one line.
 fn refused() -> Outcome {
     library::require_neap()?;
     for directory in ["/nonexistent/directory", "/dev/null", "/proc"] {

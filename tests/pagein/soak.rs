@@ -1,4 +1,4 @@
-//! Ten million faults. Only with `NEAP_SOAK`, or `-- --ignored`: they take minutes, on a machine that has time.
+//! Ten million faults. Run only with `NEAP_SOAK` or `-- --ignored`, because they take minutes.
 
 use std::io::Read;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use neap_tests::{Case, Outcome, Stop};
 
 use crate::trace::ODD;
 
-/// What neap may have in memory at most.
+/// Limit on neap's own memory.
 const PEAK_MIB: i64 = 500;
 
 /// The tests.
@@ -21,11 +21,11 @@ pub fn cases() -> Vec<Case> {
     vec![
         soak("begin", "memory that grows with the faults, or faults that are lost", "many", 10_000, FOLDED),
         soak("full", "the same with the ends of faults", "many", 10_000, FULL),
-        soak("maps", "memory that grows with what is mapped and unmapped", "churn", 3_000_000, FULL),
+        soak("maps", "memory that grows with each mmap and munmap", "churn", 3_000_000, FULL),
     ]
 }
 
-/// Runs a case of `odd.c` that makes at least 3 million faults, and looks at neap's own peak.
+/// Runs a case of `odd.c` with at least 3 million faults, and checks neap's own peak.
 fn bounded(case: &str, rounds: u64, options: &[&str]) -> Outcome {
     need_events()?;
     let mut child = Command::new(neap_release()?)

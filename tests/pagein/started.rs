@@ -1,4 +1,4 @@
-//! Programs that run while a test talks to them, and to neap.
+//! Programs that run while a test exchanges lines with them, and with neap.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -8,19 +8,19 @@ use std::time::{Duration, Instant};
 use neap_tests::command::neap;
 use neap_tests::{Source, Stop};
 
-/// More programs that are hard to watch.
+/// More programs that are hard to trace.
 pub const HARD: Source = Source::new("pagein/hard.c");
-/// How long anything takes at most.
+/// Limit on each wait.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
-/// A program that runs; it is killed when this is dropped.
+/// A running program; killed when this is dropped.
 pub struct Started {
     child: Child,
     output: BufReader<ChildStdout>,
 }
 
 impl Started {
-    /// Starts a command, and talks to it.
+    /// Starts a command with pipes for input and output.
     pub fn new(command: &mut Command) -> Result<Self, Stop> {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().ok_or_else(|| Stop::Fail("no standard output".into()))?;
@@ -32,25 +32,25 @@ impl Started {
         Self::new(Command::new(HARD.build()?).arg(case))
     }
 
-    /// Its process.
+    /// Its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// The next line that it says.
+    /// Reads the next line that it prints.
     pub fn line(&mut self) -> Result<String, Stop> {
         let mut line = String::new();
         self.output.read_line(&mut line)?;
         Ok(line.trim_end().to_owned())
     }
 
-    /// Says something to it.
+    /// Writes to its input.
     pub fn say(&mut self, text: &str) -> Result<(), Stop> {
         let input = self.child.stdin.as_mut().ok_or_else(|| Stop::Fail("it is not listening".into()))?;
         Ok(input.write_all(text.as_bytes())?)
     }
 
-    /// Nothing more is said to it.
+    /// Closes its input.
     pub fn say_no_more(&mut self) {
         self.child.stdin = None;
     }
@@ -61,13 +61,13 @@ impl Started {
         unsafe { libc::kill(self.child.id() as i32, number) };
     }
 
-    /// Sends a signal to it and what it started, where it was started in a process group of its own.
+    /// Sends a signal to its process group, where it was started in one of its own.
     pub fn signal_group(&self, number: i32) {
         // SAFETY: kill takes no pointers, and the child, which leads the group, was not waited for.
         unsafe { libc::kill(-(self.child.id() as i32), number) };
     }
 
-    /// How it ended, if it did.
+    /// How it ended; `None` while it runs.
     pub fn ended(&mut self) -> Result<Option<ExitStatus>, Stop> {
         Ok(self.child.try_wait()?)
     }
@@ -92,7 +92,7 @@ impl Drop for Started {
     }
 }
 
-/// `neap pagein OPTIONS --pid PID -o FILE`, when it has attached: then it opens the file.
+/// Starts `neap pagein OPTIONS --pid PID -o FILE` and waits until it has attached: then it opens the file.
 pub fn attached(options: &[&str], pid: u32, file: &Path) -> Result<Started, Stop> {
     let mut command = Command::new(neap()?);
     command.arg("pagein").args(options).args(["--pid", &pid.to_string(), "-o"]).arg(file);

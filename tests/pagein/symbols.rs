@@ -32,21 +32,21 @@ pub fn cases() -> Vec<Case> {
         Case::new("symbols::rust_static", "the same in a static program", || {
             known_rust(&["-C", "target-feature=+crt-static"])
         }),
-        Case::new("symbols::replaced", "symbols of a file that is at the program's path by now", replaced),
-        Case::new("symbols::elsewhere", "symbols of the file that has the program's path for neap", elsewhere),
+        Case::new("symbols::replaced", "symbols of a file that has replaced the program's", replaced),
+        Case::new("symbols::elsewhere", "symbols of the file at the program's path as neap sees it", elsewhere),
         Case::new("symbols::m32", "a wrong function or variable in a 32-bit program", || match KNOWN_32.build() {
             Ok(_) => known_c(&KNOWN_32),
             Err(_) => Err(Stop::Skip("the compiler makes no 32-bit programs (gcc-multilib)".into())),
         }),
-        Case::new("symbols::perf_map", "names of compiled code from a stranger, or none", perf_map),
+        Case::new("symbols::perf_map", "names of compiled code from another user's file, or none", perf_map),
         Case::new("symbols::jit", "code of a JIT compiler without names", jit),
-        Case::new("symbols::go", "a Go program", go),
+        Case::new("symbols::go", "a Go program without names", go),
         Case::new("callers::fp", "callers by frame pointers that are missing", || callers(&CALLERS, "fp", STACK)),
-        Case::new("callers::dwarf", "callers by unwinding that are missing", || callers(&CALLERS, "dwarf", STACK)),
-        Case::new("callers::tables", "callers that are found by frame pointers only", || {
+        Case::new("callers::dwarf", "callers by unwind tables that are missing", || callers(&CALLERS, "dwarf", STACK)),
+        Case::new("callers::tables", "callers that are found only by frame pointers", || {
             callers(&CALLERS_WITHOUT, "dwarf", STACK)
         }),
-        Case::new("callers::callback", "callers on the other side of the C library", || {
+        Case::new("callers::callback", "missing callers beyond a function of the C library", || {
             callers(&CALLBACK, "dwarf", &["compare", "sort_them", "main"])
         }),
     ]
@@ -68,12 +68,12 @@ fn known_c(source: &Source) -> Outcome {
             return Err(trace.fail(&format!("no fault of function_{n} at its variables")));
         }
     }
-    // Code that is a fault's distance away can come with what is next to it: the kernel maps what the page cache holds
-    // in one piece, as much as that is.
+    // A function within reach of another fault may fault with it: the kernel maps as much around a fault as the page
+    // cache holds in one piece.
     if starts < 3 {
         return Err(trace.fail(&format!("only {starts} of 8 functions with a fault at their start")));
     }
-    // Lines of source: the programs are built with -g.
+    // Source lines: the programs are built with -g.
     if !trace.faults.iter().any(|line| line.contains("known.c:")) {
         return Err(trace.fail("no line of source"));
     }
@@ -96,7 +96,7 @@ fn known_cxx(source: &Source) -> Outcome {
 fn built_by(compiler: &str, options: &[&str], source: &str) -> Result<Trace, Stop> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    // Without a dot: rustc names its own files after what is before it, and two of them run at the same time.
+    // Without a dot: rustc derives its temporary names from what is before it, and two of them run at the same time.
     let name = format!("pagein-{}-{}-{number}", source.replace('.', "-"), std::process::id());
     let result: PathBuf = neap_tests::target_dir().join(name);
     let built = Run::new(program(compiler)?)
@@ -124,14 +124,14 @@ fn known_rust(options: &[&str]) -> Outcome {
     Ok(())
 }
 
-/// A copy of a program, in a folder of its own; both are gone with the result.
+/// A copy of a program in a folder of its own; both are removed with this.
 struct Copy {
     folder: PathBuf,
     program: PathBuf,
 }
 
 impl Copy {
-    /// Copies `from` to that path below a new folder.
+    /// Copies `from` to the path `name` below a new folder.
     fn new(from: &Path, name: &str) -> Result<Self, Stop> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -149,7 +149,7 @@ impl Drop for Copy {
     }
 }
 
-/// The program is replaced by another one when it has run, and before neap looks for its symbols.
+/// The program is replaced after it has run, and before neap reads its symbols.
 fn replaced() -> Outcome {
     let copy = Copy::new(&ODD_STATIC.build()?, "program")?;
     let other = KNOWN_STATIC.build()?;
@@ -164,13 +164,14 @@ fn replaced() -> Outcome {
     Ok(())
 }
 
-/// A process for which a path means another program than for neap: in a mount namespace of its own, as in a container.
+/// A process in a mount namespace of its own, as in a container: the program's path names another file there than for
+/// neap.
 fn elsewhere() -> Outcome {
     need_events()?;
     if !neap_tests::is_root() {
         return Err(Stop::Skip("only root may mount".into()));
     }
-    // Before the program, which does not work for ever: neap may have to be built first.
+    // Before the program, which runs for a limited time: neap may have to be built first.
     let neap = neap_tests::command::neap()?;
     let (here, there) = (Copy::new(&KNOWN_STATIC.build()?, "program")?, Copy::new(&ODD_STATIC.build()?, "program")?);
     let mut child = Command::new(program("unshare")?)
@@ -182,7 +183,7 @@ fn elsewhere() -> Outcome {
     if let Some(output) = child.stdout.take() {
         BufReader::new(output).read_line(&mut line)?;
     }
-    // Until it is the program instead of the shell.
+    // Waits until the shell has executed the program.
     let exe = PathBuf::from(format!("/proc/{}/exe", child.id()));
     while std::fs::read_link(&exe).is_ok_and(|path| path != here.program) && child.try_wait()?.is_none() {
         std::thread::yield_now();
@@ -201,7 +202,7 @@ fn elsewhere() -> Outcome {
     neap_tests::expect(lines > 30, &done, &format!("{lines} faults in touch"))
 }
 
-/// A perf map of the user's own is believed, and another user's is not, and the footer says so.
+/// Checks that a perf map of the user's own is used, and that another user's is not, as the footer says.
 #[cfg(target_arch = "x86_64")]
 fn perf_map() -> Outcome {
     let odd = Source::new("pagein/odd.c").build()?;
@@ -230,7 +231,7 @@ fn perf_map() -> Outcome {
     Err(Stop::Skip("the compiled function is one of x86-64".into()))
 }
 
-/// Programs leave their perf maps behind.
+/// Removes the perf map that a program leaves behind.
 fn remove_perf_map(trace: &Trace) {
     let process = trace.footer.iter().find_map(|line| line.strip_prefix("# process ")?.split(':').next());
     let _ = std::fs::remove_file(format!("/tmp/perf-{}.map", process.unwrap_or_default()));
@@ -261,8 +262,8 @@ fn go() -> Outcome {
 /// The functions of `callers.c`, innermost first.
 const STACK: &[&str] = &["innermost", "middle", "outermost", "main"];
 
-/// A fault in the first of these functions, with the others as its callers, in that order. Between them can be functions
-/// of the C library.
+/// Checks that a fault in the first of these functions has the others as callers, in this order. Functions of the C
+/// library may come between.
 fn callers(source: &Source, how: &str, stack: &[&str]) -> Outcome {
     need_events()?;
     let trace = Trace::of(&["--callgraph", how, "--format", "table"], &words(&source.build()?, &[]))?;

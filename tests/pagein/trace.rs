@@ -1,4 +1,4 @@
-//! A trace that a test made, and what tests ask of it.
+//! A trace that a test made, and queries on it.
 
 use std::ops::Deref;
 use std::path::Path;
@@ -8,7 +8,7 @@ use neap_tests::{Finished, Run, Source, Stop};
 
 /// A static program that touches its own functions and variables, a page each.
 pub const KNOWN_STATIC: Source = Source::with_flags("pagein/known.c", &["-static", "-no-pie"]);
-/// Programs that are hard to watch.
+/// Programs that are hard to trace.
 pub const ODD: Source = Source::new("pagein/odd.c");
 
 /// A trace that neap wrote, in lines.
@@ -57,7 +57,7 @@ impl Trace {
         }
     }
 
-    /// A failed test, with the whole trace.
+    /// A failure that shows the whole trace.
     pub fn fail(&self, why: &str) -> Stop {
         self.done.fail(&format!("{why}\n{}\n{}", self.faults.join("\n"), self.footer.join("\n")))
     }
@@ -74,17 +74,17 @@ impl Text {
         Ok(Self { faults, footer })
     }
 
-    /// A failed test, with the footer.
+    /// A failure that shows the footer.
     pub fn wrong(&self, why: &str) -> Stop {
         Stop::Fail(format!("{why}; {} faults\n{}", self.faults.len(), self.footer.join("\n")))
     }
 
-    /// Whether the footer says that.
+    /// Whether the footer contains these words.
     pub fn says(&self, words: &str) -> bool {
         self.footer.iter().any(|line| line.contains(words))
     }
 
-    /// The count of a cause in the footer, 0 where it is not named.
+    /// The count of a cause in the footer; 0 where the footer does not name it.
     pub fn difference(&self, cause: &str) -> i64 {
         let line = self.footer.iter().find(|line| line.contains("the kernel counts")).map_or("", String::as_str);
         let parts = line.rsplit(": ").next().unwrap_or_default().split(", ");
@@ -94,7 +94,7 @@ impl Text {
             .map_or(0, |(n, _)| n.parse().unwrap_or(0))
     }
 
-    /// Faults that the kernel counts.
+    /// Number of faults that the kernel counts.
     pub fn counted(&self) -> Result<i64, Stop> {
         let line = self.footer.iter().find_map(|line| line.strip_prefix("# the kernel counts "));
         let number = line.and_then(|line| line.split(' ').next()).and_then(|number| number.parse().ok());
@@ -107,7 +107,7 @@ pub fn words<'a>(program: &'a Path, arguments: &[&'a str]) -> Vec<&'a std::ffi::
     std::iter::once(program.as_os_str()).chain(arguments.iter().map(|a| std::ffi::OsStr::new(*a))).collect()
 }
 
-/// A table line for each fault, as one text.
+/// Runs a program with the format `table`, which has a line for each fault.
 pub fn table(program: &Path, arguments: &[&str]) -> Result<Trace, Stop> {
     need_events()?;
     Trace::of(&["--format", "table"], &words(program, arguments))

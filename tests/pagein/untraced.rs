@@ -1,4 +1,4 @@
-//! Faults that neap cannot see, or the kernel does not count, and what the footer calls them.
+//! Faults that neap cannot see, or that the kernel does not count, and how the footer explains them.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -17,28 +17,34 @@ use crate::trace::{ODD, Trace, words};
 pub fn cases() -> Vec<Case> {
     vec![
         Case::new("user::second", "a second trace of the same user without events", second),
-        Case::new("user::many", "a remedy that does not help where a user has many traces", many),
-        Case::new("user::setuid_child", "a program whose trace the kernel ended, and nothing says so", setuid_child),
-        Case::new("user::unreadable", "a program that is run without a trace", unreadable),
+        Case::new("user::many", "a wrong cause or remedy where a user has many traces", many),
+        Case::new("user::setuid_child", "a program whose trace the kernel ended, without a message", setuid_child),
+        Case::new("user::unreadable", "an unreadable program that runs without a trace", unreadable),
         Case::new("life::reaped", "children that are not waited for, blamed on refused faults", reaped),
-        Case::new("exact::sandbox", "a child that its own filter kills for a call of neap's", sandbox),
-        Case::new("scan::differences", "what scans do not see, without a reason", scans),
+        Case::new("exact::sandbox", "a child whose own filter kills it for a call of neap's", sandbox),
+        Case::new("scan::differences", "a difference that scans cause, without a reason", scans),
         Case::new(
             "scan::short",
-            "a program without a last look, or pages that did not fault shown as faults",
+            "a program without a last scan, or pages that did not fault shown as faults",
             scan_short,
         ),
-        Case::new("scan::leaves", "neap that waits for what the program leaves, or leaves it stopped", scan_leaves),
-        Case::new("scan::leaves_forks", "a process that stays stopped, as it was made when the program ended", || {
-            (0..2).try_for_each(|_| scan_leaves_forks())
-        }),
+        Case::new(
+            "scan::leaves",
+            "neap that waits for processes that the program leaves, or leaves them stopped",
+            scan_leaves,
+        ),
+        Case::new(
+            "scan::leaves_forks",
+            "a process that stays stopped because it was forked when the program ended",
+            || (0..2).try_for_each(|_| scan_leaves_forks()),
+        ),
         Case::new("scan::signals", "a program that is stopped for ever by a signal at its start", scan_signals),
         Case::new("scan::running", "pages that a process had before shown as faults", scan_running),
     ]
 }
 
-/// An ordinary user, and what that one finds in a folder. Another user for each test: what a user's traces may take
-/// together is limited.
+/// An ordinary user, and a folder with what that user runs. A new user for each test: the traces of one user together
+/// are limited.
 struct Nobody {
     user: u32,
     dir: TempDir,
@@ -55,7 +61,7 @@ impl Nobody {
             return Err(Stop::Skip("ordinary users are denied perf events here".into()));
         }
         static NUMBER: AtomicU32 = AtomicU32::new(0);
-        // Other tests on this machine have other users, as far as there are numbers in any container.
+        // Other tests on this machine get other users, as far as a container's range of numbers allows.
         let user = 40_000 + (std::process::id() * 8 + NUMBER.fetch_add(1, Ordering::Relaxed)) % 20_000;
         let made = Self { user, dir: TempDir::new("neap-nobody-")?, setpriv: program("setpriv")? };
         Run::new("chmod").arg("755").arg(made.dir.path()).plain().run()?.success()?;
@@ -69,7 +75,7 @@ impl Nobody {
         Ok(())
     }
 
-    /// The words by which the user `nobody`, who may lock no memory besides that of traces, runs `neap pagein -o -`.
+    /// The command line that runs `neap pagein -o -` as this user, who may lock no memory beyond what traces get.
     fn words(&self) -> Vec<PathBuf> {
         let (user, group) = (format!("--reuid={}", self.user), format!("--regid={}", self.user));
         let who = [&user, &group, "--clear-groups", "prlimit", "--memlock=0"].map(PathBuf::from);
@@ -105,7 +111,7 @@ fn second() -> Outcome {
 fn many() -> Outcome {
     let nobody = Nobody::new()?;
     let mut others = Vec::new();
-    // The first has half of what the user may have, the next half of the rest: a ring has 64 KiB at least.
+    // The first trace takes half of what the user may have, the next half of the rest: a ring has at least 64 KiB.
     for _ in 0..12 {
         let done = nobody.trace(&["./odd", "touch"])?.success()?;
         if done.stdout.contains("by page table scans") {
@@ -143,7 +149,7 @@ fn reaped() -> Outcome {
     for detail in ["begin", "full"] {
         let trace = Trace::of(&["--detail", detail], &words(&HARD.build()?, &["reaped"]))?;
         let (unwaited, refused) = ("of processes that were not waited for", "refused or not completed");
-        // Without the kernel's faults, the difference has those too.
+        // Without kernel mode, the difference also contains faults in kernel mode.
         let right = trace.difference(unwaited) <= -900 && trace.difference(refused).abs() < 100;
         if !right || trace.says("not explained") {
             return Err(trace.fail("children are blamed on something else"));
@@ -161,7 +167,7 @@ fn sandbox() -> Outcome {
     Ok(())
 }
 
-/// Programs that end before a second look, one whose pages are nearly all of files, and children.
+/// Programs that end before a second scan, one whose pages are nearly all files', and children.
 fn scan_short() -> Outcome {
     let odd = ODD.build()?;
     let odd = odd.to_string_lossy();
@@ -186,7 +192,7 @@ fn scan_short() -> Outcome {
 
 fn scan_running() -> Outcome {
     let mut sleep = Command::new("sleep").arg("60").spawn()?;
-    // Its own pages have come when it sleeps.
+    // Its own pages are resident when it sleeps.
     std::thread::sleep(std::time::Duration::from_millis(300));
     let pid = sleep.id().to_string();
     let done = scanned(&["-o", "-", "--pid", &pid, "--duration", "200ms"], &[]);
@@ -203,7 +209,7 @@ fn scan_leaves() -> Outcome {
     let begun = Instant::now();
     let status = neap.end()?;
     let waited = begun.elapsed();
-    // All of them have the pipe, until they end.
+    // All of them hold the pipe until they end.
     neap.line()?;
     if !status.success() || waited > Duration::from_millis(1700) {
         return Err(Stop::Fail(format!("{status:?} after {waited:?}")));
@@ -214,8 +220,8 @@ fn scan_leaves() -> Outcome {
     Ok(())
 }
 
-/// While nothing reads what neap writes, it does not end, and what it still follows does not go on. Where that
-/// is wrong it shows in few runs: the process has to fork at that moment.
+/// While nothing reads its output, neap does not end, and the processes it still follows stay stopped. The fault shows
+/// in few runs: the process must fork at that moment.
 fn scan_leaves_forks() -> Outcome {
     let program = HARD.build()?;
     let dir = TempDir::new("neap-leaves-")?;
@@ -234,7 +240,7 @@ fn scan_leaves_forks() -> Outcome {
     Ok(())
 }
 
-/// The program has signals from its first moment on, also before neap's child has become the program.
+/// The program gets signals from its first moment on, also before neap's child has executed the program.
 fn scan_signals() -> Outcome {
     for run in 0..10 {
         let mut command = denied()?;
@@ -277,7 +283,7 @@ fn scans() -> Outcome {
     let done = scanned(&["-o", "-", "--"], &[&odd.to_string_lossy(), "many"])?.success()?;
     let counts = done.stdout.lines().find(|line| line.contains("the kernel counts")).unwrap_or_default();
     expect(counts.contains("between scans"), &done, &format!("{counts:?} has no reason"))?;
-    // Ended one after the other, and waited for; then one that is left.
+    // Children that end one after the other and are reaped; then one that is left running.
     for (script, left) in
         [("sleep 0.2; sleep 0.2; true", None), ("sleep 5 > /dev/null 2>&1 & sleep 1", Some("missing: 1 of its"))]
     {

@@ -10,24 +10,24 @@ use crate::trace::ODD;
 /// The tests.
 pub fn cases() -> Vec<Case> {
     vec![
-        Case::new("user::nobody", "an ordinary user who sees nothing", nobody),
+        Case::new("user::nobody", "an ordinary user who gets no faults", nobody),
         Case::new(
             "user::denied",
-            "a program that is not run, or a trace without a word, where events are denied",
+            "a program that does not run, or a trace without a message, where events are denied",
             denied,
         ),
         Case::new("user::setuid", "a set-user-id program that is run without a trace", setuid),
     ]
 }
 
-/// Copies a program to where everybody may run it.
+/// Copies a program to where every user may run it.
 fn for_everybody(from: &Path, name: &str) -> Result<PathBuf, Stop> {
     let copy = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
     install(from, &copy)?;
     Ok(copy)
 }
 
-/// `neap pagein` by an ordinary user, on a copy of `odd.c` with this mode; and where that copy was.
+/// Runs `neap pagein` as an ordinary user on a copy of `odd.c` with this mode; returns the path of the copy too.
 fn by_nobody(name: &str, mode: &str) -> Result<(Finished, PathBuf), Stop> {
     let setpriv = as_root("setpriv")?;
     let tool = for_everybody(neap()?, &format!("neap-{name}"))?;

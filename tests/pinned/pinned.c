@@ -1,6 +1,6 @@
 /* Heaps of which much is resident and little is live. In each case `pinner_...` keeps a few blocks among many that are
-   freed, and `dense_...` keeps more bytes than it, packed together, in the same size classes. At its end a case gives back
-   what it can, says how many bytes are live (usable ones) and waits for its input to end. */
+   freed, and `dense_...` keeps more bytes, packed together, in the same size classes. At its end a case gives back what
+   it can, prints how many (usable) bytes are live, and waits for its input to end. */
 #include "check.h"
 #include <malloc.h>
 #include <poll.h>
@@ -10,7 +10,7 @@
 
 #define SITE __attribute__((noinline, noclone, no_icf))
 static atomic_size_t live;
-/* Shared memory, which does not count as the heap's. */
+/* Shared memory, which does not count as heap. */
 static void **kept, **passed;
 static atomic_size_t count;
 
@@ -83,7 +83,7 @@ static void threads(void) {
     for (size_t i = 0; i < 4; i++) dense(64 + 32 * i, 4 * MIB);
 }
 
-/* What one thread allocates and another frees, but for the pinner's. */
+/* Blocks that one thread allocates and another frees, except for the pinner's. */
 static size_t passed_count;
 static void *free_passed(void *unused) {
     (void)unused;
@@ -99,11 +99,11 @@ static void remote(void) {
     pthread_t t;
     CHECK(pthread_create(&t, NULL, free_passed, NULL) == 0);
     CHECK(pthread_join(t, NULL) == 0);
-    // The owner takes in what came back.
+    // The owner collects the remote frees.
     sparse(pinner_of, 96, MIB, 4096);
 }
 
-/* Many bytes by many stacks, all of them live, touched. */
+/* Many bytes from many stacks, all of them live and touched. */
 static size_t more;
 SITE static void fork_left(unsigned path, int depth);
 SITE static void fork_right(unsigned path, int depth);
@@ -135,7 +135,7 @@ static double seconds(void) {
     return now.tv_sec + now.tv_nsec / 1e9;
 }
 
-/* Blocks of a kind that is pinned already, as many as fill 8 MiB, in small steps. */
+/* Blocks of a kind that is pinned already, enough to fill 8 MiB, in small steps. */
 SITE static void *served_of(size_t n) { void *p = filled(malloc(n), n); return p; }
 static void serve(void) {
     for (size_t i = 0; i < 8 * MIB / 1024; i++) {
@@ -145,7 +145,7 @@ static void serve(void) {
     pause();
 }
 
-/* Runs until its input ends; says the longest time in which it did not. */
+/* Runs until its input ends; prints the longest time for which it was stopped. */
 static void beat(void) {
     double longest = 0, before = seconds();
     for (char byte;; ) {

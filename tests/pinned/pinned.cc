@@ -1,4 +1,4 @@
-// The same of C++: containers that keep a little of much.
+// The same in C++: containers that keep a little of what was allocated.
 #include <cstdio>
 #include <cstring>
 #include <malloc.h>

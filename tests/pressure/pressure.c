@@ -1,5 +1,5 @@
 /* Memory pressure by systemd's protocol: MEMORY_PRESSURE_WATCH names a FIFO, a socket or a file of the kernel, and free
-   memory goes back when it says so. */
+   memory goes back when it reports a shortage. */
 #include "purge.h"
 #include <sched.h>
 #include <signal.h>
@@ -23,7 +23,7 @@ static int resident(char *p) {
     return in & 1;
 }
 
-/* Frees blocks of 64 MiB in all; `at` gets their places. */
+/* Frees blocks of 64 MiB in all; `at` gets their addresses. */
 static void waiting(char **at) {
     for (int i = 0; i < BLOCKS; i++) {
         CHECK((at[i] = malloc(SIZE)));
@@ -39,8 +39,8 @@ static int held(char **at, int count) {
     return n;
 }
 
-/* Milliseconds from a report, which is written to a file, until the first of what is held goes back. Then waits for the
-   rest. */
+/* Milliseconds from a report, which is written to a file, until the first of the resident blocks goes back. Then waits
+   for the rest. */
 static long first_byte(int file, char **at, int count) {
     int before = held(at, count);
     long start = now_ms();
@@ -93,7 +93,7 @@ static void fifo(void) {
     check_times(took, ROUNDS);
 }
 
-/* The thread that is not main's. */
+/* The thread other than the main thread. */
 static pid_t helper(void) {
     DIR *tasks = opendir("/proc/self/task");
     pid_t found = 0;
@@ -109,20 +109,20 @@ static long switches(pid_t thread) {
 }
 
 enum { FEW = 8, LITTLE = 64 << 10 };
-/* Frees so little that it waits for a report alone. */
+/* Frees so little that only a report makes it go back. */
 static void little(char **at) {
     for (int k = 0; k < FEW; k++) CHECK((at[k] = malloc(LITTLE)) && memset(at[k], 1, LITTLE));
     for (int k = 0; k < FEW; k++) free(at[k]), at[k] += LITTLE / 2;
 }
 
-/* Too little waits for a helper, which waits for the report alone. */
+/* Too little memory to start a helper waits; a running helper waits only for reports. */
 static void idle(void) {
     char *all[BLOCKS], *at[FEW];
     long took[ROUNDS];
     make_fifo();
     waiting(all);
     WAIT_FOR(held(all, BLOCKS) == 0, PATIENCE_MS);
-    /* Until then the helper looks at what waits, or puts memory into huge pages. */
+    /* Until then the helper checks waiting memory, or promotes memory. */
     for (long end = now_ms() + PATIENCE_MS, looks = -1; looks < 0 || switches(helper()) - looks > 3;) {
         CHECK(now_ms() < end);
         looks = switches(helper());
@@ -144,7 +144,7 @@ static void idle(void) {
         took[i] = trigger(at, FEW);
     }
     check_times(took, ROUNDS);
-    /* It is a purger as before. */
+    /* It works as a purger as before. */
     waiting(all);
     WAIT_FOR(held(all, BLOCKS) == 0, PATIENCE_MS);
 }
@@ -160,7 +160,7 @@ static void all_files_closed(void) {
 static void executed(void) {
     for (int fd = 3; fd < 256; fd++) CHECK_AT(fcntl(fd, F_GETFD) == -1, fd);
 }
-/* No file is the program's, or a program's that it executes. */
+/* The program, and programs that it executes, have no file of neap's. */
 static void no_files(void) {
     char *at[BLOCKS], before[256];
     make_fifo();
@@ -180,7 +180,7 @@ static void no_files(void) {
     CHECK_AT(status == 0, status);
 }
 
-/* Reports all the time cost little. */
+/* Constant reports cost little. */
 static void storm(void) {
     char *at[BLOCKS];
     make_fifo();
@@ -198,7 +198,7 @@ static void storm(void) {
     CHECK(held(at, BLOCKS) == 0);
 }
 
-/* A signal of the program's that all its threads block waits until the program takes it. */
+/* A signal that all threads of the program block stays pending until the program takes it. */
 static void signals(void) {
     char *at[BLOCKS];
     struct timespec none = {0, 0};
@@ -225,7 +225,7 @@ static void signals(void) {
         waiting(at);
         WAIT_FOR(held(at, BLOCKS) == 0, PATIENCE_MS);
     }
-    /* Reports count while it waits. */
+    /* Reports are handled while it waits. */
     nap(1000);
     CHECK(kill(getpid(), SIGURG) == 0);
     little(at);
@@ -239,7 +239,7 @@ static int listen_there(void) {
     CHECK(s >= 0 && bind(s, (struct sockaddr *)&address, sizeof address) == 0 && listen(s, 8) == 0);
     return s;
 }
-/* The next connection, and that what is to be written came. */
+/* Accepts the next connection, and checks that it receives what must be written. */
 static int accepted(int s) {
     static const char wanted[] = "some 200000 2000000";
     char got[64];
@@ -257,7 +257,7 @@ static void socket_(void) {
     printf("first byte after %ld ms\n", first_byte(c, at, BLOCKS));
 }
 
-/* A helper that has nothing to watch any more ends, and the next one connects again. */
+/* A helper that has nothing left to watch ends, and the next one connects again. */
 static void socket_closes(void) {
     char *at[BLOCKS];
     int s = listen_there();
@@ -272,7 +272,7 @@ static void socket_closes(void) {
     }
 }
 
-/* A child of fork watches for itself, once it frees. */
+/* A child of fork watches for itself once it frees memory. */
 static void child(void) {
     char *at[BLOCKS];
     int s = listen_there();
@@ -296,7 +296,7 @@ static void child(void) {
     first_byte(own, at, BLOCKS);
 }
 
-/* The file is missing, of another kind, or not wanted: all is as without it. */
+/* The file is missing, of another kind, or not wanted: everything works as without it. */
 static void not_watched(void) {
     char *at[BLOCKS];
     waiting(at);
@@ -304,7 +304,7 @@ static void not_watched(void) {
     CHECK(held(at, BLOCKS) == 0);
 }
 
-/* A helper that only watches ends when the process has other rights. */
+/* A helper that only watches ends when the process changes its user. */
 static void other_user(void) {
     char *at[BLOCKS];
     if (geteuid() != 0) SKIP("needs root");
@@ -319,7 +319,7 @@ static void other_user(void) {
     printf("gone after %ld ms\n", now_ms() - start);
 }
 
-/* A call that needs the helper to be away does not wait until it looks again. */
+/* A call that requires the helper to end does not wait until its next look. */
 static void unshare_(void) {
     char *at[BLOCKS];
     long best = PATIENCE_MS;
@@ -329,7 +329,7 @@ static void unshare_(void) {
         WAIT_FOR(held(at, BLOCKS) == 0 && threads() == 2, PATIENCE_MS);
         nap(1300);
         long start = now_ms();
-        /* No matter of what: the helper is ended before each such call. */
+        /* Whatever is unshared: the helper ends before each such call. */
         CHECK(unshare(CLONE_FS) == 0);
         long took = now_ms() - start;
         best = took < best ? took : best;

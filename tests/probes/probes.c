@@ -41,7 +41,7 @@ static void *work(void *unused) {
     }
     return NULL;
 }
-/* Writes each 50 ms to the file OUT when it is, and how many bytes were requested since the start. */
+/* Writes the time and the bytes requested since the start to the file OUT, every 50 ms. */
 static void report(double length) {
     const char *name = getenv("OUT");
     int out = name ? open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600) : 1;
@@ -65,7 +65,7 @@ static void allocate(int signal) {
     CHECK(p);
     free(p);
 }
-/* Handlers that allocate, and children that do. */
+/* Handlers and children that allocate. */
 static void storm(void) {
     struct sigaction action = {.sa_handler = allocate, .sa_flags = SA_RESTART};
     struct itimerval timer = {{0, 500}, {0, 500}};

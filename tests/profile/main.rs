@@ -1,5 +1,5 @@
-//! `neap profile`: where the time of allocation goes, on whole programs; its formats, read by others; its page in a
-//! browser.
+//! `neap profile`: where the time of allocation goes, on whole programs; its formats, read by other tools; its page in
+//! a browser.
 
 mod page;
 
@@ -21,9 +21,9 @@ const EXAMPLE: Source = Source::with_flags("../docs/examples/cache.cc", &["-O2"]
 
 fn main() -> ExitCode {
     neap_tests::suite::main(vec![
-        Case::new("time::operations", "time that is booked on another operation or caller, or is missing", operations),
-        Case::new("time::ordinary_user", "a culprit that only root sees", ordinary_user),
-        Case::new("time::calloc_glibc", "a culprit of the calloc experiment that is not named, on glibc", || {
+        Case::new("time::operations", "time under another operation or caller, or missing", operations),
+        Case::new("time::ordinary_user", "a cause that only root sees", ordinary_user),
+        Case::new("time::calloc_glibc", "a cause of the calloc experiment's time that is not named, on glibc", || {
             experiment(
                 &CALLOC,
                 &["--mode", "touched", "--ms", "300"],
@@ -31,33 +31,37 @@ fn main() -> ExitCode {
                 &[("page faults on fresh memory", "touch")],
             )
         }),
-        Case::new("time::calloc_neap", "a culprit of the calloc experiment that is not named, on neap", || {
+        Case::new("time::calloc_neap", "a cause of the calloc experiment's time that is not named, on neap", || {
             let expected = [("clearing for calloc", "zeroed"), ("page faults on fresh memory", "touch")];
             experiment(&CALLOC, &["--mode", "touched", "--ms", "300"], true, &expected)
         }),
-        Case::new("time::retain_large_glibc", "a culprit of retain-large that is not named, on glibc", || {
+        Case::new("time::retain_large_glibc", "a cause of retain-large's time that is not named, on glibc", || {
             let expected = [("page faults on fresh memory", "touch"), ("giving memory back (munmap, madvise)", "main")];
             experiment(&RETAIN_LARGE, &RETAIN, false, &expected)
         }),
-        Case::new("time::retain_large_neap", "a culprit of retain-large that is not named, on neap", || {
+        Case::new("time::retain_large_neap", "a cause of retain-large's time that is not named, on neap", || {
             experiment(&RETAIN_LARGE, &RETAIN, true, &[("page faults on fresh memory", "touch")])
         }),
         Case::new(
             "heap::example",
-            "the leak of README.md's example that is not first, or is called a header's",
+            "the leak of README.md's example that is not first, or is attributed to a header",
             example,
         ),
-        Case::new("time::attach", "a process that runs already and is not seen, or is disturbed", attach),
-        Case::new("time::status", "an exit status that is not the program's, and programs that are not found", status),
-        Case::new("format::pprof", "a file that go tool pprof refuses, or shows otherwise", go_pprof),
+        Case::new("time::attach", "a running process that is not profiled, or is disturbed", attach),
+        Case::new(
+            "time::status",
+            "an exit status that is not the program's, or a wrong one for programs that are not found",
+            status,
+        ),
+        Case::new("format::pprof", "a file that go tool pprof rejects, or shows differently", go_pprof),
         Case::new("format::pprof_addresses", "names in a file that should have none", addresses),
         Case::new("format::every", "a format that is empty, or that cannot be made of a written profile", every_format),
-        Case::new("show::refused", "a file that is no profile and is shown, or an error without a remedy", refused),
+        Case::new("show::refused", "a file that is no profile but is shown, or an error without a remedy", refused),
         Case::new("show::type", "a value type that is not shown although it is asked for", value_type),
-        Case::new("diff::grew", "what grew and is not found, or is found in another function", grew),
+        Case::new("diff::grew", "growth that is not found, or found in another function", grew),
         Case::new("page::script", "a page whose script fails, or without boxes", page::script),
         Case::new("page::search", "a search that finds nothing, or too much", page::search),
-        Case::new("page::functions", "a wide column of numbers, or a name below its mark", page::functions),
+        Case::new("page::functions", "a wide column of numbers, or a name below its marker", page::functions),
         Case::new("page::keyboard", "boxes that the keyboard does not reach, or does not zoom", page::keyboard),
         Case::new("page::diff", "a comparison without colours, or with the wrong ones", page::diff),
         Case::new("page::pictures", "a page that is wider than a narrow screen", page::pictures),
@@ -115,7 +119,7 @@ fn time(profile: &Value, operation: &str, function: &str) -> i64 {
         .sum()
 }
 
-/// Each function has its operation, and nearly all of its time there.
+/// Checks that each function has its operation, and nearly all of its time there.
 fn operations() -> Outcome {
     let dir = TempDir::new("neap-profile-")?;
     let (file, json) = written(&dir, "work.json", "1")?;
@@ -132,7 +136,7 @@ fn operations() -> Outcome {
         expect(found > 5_000_000 && found * 10 > all * 7, &shown, &why)?;
     }
     expect(time(&json, "", "busy()") < 3_000_000, &shown, "a function that does not allocate")?;
-    // calloc is there although it ended in a jump, and the part of the time outside of the allocator is known.
+    // calloc is on the stack although it ended in a tail call, and the time outside of the allocator is known.
     expect(time(&json, "clearing for calloc", "calloc") > 5_000_000, &shown, "no calloc on the stack")?;
     let whole = json["whole"].as_i64().unwrap_or(0);
     expect(whole > time(&json, "", "") + 20_000_000, &shown, "no time outside of the allocator")?;
@@ -143,7 +147,7 @@ fn operations() -> Outcome {
     )
 }
 
-/// As a user who may not see the kernel's part: page faults are counted instead.
+/// As a user who may not see kernel mode: page faults are counted instead.
 fn ordinary_user() -> Outcome {
     if !neap_tests::is_root() {
         return Err(Stop::Skip("only root may become another user".into()));
@@ -174,7 +178,8 @@ fn ordinary_user() -> Outcome {
     expect(notes.contains("perf_event_paranoid=1") && notes.contains("counted, not timed"), &done, "no word of it")
 }
 
-/// The operations of an experiment of the lab that have at least three quarters of its time in the allocator.
+/// Checks that the expected operations of an experiment of the lab have at least three quarters of its time in the
+/// allocator.
 fn experiment(source: &Source, arguments: &[&str], on_neap: bool, expected: &[(&str, &str)]) -> Outcome {
     need_events()?;
     let built = source.build()?;
@@ -193,12 +198,13 @@ fn experiment(source: &Source, arguments: &[&str], on_neap: bool, expected: &[(&
     expect(all > 20_000_000, &done, &format!("only {all} ns"))?;
     expect(found * 4 > all * 3, &shown, &format!("{found} of {all} ns in {expected:?}"))?;
     let allocator = json["allocator"].as_str().unwrap_or_default();
-    // Where all time is that of faults in the program, no allocator is on any stack, or that of the command's own start.
+    // Where all time is spent on faults in the program, no stack contains an allocator, or only that of the command's
+    // own start.
     let is_neap = allocator.is_empty() || allocator == "neap" || allocator.starts_with("libneap");
     expect(!on_neap || is_neap, &shown, "another allocator")
 }
 
-/// The program of README.md, whose memory is held by code that is inlined.
+/// The program of README.md, whose memory is held by inlined code.
 fn example() -> Outcome {
     let options = ["profile", "--heap", "--interval", "16K", "--"];
     let done = Run::new(neap()?).args(options).arg(EXAMPLE.build()?).plain().run()?.success()?;
@@ -249,7 +255,7 @@ fn status() -> Outcome {
     )
 }
 
-/// Go's pprof, wherever its packages put it.
+/// The go command, wherever its packages install it.
 fn go() -> Result<PathBuf, Stop> {
     program("go").or_else(|_| program("/usr/local/go/bin/go"))
 }
@@ -288,7 +294,7 @@ fn go_pprof() -> Outcome {
         &raw,
         "types",
     )?;
-    // And back.
+    // And back again.
     let shown = Run::new(neap()?).args(["profile", "show"]).arg(&file).plain().run()?.success()?;
     let first = Run::new(neap()?).args(["profile", "show"]).arg(&json).plain().run()?.success()?;
     expect(shown.stdout == first.stdout, &shown, &first.stdout)
@@ -313,7 +319,7 @@ fn addresses() -> Outcome {
     };
     let raw = tool(&["-symbolize=none", "-raw"])?;
     expect(!raw.stdout.contains("clears"), &raw, "names")?;
-    // Build ids and mappings are right if pprof finds the names by itself, in the program's file.
+    // pprof finds the names in the program's file by itself only if build ids and mappings are right.
     let top = tool(&["-symbolize=local", "-top", "-cum"])?;
     expect(top.stdout.contains("clears"), &top, "pprof does not find the names")
 }

@@ -33,7 +33,7 @@ fn diff_page(dir: &TempDir) -> Result<PathBuf, Stop> {
     Ok(page)
 }
 
-/// What `names` boxes: the box of a function.
+/// JavaScript: `boxes` are all boxes, `named` is the box of a function.
 const BOX: &str = "const boxes = () => [...page.querySelectorAll('.box')];
     const named = (name) => boxes().find((box) => (box.getAttribute('aria-label') || '').startsWith(name + ','));";
 
@@ -41,7 +41,8 @@ fn look(dir: &TempDir, page: &Path, script: &str) -> Result<neap_tests::Finished
     browser::look(dir, page, 1000, &["--virtual-time-budget=5000"], &format!("{BOX}{script}"))
 }
 
-/// Boxes are as wide as their values, lie below their callers, and what has no value is hidden.
+/// Checks that boxes are as wide as their values and lie below their callers, and that boxes without a value are
+/// hidden.
 pub fn script() -> Outcome {
     let dir = TempDir::new("neap-page-")?;
     let page = page(&dir)?;
@@ -78,7 +79,8 @@ pub fn search() -> Outcome {
     expect(found_number(&done, "operation")? == 2.0, &done, "operations are not below the root")
 }
 
-/// Numbers are as wide as they need, and a long name begins beside its mark, also in a narrow window.
+/// Checks that numbers are as wide as they need, and that a long name begins beside its marker, also in a narrow
+/// window.
 pub fn functions() -> Outcome {
     let dir = TempDir::new("neap-page-")?;
     let page = page(&dir)?;
@@ -145,7 +147,7 @@ pub fn diff() -> Outcome {
     expect(found_number(&done, "width")? > 0.0, &done, "widths cannot be chosen")
 }
 
-/// The page, wide, narrow and dark; and the comparison.
+/// Checks the page, wide, narrow and dark; and the comparison.
 pub fn pictures() -> Outcome {
     let dir = TempDir::new("neap-page-")?;
     let one = page(&dir)?;

@@ -1,4 +1,5 @@
-// What `neap profile --time` has to find: each function does one thing, some tens of milliseconds long. Ends with status 3.
+// What `neap profile --time` must find: each function does one thing, for some tens of milliseconds. Ends with status
+// 3.
 #include <stdlib.h>
 #include <string.h>
 #include <map>
@@ -10,7 +11,7 @@
 static void *volatile sink;
 static size_t scale = 1;
 
-// Blocks that malloc keeps, so that calloc has to clear them; glibc's calloc ends in a jump to memset.
+// Blocks that malloc keeps, so that calloc must clear them; glibc's calloc ends in a tail call of memset.
 OWN static void clears() {
   void *first = malloc(64 << 10);
   memset(first, 1, 64 << 10);
@@ -23,7 +24,7 @@ OWN static void clears() {
 }
 
 OWN static void touches() {
-  // Larger than all that glibc keeps after a free.
+  // Larger than what glibc keeps after a free.
   for (size_t i = 0; i < scale * 4; i++) {
     char *block = static_cast<char *>(malloc(48 << 20));
     for (size_t at = 0; at < 48 << 20; at += 4096) block[at] = 1;
@@ -36,7 +37,7 @@ OWN static void small_blocks() {
   for (size_t round = 0; round < scale * 60; round++) {
     std::vector<void *> blocks;
     for (size_t i = 0; i < 40000; i++) blocks.push_back(malloc(16 + i % 900));
-    // Stays, so that the C library keeps the memory below for the next round.
+    // Stays live, so that the C library keeps the memory below it for the next round.
     if (round == 0) sink = malloc(16);
     for (void *block : blocks) free(block);
   }

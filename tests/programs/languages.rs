@@ -10,14 +10,14 @@ use crate::{Workspace, case, same_as_plain};
 /// Python's test module, an optional pattern of its tests, and what it would catch.
 const PYTHON_TESTS: &[(&str, &str, &str)] = &[
     ("test_list", "", "lists that grow in place over the wrong bytes"),
-    ("test_dict", "", "tables that are resized while used"),
-    ("test_unicode", "", "strings of all widths cut short"),
+    ("test_dict", "", "tables that are resized during use"),
+    ("test_unicode", "", "strings of all widths that are cut short"),
     ("test_threading", "", "threads, fork in threads, and daemon threads at exit"),
     ("test_multiprocessing_fork", "*WithProcessesTestProcess.*", "forked workers that hang"),
     ("test_multiprocessing_fork", "*WithProcessesTestQueue*", "queues between forked workers that hang"),
     ("test_multiprocessing_fork", "*WithProcessesTestPool.test_map*", "pools of workers that hang"),
     ("test_multiprocessing_main_handling", "", "spawned workers that fail to start"),
-    ("test_subprocess", "", "vfork and fork-exec that fail in the child"),
+    ("test_subprocess", "", "vfork or fork and exec that fail in the child"),
     ("test_mmap", "", "mappings of the program that collide with the heap"),
     ("test_ctypes", "", "blocks that cross between C libraries"),
 ];
@@ -36,9 +36,9 @@ pub fn cases() -> Vec<Case> {
         case("node", "V8, worker threads and native buffers on one heap", node),
         case("java::version", "a JVM that does not start", java_version),
         case("java::program", "threads, direct buffers and zlib inside a JVM", java_program),
-        case("gcc", "an object file that differs from a plain compile", gcc),
+        case("gcc", "an object file that differs from that of a plain run", gcc),
         case("g++", "a template-heavy compile that crashes or differs", gxx),
-        case("cargo", "rustc, which carries a second allocator", cargo),
+        case("cargo", "rustc, which contains a second allocator, failing", cargo),
     ]);
     cases
 }
@@ -56,8 +56,8 @@ fn python_test(module: &str, pattern: &str) -> Outcome {
     let space = Workspace::new()?;
     let env = program("env")?;
     let tests = || {
-        // A job in the background is started with SIGINT ignored, which the tests of interrupts do not survive.
-        // Some tests depend on timing: -w gives those that fail a second try, which is not kept quiet.
+        // Shells start background jobs with SIGINT ignored, which makes the tests of interrupts fail. Some tests depend
+        // on timing: -w repeats those that fail, and a note reports it.
         let run = Run::new(&env)
             .arg("--default-signal=INT,QUIT")
             .arg(&python)
@@ -69,7 +69,7 @@ fn python_test(module: &str, pattern: &str) -> Outcome {
     };
     let mut done = tests().run()?.no_complaint()?;
     if !done.status.success() {
-        // A machine that is too busy for the timing fails them without the library as well.
+        // On a machine that is too busy, tests of timing fail without the library as well.
         let plain = tests().plain().run()?;
         if !plain.status.success() {
             return Err(Stop::Skip(format!("test.{module} fails without the library too")));

@@ -1,4 +1,4 @@
-//! Real programs under the library: each starts, does real work, and must give the right answer.
+//! Real programs under the library: each starts, does real work, and must give the right result.
 
 mod languages;
 mod servers;
@@ -66,7 +66,7 @@ impl Workspace {
     }
 }
 
-/// A port of the loopback device that is free now, and stays so: below those that the kernel gives to clients.
+/// A port of the loopback device that is free now and stays free: below those that the kernel gives to clients.
 fn free_port() -> Result<u16, Stop> {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     let next = || 10_000 + (std::process::id() + NUMBER.fetch_add(1, Ordering::Relaxed)) % 20_000;
@@ -80,7 +80,7 @@ fn answers(port: u16) -> bool {
     TcpStream::connect(("127.0.0.1", port)).is_ok()
 }
 
-/// Runs the same command with and without the library; both must succeed and print the same.
+/// Runs the same command with and without the library; both must succeed with the same output.
 fn same_as_plain(make: impl Fn() -> Run) -> Result<Finished, Stop> {
     let plain = make().plain().run()?;
     if !plain.status.success() {
@@ -99,7 +99,7 @@ fn same_as_plain(make: impl Fn() -> Run) -> Result<Finished, Stop> {
     }
 }
 
-/// Fails when a process is left whose command line names `mark`, and ends it.
+/// Fails if a process whose command line contains `mark` is left, and kills it.
 fn no_leftovers(mark: &Path) -> Outcome {
     let mark = mark.to_string_lossy().into_owned();
     let started = Instant::now();

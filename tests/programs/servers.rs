@@ -116,7 +116,7 @@ fn nginx() -> Outcome {
             .contains("Complete requests:      2000")?
             .contains("Failed requests:        0")?;
     }
-    // New workers, once the old ones have ended.
+    // New workers appear once the old ones have ended.
     let workers = |daemon: &Daemon| {
         let list = std::fs::read_to_string(format!("/proc/{0}/task/{0}/children", daemon.pid())).unwrap_or_default();
         list.split_whitespace().map(str::to_owned).collect::<Vec<_>>()

@@ -1,4 +1,4 @@
-//! Tools of every day, a browser, and programs that look into or strain others.
+//! Everyday tools, a browser, and programs that inspect or stress others.
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ pub fn cases() -> Vec<Case> {
         case("shell", "pipelines of many short processes", shell),
         case("chromium::dom", "a browser with an allocator of its own and many processes", chromium_dom),
         case("chromium::screenshot", "a browser's rendering and its shared memory", chromium_screenshot),
-        case("unshare", "a process that has become multi-threaded before unshare -U", unshare),
-        case("valgrind::memcheck", "a library that valgrind cannot follow or calls wrong", valgrind_memcheck),
+        case("unshare", "a process that is multi-threaded before unshare -U because of neap", unshare),
+        case("valgrind::memcheck", "a library that valgrind cannot trace, or reports as wrong", valgrind_memcheck),
         case("valgrind::none", "instructions or system calls that valgrind does not know", valgrind_none),
-        case("gdb", "a program or debugger that stops at a strange place", gdb),
-        case("gdb::call_malloc", "debug information by which gdb takes malloc for a function without result", gdb_call),
+        case("gdb", "a program or debugger that stops at an unexpected place", gdb),
+        case("gdb::call_malloc", "debug information from which gdb infers that malloc returns nothing", gdb_call),
         case("stress-ng::malloc", "the malloc stressor, with verification", stress_malloc),
         case("stress-ng::mmap", "the mmap stressor, with verification", stress_mmap),
     ]
@@ -231,7 +231,7 @@ fn gdb() -> Outcome {
     Ok(())
 }
 
-/// `call (TYPE) malloc(N)` is what people type. It needs either no debug information on malloc, or the whole.
+/// `call (TYPE) malloc(N)` is what people type. It needs either no debug information on malloc, or all of it.
 fn gdb_call() -> Outcome {
     let gdb = program("gdb")?;
     let done = Run::new(gdb)
@@ -262,12 +262,12 @@ fn stress_mmap() -> Outcome {
     stress(&["--mmap", "2", "--mmap-bytes", "256M"])
 }
 
-/// Most that neap may add to the anonymous memory of `cat`, and to its page faults: one for each size class that its
-/// locale's tables use, and ten for neap itself. Pages of libneap.so are not judged but by the faults: all processes share
-/// them, and the kernel maps 16 around each that is touched, so how many there are varies with the address.
+/// Limits on what neap may add to the anonymous memory of `cat`, and to its page faults: one for each size class that
+/// its locale's tables use, and ten for neap itself. Pages of libneap.so count only through the faults: all processes
+/// share them, and the kernel maps 16 around each touched page, so their number varies with the address.
 const START_KIB: i64 = 120;
 const START_FAULTS: i64 = 40;
-/// Pairs of runs, of which the median counts.
+/// Pairs of runs; the median counts.
 const START_RUNS: usize = 15;
 
 fn start_costs() -> Outcome {

@@ -6,7 +6,7 @@
 
 extern char **environ;
 
-/* `mib` MiB in blocks that are half large, half small, written; then freed. */
+/* `mib` MiB in blocks, half of them large, half small; written, then freed. */
 static void peak(long mib) {
     enum { SMALL = 900, LARGE = 600 << 10 };
     void **list = NULL;
@@ -26,8 +26,8 @@ static void peak(long mib) {
     }
 }
 
-/* One process reaches its peak, frees, and idles; the next one starts 200 ms later, as a helper may have to wait for a
- * processor. PEAK_MIB says how much. */
+/* One process reaches its peak, frees, and idles; the next one starts 200 ms later, because a helper may have to wait
+ * for a processor. PEAK_MIB sets the peak. */
 static pid_t start_peak(const char *mib, int *said) {
     int ends[2];
     pid_t pid;
@@ -55,7 +55,7 @@ static void relay(void) {
         int said;
         char byte;
         pid[i] = start_peak(mib, &said);
-        /* The end of the file: it was killed. */
+        /* End of the file: the process was killed. */
         CHECK_AT(read(said, &byte, 1) == 1, i);
         nap(200);
     }
@@ -66,7 +66,7 @@ static void relay(void) {
     }
 }
 
-/* NEAP_LIMIT is 64M. */
+/* Runs with NEAP_LIMIT=64M. */
 enum { LIMIT_MIB = 64 };
 static long until_null(size_t size, void ***list, long most) {
     long n = 0;
@@ -115,7 +115,7 @@ static void no_limit(void) {
     wait_for_rss(16 << 10);
 }
 
-/* Bytes that the system charges to the group of this process. */
+/* Bytes charged to the cgroup of this process. */
 static size_t charged_bytes(void) {
     const char *name = getenv("CHARGED");
     CHECK(name);
@@ -126,7 +126,7 @@ static size_t charged_bytes(void) {
     return bytes;
 }
 
-/* NEAP_HUGE is "always". Blocks in huge pages, of which few are left: what the system charges must go as well. */
+/* Runs with NEAP_HUGE=always. Blocks in huge pages, few of which stay live: the charge must fall as well. */
 static void charged(void) {
     enum { BLOCKS = 500000, KEEP = 500 };
     static char *block[BLOCKS];

@@ -1,11 +1,11 @@
-/* Filters of system calls: one that refuses a call neap may use, and one that ends the process for all but a few. */
+/* Filters of system calls: some refuse a call that neap may use, others end the process for all but a few. */
 #include "filter.h"
 #include "purge.h"
 #include <stdatomic.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* A call that no library sees. */
+/* Makes a system call that no library can intercept. */
 static long bare(long number, long a, long b, long c) {
     long result;
     register long d __asm__("r10") = 0, e __asm__("r8") = 0;
@@ -14,7 +14,7 @@ static long bare(long number, long a, long b, long c) {
     return result;
 }
 
-/* Refuses `number` alone. By a bare call neap does not hear of it before: it must do with what it is refused. */
+/* Refuses only `number`. neap does not notice a filter set by a direct system call: it must cope with the refusal. */
 static void refuse(int number) {
     CHECK(bare(SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0) == 0);
     if (bare(SYS_prctl, PR_SET_SECCOMP, SECCOMP_MODE_FILTER, (long)all_but(number, SECCOMP_RET_ERRNO | EPERM)))
@@ -22,7 +22,7 @@ static void refuse(int number) {
 }
 
 enum how { BY_PRCTL, BY_SYSCALL, ALL_THREADS };
-/* Ends the process for any call but the usual ones. */
+/* Ends the process for any but the usual calls. */
 static void kill_others(enum how how) {
     struct sock_fprog *program = only_usual(SECCOMP_RET_KILL_PROCESS, 1);
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
@@ -53,7 +53,7 @@ static void last_refused(void) {
     refuse(denied);
     work();
 }
-/* The filter is there when the program starts. */
+/* The filter is set when the program starts. */
 static char *self;
 static void refused_from_the_start(void) {
     if (getenv("FILTERED")) {
@@ -67,7 +67,7 @@ static void refused_from_the_start(void) {
     SKIP("exec fails under this filter: errno %d", errno);
 }
 
-/* As in most containers: a filter from the start, which is no reason to do without a helper. */
+/* As in most containers: a filter from the start, with which a helper may still run. */
 static void from_the_start(void) {
     if (getenv("FILTERED")) {
         with_helper();
@@ -105,7 +105,7 @@ static void killed_last(enum how how) {
 static void kill_last(void) { killed_last(BY_PRCTL); }
 static void kill_last_by_syscall(void) { killed_last(BY_SYSCALL); }
 static void kill_last_all_threads(void) { killed_last(ALL_THREADS); }
-/* The program is idle from then on: no thread that frees could do the helper's work. */
+/* The program is idle from then on: no thread that frees could purge in place of the helper. */
 static void idle_behind_filter(void) {
     struct sock_fprog *program = all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM);
     with_helper();
@@ -114,7 +114,7 @@ static void idle_behind_filter(void) {
         SKIP("no seccomp filters here");
     wait_for_rss(32 << 10);
 }
-/* Whether there are filters here, as libraries ask: no filter comes of it. */
+/* Asks whether there are filters here, as libraries do: that sets no filter. */
 static void questions_for_filters(void) {
     errno = 0;
     CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, NULL, 0, 0) == -1 && (errno == EFAULT || errno == EINVAL));
@@ -127,14 +127,14 @@ static void questions_for_filters(void) {
     garbage(100, 40 << 10, 300 << 10);
     wait_for_rss(16 << 10);
 }
-/* The filter says that memory went back, and it did not: it must not be taken for zero. */
+/* The filter pretends that memory went back: it must not count as zero. */
 static void pretended(void) {
     with_helper();
     check_zeroed();
     filter(all_but(__NR_madvise, SECCOMP_RET_ERRNO | 0));
     work();
 }
-/* Filters that the kernel refuses: nothing is given up for those. */
+/* Filters that the kernel refuses: neap must not give anything up for them. */
 static void refuse_filters(void) {
     struct sock_fprog none = {0, NULL}, *nowhere = (struct sock_fprog *)8;
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
@@ -148,8 +148,8 @@ static void refused_filters(void) {
     with_helper();
     wait_for_rss(16 << 10);
 }
-/* A filter that the process cannot see: it has no room for another open file, and its question is answered as by a kernel
-   without filters. */
+/* A filter that the process cannot detect: it can open no file, and the filter answers its query like a kernel without
+   filters. */
 static void no_room_to_look(void) {
     static struct sock_filter code[] = {
         FILTER_NUMBER,
@@ -167,7 +167,7 @@ static void no_room_to_look(void) {
     work();
     nap(300);
 }
-/* The strict mode allows to read, to write and to end. */
+/* Strict mode permits reading, writing and exiting. */
 static void strict_mode(void) {
     pid_t pid = fork();
     if (pid == 0) {
@@ -182,7 +182,7 @@ static void strict_mode(void) {
     if (WIFEXITED(status) && WEXITSTATUS(status) == 1) SKIP("no seccomp here");
     CHECK_AT(status == 0, status);
 }
-/* A child on its parent's memory gives itself a filter, as a launcher of others does before exec. */
+/* A child in its parent's memory sets a filter for itself, as launchers do before exec. */
 static void in_vfork_child(void) {
     struct sock_fprog *program = all_but(__NR_userfaultfd, SECCOMP_RET_ERRNO | EPERM);
     pid_t pid = vfork();
@@ -199,7 +199,7 @@ static void in_vfork_child(void) {
     wait_for_rss(16 << 10);
 }
 
-/* Threads that allocate, and need what neap gives up, when the filter comes over all of them. */
+/* Threads that allocate and use what neap then gives up, when the filter is set for all of them. */
 static atomic_int begun;
 static void *busy(void *arg) {
     uint64_t seed = (uintptr_t)arg + 1;
@@ -216,20 +216,21 @@ static void *busy(void *arg) {
 static void under_load(int refused, enum how how) {
     pthread_t t[3];
     for (intptr_t i = 0; i < 3; i++) CHECK(pthread_create(&t[i], NULL, busy, (void *)i) == 0);
-    /* The C library's first step in a thread is a call that the filter forbids (rseq). */
+    /* The C library's first call in a thread is one that the filter forbids (rseq). */
     while (begun < 3) nap(1);
     nap(20);
     for (int i = 0; i < refused; i++) refuse_filters();
     kill_others(how);
     work();
-    /* pthread_join may need calls beyond those. */
+    /* pthread_join may need calls beyond those permitted. */
     nap(1000);
 }
 static void kill_under_load(void) { under_load(0, BY_PRCTL); }
-/* What the threads were not allowed to do, they are for some moments. */
+/* For a moment the threads may make the calls that were refused before. */
 static void kill_under_load_once_refused(void) { under_load(20, ALL_THREADS); }
 
-/* Without a helper: what ended threads have freed goes back with the last of them, though the program is idle then. */
+/* Without a helper: what ended threads have freed goes back with the last of them, although the program is then idle.
+   */
 static void *fill_and_end(void *arg) {
     garbage(30, 512 << 10, 1 << 20);
     return arg;
@@ -251,7 +252,7 @@ static const struct test_case CASES[] = {
     CASE(questions_for_filters), CASE(refused_filters), CASE(no_room_to_look), CASE(strict_mode), CASE(kill_under_load_once_refused),
     CASE(pretended),
 };
-/* Started again by `refused_from_the_start`, the name of the case is the program's only argument. */
+/* Started again by `refused_from_the_start`, with the name of the case as the program's only argument. */
 int main(int argc, char **argv) {
     char *args[] = {argv[0], argv[0], NULL};
     if (argc == 1) return run_cases(2, args, CASES, sizeof CASES / sizeof *CASES);

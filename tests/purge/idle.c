@@ -1,11 +1,11 @@
-/* Memory that was freed goes back while the program does nothing; who sees to it comes late and does not stay. */
+/* Memory that was freed goes back while the program idles; the helper that does this starts late and does not stay. */
 #include "filter.h"
 #include "purge.h"
 #include <dlfcn.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-/* More than this stays of no test: code, tables, what the C library holds. */
+/* Limit on what stays in any test: code, tables, what the C library holds. */
 enum { LEFT_KIB = 16 << 10 };
 
 static void back(void (*make)(void)) {
@@ -17,7 +17,7 @@ static void large(void) { back(garbage_large); }
 static void small(void) { back(garbage_small); }
 static void mixed(void) { back(garbage_mixed); }
 
-/* The thread that freed is in a system call, and no other thread runs. */
+/* The thread that freed memory is in a system call, and no other thread runs. */
 static void *free_then_read(void *arg) {
     char byte;
     garbage_mixed();
@@ -33,7 +33,7 @@ static void freeing_thread_blocks(void) {
     CHECK(write(ends[1], "x", 1) == 1 && pthread_join(t, NULL) == 0);
 }
 
-/* Some large blocks that their thread keeps at hand when it frees them, and nothing else. */
+/* Some large blocks that stay in their thread's cache when it frees them, and nothing else. */
 static void blocks_at_hand(void) {
     enum { BLOCKS = 7, SIZE = 256 << 10 };
     char *p[BLOCKS];
@@ -72,14 +72,14 @@ static void caches_of_idle_threads(void) {
     for (int i = 0; i < IDLE; i++) CHECK(pthread_create(&t[i], &attr, fill_caches, NULL) == 0);
     pthread_barrier_wait(&filled);
     printf("RSS %ld KiB with full caches\n", status_kib("VmRSS:"));
-    /* Of each thread three OS pages of stack and the heap itself stay. */
+    /* For each thread, three OS pages of stack and the heap itself stay. */
     wait_for_rss(LEFT_KIB + IDLE * 24);
     printf("RSS %ld KiB when they were idle\n", status_kib("VmRSS:"));
     pthread_barrier_wait(&over);
     for (int i = 0; i < IDLE; i++) CHECK(pthread_join(t[i], NULL) == 0);
 }
 
-/* Blocks that live until the helper has ended, and then all fit into the caches: no free has anything to tell. */
+/* Blocks that live until the helper has ended, and then all fit into the caches: no free starts a helper. */
 enum { QUIETLY = 300, EACH = 60, SIZES = 3 };
 static void *free_quietly(void *arg) {
     char *p[SIZES][EACH];
@@ -119,7 +119,7 @@ static void helper_comes_and_goes(void) {
         CHECK(status_kib("VmRSS:") < LEFT_KIB);
     }
 }
-/* Under 1 MiB waits: no helper starts, however often. */
+/* Less than 1 MiB waits: no helper starts, however often that happens. */
 static void little_memory(void) {
     for (int round = 0; round < 300; round++) {
         garbage(20, 16, 8 << 10);
@@ -158,7 +158,7 @@ static void exit_is_prompt(void) {
     CHECK_AT(now_ms() - start < PATIENCE_MS, now_ms() - start);
 }
 
-/* The library is loaded, used and closed: it stays, as its helper may run. */
+/* The library is loaded, used and closed: it stays loaded, because its helper may run. */
 static void loaded_late(void) {
     void *lib = dlopen(getenv("LIBRARY"), RTLD_NOW | RTLD_LOCAL);
     CHECK(lib);
@@ -167,7 +167,7 @@ static void loaded_late(void) {
     CHECK(take && give);
     static char *p[200];
     long with = 0;
-    /* As in with_helper: it may have ended again before it is looked for. */
+    /* As in with_helper: it may have ended again before this check. */
     for (long end = now_ms() + PATIENCE_MS; with != 2;) {
         CHECK(now_ms() < end);
         for (int i = 0; i < 200; i++) {
@@ -182,7 +182,7 @@ static void loaded_late(void) {
     WAIT_FOR(threads() == 1, PATIENCE_MS);
 }
 
-/* The program's own filter is there before the library, which has not seen it come. */
+/* The program's own filter was set before the library was loaded, which therefore did not notice it. */
 static void loaded_late_under_filter(void) {
     static const int UNUSUAL[] = {SYS_clone, SYS_membarrier, SYS_ioctl, SYS_process_madvise, SYS_memfd_create};
     filter(none_of(UNUSUAL, sizeof UNUSUAL / sizeof *UNUSUAL, SECCOMP_RET_KILL_PROCESS));
@@ -199,7 +199,7 @@ static void loaded_late_under_filter(void) {
     }
 }
 
-/* The C library does not count the helper: when main's thread and the last other one end, the process does. */
+/* The C library does not count the helper: the process ends when the main thread and the last other one have ended. */
 static void *last(void *arg) {
     garbage_large();
     nap(50);
@@ -213,7 +213,7 @@ static void last_thread_ends(void) {
     pthread_exit(NULL);
 }
 
-/* No helper can be started: the threads that free do its work. */
+/* No helper can be started: the threads that free memory are the purger. */
 static void no_more_threads(void) {
     struct rlimit none = {1, 1};
     /* The limit does not count for root. */

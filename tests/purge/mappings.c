@@ -41,7 +41,7 @@ static void large_blocks(void) {
     wait_for_rss(64 << 10);
 }
 
-/* Blocks that realloc moved, and that get shorter before they go; what they leave is taken by blocks that stay. */
+/* Blocks that realloc moved, and that shrink before they are freed; blocks that stay take what they leave. */
 static void moved_blocks_shrink(void) {
     enum { ROUNDS = 3000 };
     static char *kept[ROUNDS];

@@ -80,7 +80,7 @@ static void all_fds_replaced(void) {
         check_zeroed();
     }
 }
-/* Blocks of which some OS pages are written, so that it is worth to ask which. */
+/* Blocks of which some OS pages are written, so that asking which ones pays. */
 static void check_sparse(void) {
     const size_t size = 20 << 20, step = 64 << 10;
     char *p = calloc(1, size);
@@ -90,7 +90,7 @@ static void check_sparse(void) {
     free(p);
 }
 static void other_pagemap(void) {
-    /* The pagemap of another process, at all numbers: by its answers nothing is there. */
+    /* The pagemap of another process, at all numbers: it would report that nothing is resident. */
     char path[64];
     pid_t pid = fork();
     if (pid == 0)
@@ -101,7 +101,7 @@ static void other_pagemap(void) {
     int theirs = open(path, O_RDONLY);
     if (theirs < 0) SKIP("the pagemap of a child cannot be opened");
     for (int fd = theirs + 1; fd < 128; fd++) CHECK(dup2(theirs, fd) == fd);
-    /* neap looks at its file once for each step of the clock. */
+    /* neap checks its file once for each step of the clock. */
     nap(20);
     for (int i = 0; i < 4; i++) check_sparse();
     kill(pid, SIGKILL);
@@ -133,7 +133,7 @@ static void lowest_fd(void) {
     }
     CHECK_AT(kept <= 1, kept);
 }
-/* The helper's first steps, beside a program of one thread that counts on the lowest number. */
+/* The helper's first steps, beside a program of one thread that relies on the lowest number. */
 static void lowest_fd_at_start(void) {
     int lowest = open("/dev/null", O_RDONLY);
     close(lowest);
@@ -211,7 +211,7 @@ static void unshare_fails(void) {
     CHECK(setns(-1, 0) == -1 && errno == EBADF);
     wait_for_rss(16 << 10);
 }
-/* Threads that unshare their table of files, all the time, while others need the helper. */
+/* Threads that keep unsharing their table of files, while others need the helper. */
 static void *unsharer(void *arg) {
     for (int i = 0; i < 150; i++) {
         CHECK(unshare(i % 2 ? CLONE_FILES : CLONE_SYSVSEM) == 0);
@@ -228,8 +228,8 @@ static void unshare_at_once(void) {
     wait_for_rss(16 << 10);
     WAIT_FOR(threads() == 1, PATIENCE_MS);
 }
-/* A handler that interrupts unshare and forks: the child returns from it, and may have a helper afterwards. Not where it
- * interrupted a call that frees or starts one: then the child has no heap and no figures. */
+/* A handler that interrupts unshare and forks: the child returns from it, and may have a helper afterwards. Except
+ * where it interrupted a call that frees or starts a helper: then the child has no heap and no figures. */
 static volatile pid_t child_of_handler;
 static atomic_int *hits;
 static void fork_in_handler(int signal) {
@@ -287,7 +287,7 @@ static void without_proc(void) {
     if (geteuid()) SKIP("only root can change its root");
     char dir[] = "/tmp/neap-rootXXXXXX";
     CHECK(mkdtemp(dir));
-    /* RSS is read through a file of before; read from its start each time. */
+    /* RSS is read through a file opened before, from its start each time. */
     int status = open("/proc/self/statm", O_RDONLY), above = open("/tmp", O_RDONLY | O_DIRECTORY);
     with_helper();
     int done = chroot(dir) || chdir("/");
@@ -303,7 +303,7 @@ static void without_proc(void) {
         CHECK(sscanf(text, "%ld %ld", &size, &pages) == 2);
         if (pages < (32 << 20) / sysconf(_SC_PAGESIZE)) break;
         CHECK_AT(now_ms() < end, pages);
-        /* Without /proc the threads that free do the work. */
+        /* Without /proc the threads that free memory are the purger. */
         garbage(5, 40 << 10, 100 << 10);
         nap(10);
     }
@@ -314,7 +314,7 @@ static void without_proc(void) {
 /* Forks. */
 static void child_life(int returns) {
     alarm(120);
-    /* A helper of its own at most, where the parent had freed much. */
+    /* At most a helper of its own, where the parent had freed much. */
     CHECK(threads() <= 1 + returns);
     check_zeroed();
     if (returns) {
@@ -333,7 +333,7 @@ static void fork_with_helper(void) {
     }
     wait_for_rss(16 << 10);
 }
-/* What waits at a fork waits in the child as well, also in one that calls nothing. */
+/* What waits at a fork also waits in the child, even in one that makes no calls. */
 static void idle_child(void) {
     with_helper();
     garbage_large();
@@ -389,7 +389,8 @@ static void vfork_exec(void) {
     }
     wait_for_rss(16 << 10);
 }
-/* Children on their parent's memory. What they free waits for the parent's next call, and its helper must not be theirs. */
+/* Children in their parent's memory. What they free waits for the parent's next call, and its helper must not be
+   theirs. */
 static void vfork_frees(void) {
     for (volatile int i = 0; i < 3; i++) {
         pid_t pid = vfork();
@@ -402,7 +403,7 @@ static void vfork_frees(void) {
     with_helper();
     wait_for_rss(16 << 10);
 }
-/* What they open, and the number by which they are known, are not the parent's. */
+/* Files that they open, and their process numbers, are not the parent's. */
 static int pagemaps(void) {
     int count = 0;
     for (int fd = 3; fd < 128; fd++) {
@@ -451,8 +452,8 @@ static int cloned(void *arg) {
     child_of_bare_fork();
     return 1;
 }
-/* By clone or the bare system call, so that no handlers run: the child has to find out by itself. The program has one
- * thread, so it may expect that its child can do everything. */
+/* By clone or a direct system call, so that no handlers run: the child must find out by itself. The program has one
+ * thread, so its child may do everything. */
 static void bare_fork(void) {
     static char stack[64 << 10] __attribute__((aligned(16)));
     for (int i = 0; i < 9; i++) {
@@ -471,7 +472,7 @@ static void bare_fork(void) {
     errno = 0;
     CHECK(clone(cloned, NULL, SIGCHLD, NULL) == -1 && errno == EINVAL);
 }
-/* Arguments that cannot be read are the kernel's to refuse. */
+/* The kernel refuses arguments that cannot be read. */
 static void bare_clone_of_nothing(void) {
     char *closed = mmap(NULL, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     CHECK(closed != MAP_FAILED);

@@ -1,4 +1,5 @@
-/* Runs a program and counts the threads that it starts, also those that the C library does not know: traced PROGRAM... */
+/* Runs a program and counts the threads that it starts, including those that the C library does not know: traced
+   PROGRAM... */
 #include "check.h"
 #include <signal.h>
 #include <sys/ptrace.h>

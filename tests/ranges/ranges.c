@@ -1,4 +1,4 @@
-/* Ranges in pages of a chosen size, through the C functions. crates/ranges tests what they do. */
+/* Ranges in pages of a chosen size, through the C functions. crates/ranges tests their effects. */
 #include "check.h"
 #include "../../include/neap.h"
 #include <signal.h>
@@ -44,7 +44,7 @@ static void alloc_and_free(void) {
     CHECK(neap_range_alloc(&pool, SIZE_MAX / 4, 0, 0) == NEAP_NO_MEMORY);
     pool.size = 8;
     CHECK(neap_range_alloc(&pool, 1, 0, 0) == NEAP_TOO_SHORT && neap_range_alloc(NULL, 1, 0, 0) == NEAP_TOO_SHORT);
-    /* A program that was built with a newer header. */
+    /* A structure of a newer header. */
     struct { struct neap_range r; uint64_t more; } newer = {.r = {.size = sizeof newer}, .more = 4711};
     CHECK(neap_range_alloc(&newer.r, 1, 0, 0) == NEAP_OK && newer.more == 4711 && newer.r.size == sizeof newer);
     neap_range_free(&newer.r);
@@ -71,7 +71,7 @@ static void prefault(void) {
         CHECK(neap_resident_get(range.start, range.bytes, &got) == NEAP_OK && got.resident == range.bytes);
         neap_range_free(&range);
         range = alloc(32 * MIB, 0, 0), calls = 0, stop_at = 1;
-        /* Another thread may have done all the rest before this one is asked. */
+        /* Another thread may have finished the rest before this one is asked. */
         int result = neap_prefault(range.start, range.bytes, &how);
         if (result != NEAP_OK || threads < 2) CHECK(result == NEAP_CANCELLED && how.done < range.bytes);
         CHECK(calls == 1);
@@ -80,7 +80,7 @@ static void prefault(void) {
     }
     struct neap_range range = alloc(MIB, 0, 0);
     CHECK(neap_prefault(range.start, range.bytes, NULL) == NEAP_OK);
-    /* A program that was built with an older header, without the callback. */
+    /* A structure of an older header, without the callback. */
     struct neap_prefault_options old = {.size = offsetof(struct neap_prefault_options, progress), .progress = (void *)1};
     CHECK(neap_prefault(range.start, range.bytes, &old) == NEAP_OK && old.done == 0);
     old.size = 3;
@@ -92,7 +92,7 @@ static void prefault(void) {
     CHECK(neap_prefault((void *)4096, 4096, NULL) == NEAP_INACCESSIBLE);
     neap_range_free(&range);
 }
-/* Blocks of malloc's as well. */
+/* Blocks of malloc can be prefaulted, advised and queried as well. */
 static void blocks_of_malloc(void) {
     char *block = calloc(1, 8 * MIB);
     struct neap_resident got = {.size = sizeof got};
@@ -139,7 +139,7 @@ static void after_fork(void) {
     neap_range_free(&own);
     neap_range_free(&both);
 }
-/* A thread that is cancelled meanwhile ends when the call has returned, and so its helpers have. */
+/* A cancelled thread ends after the call has returned, when the call's threads have ended. */
 static atomic_int returned;
 static int cancel(size_t done, size_t total, void *context) {
     (void)done, (void)total, (void)context;

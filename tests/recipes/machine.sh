@@ -1,5 +1,5 @@
-# Boots the system in the folder `$1` as a machine of its own: in namespaces of the caller's, with systemd as its first
-# process. What is written there lies in memory. The other arguments are files, which come into `/context`.
+# Boots the system in the folder `$1` as a machine of its own: in the caller's namespaces, with systemd as its first
+# process. Files that are written there lie in memory. The other arguments are files, which are copied to `/context`.
 set -e
 lower=$1
 shift

@@ -1,4 +1,4 @@
-"""A service that works with memory for each request, and says how much it made."""
+"""A service that allocates for each request, and answers with the number of its objects."""
 import http.server
 import json
 

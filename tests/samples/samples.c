@@ -1,5 +1,5 @@
-/* Programs whose live blocks are known by call site: `leaky_...` keep what they allocate, all others free it. Each case
-   says at its end how many bytes are live, and how many were requested in all, as far as it counts them. */
+/* Programs whose live blocks are known by call site: `leaky_...` keep what they allocate, all others free it. At its
+   end each case prints how many bytes are live, and how many were requested in all, as far as it counts them. */
 #include "check.h"
 #include <dlfcn.h>
 #include <signal.h>
@@ -56,7 +56,7 @@ SITE static void leaky_trimmed(void) {
     void *p = note(malloc(304), 304, 1);
     CHECK(realloc(p, 300) == p);
 }
-/* One block that grows all the time, as a vector does. */
+/* One block that keeps growing, as a vector does. */
 SITE static void leaky_vector(void) {
     static char *vector;
     static size_t length;
@@ -85,7 +85,7 @@ static void thread_leak(void) {
     CHECK(pthread_create(&t, NULL, short_thread, (void *)leaky_in_thread) == 0);
     CHECK(pthread_join(t, NULL) == 0);
 }
-/* A ring of blocks that others replace, and a leak beside it that is a tenth of what goes through. */
+/* A ring of blocks that are replaced, and beside it a leak of a tenth of all allocated bytes. */
 static void rounds(void (*leak)(void), int count) {
     for (int i = 0; i < count; i++) {
         churn(i % 8 ? 600 : 20000);
@@ -104,7 +104,7 @@ static void with_vector(void) { rounds(leaky_vector, 22); }
 static void with_list(void) { rounds(leaky_list, 60000); }
 static void with_threads(void) { rounds(thread_leak, 500); }
 
-/* A block that realloc cannot make longer stays. */
+/* A block that realloc fails to enlarge stays. */
 SITE static void leaky_failed(void) {
     void *p = note(malloc(200000), 200000, 1);
     CHECK(!realloc(p, (size_t)1 << 48));
@@ -135,7 +135,7 @@ static void remote(void) {
     }
     say();
 }
-/* Handlers that allocate and free anywhere, in the middle of calls and of samples. */
+/* Handlers that allocate and free anywhere, inside calls and inside the taking of samples. */
 static void *of_handler[64];
 static atomic_int handled;
 static void handler(int signal) {
@@ -183,7 +183,7 @@ static void forks(void) {
     int status;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
 }
-/* Forks all the time while threads are sampled. */
+/* Keeps forking while threads are sampled. */
 static void fork_storm(void) {
     pthread_t t[2];
     for (int i = 0; i < 2; i++) CHECK(pthread_create(&t[i], NULL, storm, NULL) == 0);
@@ -245,7 +245,7 @@ static void serves(void) {
 }
 extern int neap_profile_start(size_t) __attribute__((weak));
 extern void neap_profile_stop(void) __attribute__((weak));
-/* The same, and at the first byte the program keeps samples by its own choice. */
+/* The same, and at the first byte the program starts its own sampling. */
 static void chooses(void) {
     pthread_t t;
     CHECK(pthread_create(&t, NULL, leak_slowly, NULL) == 0);
@@ -255,7 +255,7 @@ static void chooses(void) {
     CHECK(neap_profile_start(16384) == 0);
     CHECK(read(0, &byte, 1) >= 0);
 }
-/* Blocks that are freed while no samples are kept, between two times when each block is. */
+/* Blocks that are freed while sampling is off, between two times when each block is a sample. */
 SITE static void exactly_twice(void) {
     static void *block[1000];
     CHECK(neap_profile_start(1) == 0);

@@ -1,4 +1,4 @@
-/* Handlers that do not come back to what they interrupted as others do. */
+/* Handlers that do not return normally to what they interrupted. */
 #include "check.h"
 #include <setjmp.h>
 #include <signal.h>
@@ -30,7 +30,7 @@ static void abort_handler(void) {
     CHECK(!"a second free is seen");
 }
 
-/* The same where neap found it late, in the middle of giving a cache back. */
+/* The same where neap detected the misuse late, in the middle of a flush of a cache. */
 static void abort_handler_in_flush(void) {
     signal(SIGABRT, report);
     static char *p[4000];
@@ -54,8 +54,8 @@ static void jump(int signal) {
     }
 }
 
-/* A handler that jumps out of malloc has left a call unfinished (POSIX allows no call of malloc afterwards). The thread
- * goes on all the same. */
+/* A handler that jumps out of malloc leaves a call unfinished (POSIX permits no call of malloc afterwards). The thread
+ * must still go on. */
 static void jump_out(void) {
     struct sigaction action = {.sa_handler = jump};
     CHECK(sigaction(SIGALRM, &action, NULL) == 0);

@@ -1,6 +1,6 @@
-/* How long fork takes with much memory in blocks: fork_latency MIB LEAST MOST. Blocks have LEAST to MOST bytes, at random.
- * Prints medians of 20 in microseconds: until fork returns in the parent, what the processor spent on that, and until the
- * child has its first block. */
+/* How long fork takes with much memory in blocks: fork_latency MIB LEAST MOST. Blocks have LEAST to MOST bytes, at
+ * random. Prints medians of 20 in microseconds: until fork returns in the parent, the processor time of that, and until
+ * the child has its first block. */
 #include "check.h"
 #include <sys/mman.h>
 #include <sys/wait.h>

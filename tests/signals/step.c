@@ -1,8 +1,6 @@
-/* A handler at each instruction: the processor's trap flag brings SIGTRAP after every instruction of what is tested, and
- * its handler allocates, resizes and frees. So there is no point of neap that it does not interrupt, that what is tested
- * comes by. A second signal, raised in the handler, interrupts the handler's own calls with a little luck; the storm does
- * so for sure.
- */
+/* A handler at each instruction: the processor's trap flag brings SIGTRAP after every instruction of the tested code,
+ * and its handler allocates, resizes and frees. So it interrupts neap at every point that the tested code reaches. A
+ * second signal, raised in the handler, may interrupt the handler's own calls; the storm does so reliably. */
 #include "check.h"
 #include <dlfcn.h>
 #include <limits.h>
@@ -25,7 +23,7 @@ OWN volatile long only;
 OWN volatile int inside;
 OWN uint64_t seed;
 
-/* Below the stack pointer lies what functions without calls keep there. */
+/* Leaves the red zone below the stack pointer alone, which leaf functions use. */
 static inline void step_on(void) {
     __asm__ volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq $0x100, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp" ::: "memory", "cc");
 }
@@ -44,7 +42,7 @@ static void put(struct slot *s, char *p, size_t size, uint64_t fill_) {
     *s = (struct slot){p, size, fill_};
 }
 
-/* Blocks of the handler's, of all kinds; now and then one that main code made. */
+/* Blocks of the handler's, of all kinds; sometimes one that main code made. */
 static void work(void) {
     uint64_t r = next_random(&seed);
     struct slot *s = &slots[r % SLOTS];
@@ -99,7 +97,8 @@ static void finish(const char *what) {
     CHECK_AT(steps > 1000, steps);
 }
 
-/* What is tested runs between these. `free` of blocks that handlers made, and the other way round, is in `hand_over`. */
+/* The tested code runs between these. `hand_over` tests `free` of blocks that handlers made, and the other way round.
+   */
 #define STEPPED(code) do { step_on(); code; step_off(); } while (0)
 
 static void small(void) {
@@ -159,7 +158,7 @@ static void *freer(void *argument) {
     return NULL;
 }
 
-/* Frees by other threads are taken in, and given, step by step. */
+/* Frees by other threads are collected, and made, step by step. */
 static void remote(void) {
     start();
     static char *p[300];
@@ -192,7 +191,7 @@ static void purge(void) {
 
 static pthread_key_t last;
 
-/* Runs after neap's own destructor in each round, as this key is younger; in the last one it is the last of all. */
+/* Runs after neap's own destructor in each round, as this key is newer; in the last round it is the last of all. */
 static void on_end(void *rounds) {
     if ((uintptr_t)rounds < PTHREAD_DESTRUCTOR_ITERATIONS) {
         pthread_setspecific(last, (void *)((uintptr_t)rounds + 1));
@@ -202,10 +201,10 @@ static void on_end(void *rounds) {
 }
 
 static long most;
-/* Threads are dear: one for some of the instructions only. */
+/* Threads are expensive: only one for every STRIDE instructions. */
 enum { STRIDE = 37 };
 
-/* The thread's first use, or its end, with the handler at one instruction. */
+/* The thread's first call, or its end, with the handler at one instruction. */
 static void *first_use(void *argument) {
     seed = (uint64_t)(uintptr_t)argument * 7 + 1;
     only = (long)(uintptr_t)argument;
@@ -223,7 +222,7 @@ static void *end(void *argument) {
     only = (long)(uintptr_t)argument;
     CHECK(pthread_setspecific(last, (void *)1) == 0);
     for (int i = 0; i < 40; i++) free(malloc((size_t)i * 100));
-    /* Some for the handler to free. */
+    /* Some blocks for the handler to free. */
     for (int i = 0; i < SLOTS; i += 2) put(&slots[i], malloc(50), 50, 1);
     step_on();
     return NULL;
@@ -240,7 +239,7 @@ static void threads(void *(*life)(void *), long count) {
 
 static void thread_start(void) {
     threads(first_use, 3000);
-    dprintf(1, "%ld steps in a thread's first use\n", most);
+    dprintf(1, "%ld steps in a thread's first call\n", most);
     CHECK_AT(most > 100, most);
 }
 
@@ -270,7 +269,7 @@ static void forks(void) {
     }
 }
 
-/* Forks in each call that is stepped through, and the steps between two. Where the first one is changes from call to call. */
+/* Forks in each stepped call, and the steps between two forks. The first one's place varies from call to call. */
 enum { FORKS = 16, FORK_STRIDE = 13 };
 static long fork_at;
 static int forks_left;
@@ -301,13 +300,13 @@ static void on_trap_fork(int signal, siginfo_t *info, void *context) {
     errno = saved;
 }
 
-/* Before a call that is stepped through. */
+/* Chooses the step of the first fork in the next stepped call. */
 static void fork_in_next(void) {
     fork_at = steps + 1 + (long)(next_random(&seed) % (2 * FORK_STRIDE));
     forks_left = FORKS;
 }
 
-/* Behind the call that was interrupted: a child goes on for a while, with blocks of before too, and ends. */
+/* Runs after the interrupted call: a child goes on for a while, with earlier blocks too, and ends. */
 static void end_child(char **before, int count, size_t size) {
     if (!is_child) return;
     for (int i = 0; i < count; i++) {
@@ -324,7 +323,7 @@ static void end_child(char **before, int count, size_t size) {
 }
 
 static void *idle(void *ready) {
-    /* Enough that the thread has a heap, whose state the child does not know. */
+    /* Enough for the thread to have a heap, whose state the child does not know. */
     for (int i = 0; i < 200; i++) free(malloc(100));
     pthread_barrier_wait(ready);
     pause();
@@ -332,13 +331,13 @@ static void *idle(void *ready) {
 }
 
 /* The handler forks in the middle of calls, and its child returns into them, in a process of several threads: the
- * interrupted call is to get its memory, and to lose nothing. */
+ * interrupted call must get its memory, and lose nothing. */
 static void stranded(void) {
     pthread_barrier_t ready;
     pthread_t other;
     CHECK(pthread_barrier_init(&ready, NULL, 2) == 0 && pthread_create(&other, NULL, idle, &ready) == 0);
     pthread_barrier_wait(&ready);
-    /* Makes the file of the counters, for which all signals are blocked. */
+    /* Makes the file of the counters, during which all signals are blocked. */
     free(malloc(8 << 20));
     start();
     struct sigaction trap = {.sa_sigaction = on_trap_fork, .sa_flags = SA_SIGINFO};
@@ -350,7 +349,7 @@ static void stranded(void) {
         for (int i = 0; i < N; i++) {
             fork_in_next();
             switch (i) {
-            /* A step for each few bytes that are cleared, or copied below. */
+            /* A step for every few bytes that are cleared, or copied below. */
             case 0: STEPPED(p[i] = size < 2000 ? calloc(1, size) : malloc(size)); break;
             case 1: STEPPED(p[i] = aligned_alloc(4096, size)); break;
             default: STEPPED(p[i] = malloc(size));

@@ -32,20 +32,20 @@
 #endif
 
 enum { SLOTS = 512, PERIOD_NS = 50000, FORKER_PERIOD_NS = 1000000, STACK = 32 << 10 };
-/* Between two forks, and most children at a time. */
+/* Time between two forks, and limit on children at a time. */
 enum { FORK_NS = 10000000, CHILDREN = 8 };
 
 static _Atomic(char *) slots[SLOTS];
 static atomic_int stop;
-/* Of fork_once; main's. */
+/* For fork_once; only the main thread uses it. */
 static int children;
 static atomic_ulong handled, nested_handled, rounds, forks, child_of_handler;
-/* The child of a fork in a handler, of one thread, that has returned from there. */
+/* Set in the one-thread child of a fork in a handler, after it has returned from there. */
 static atomic_int returned;
 static const char *options = "";
 static int has(char letter) { return strchr(options, letter) != NULL; }
 
-/* Initial-exec, so that a handler's first use of it allocates nothing. */
+/* Initial-exec, so that its first use in a handler allocates nothing. */
 #define OWN static __thread __attribute__((tls_model("initial-exec")))
 OWN volatile int depth;
 OWN uint64_t seed;
@@ -64,7 +64,7 @@ static size_t some_size(uint64_t r) {
     }
 }
 
-/* Large blocks are checked at both ends and here and there, or nothing else would be done. */
+/* Large blocks are checked at both ends and here and there: full checks would take all the time. */
 static size_t step_of(size_t size) { return size < 4096 ? 1 : size / 64 | 1; }
 
 static char *sign(char *p, size_t size, uint32_t fill) {
@@ -114,7 +114,7 @@ static char *resize(char *p, uint64_t r) {
     verify(p, old, old);
     p = realloc(p, size);
     CHECK(p);
-    /* What was kept is as it was, seen with the old step. */
+    /* What was kept is unchanged, checked with the old step. */
     struct head h = *(struct head *)p;
     CHECK_AT(h.size == old, h.size);
     for (size_t i = sizeof h; i < old && i < size; i += step_of(old)) CHECK_AT(p[i] == (char)(h.fill + i * 131), i);
@@ -130,7 +130,7 @@ static void work(uint64_t r) {
     case 1: p = resize(p, r * 0x9E3779B97F4A7C15ull); break;
     default: discard(p); p = make(r * 0x9E3779B97F4A7C15ull);
     }
-    /* Another may have put a block there meanwhile. */
+    /* Another thread may have put a block there meanwhile. */
     discard(atomic_exchange(slot, p));
 }
 
@@ -143,7 +143,7 @@ static void in_forked_child(void) {
 static void handler(int signal) {
     int saved = errno;
     (void)signal;
-    /* Where handlers take longer than the timer's period, main code would never come to see it. */
+    /* Where handlers take longer than the timer's period, main code would never get to check it. */
     if (stop) return;
     atomic_fetch_add(&handled, 1);
     if (depth++ > 0) atomic_fetch_add(&nested_handled, 1);
@@ -219,7 +219,7 @@ static void *thread(void *argument) {
         }
         if (i % 64 == 0) atomic_fetch_add(&rounds, 64);
     }
-    /* With 't' the timers go on into the thread's end, and its signals with them. */
+    /* With 't' the timers, and so the signals, go on into the thread's end. */
     if (has('t')) {
         struct left *left = malloc(sizeof *left);
         *left = (struct left){{timers[0], timers[1]}, stack};
@@ -291,9 +291,9 @@ static void fork_once(void) {
     reap(children < CHILDREN ? WNOHANG : 0);
 }
 
-/* Forks at fixed times, as far as forks take no longer than the time between two. */
+/* Forks at fixed times, unless forks take longer than the time between two. */
 static void fork_until(double end) {
-    /* Before the other threads, which want all processors; where that is allowed. */
+    /* With higher priority than the other threads, which want all processors; where that is permitted. */
     setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), -15);
     struct timespec next;
     clock_gettime(CLOCK_MONOTONIC, &next);
@@ -315,7 +315,7 @@ int main(int argc, char **argv) {
     options = argc > 3 ? argv[3] : "";
     setvbuf(stdout, NULL, _IONBF, 0);
     struct sigaction action = {.sa_handler = handler, .sa_flags = SA_RESTART | (has('a') ? SA_ONSTACK : 0)};
-    /* Unless they shall interrupt each other, a handler runs alone. */
+    /* Handlers do not nest unless 'n' asks for it. */
     if (!has('n')) sigaddset(&action.sa_mask, SIGUSR2);
     CHECK(sigaction(SIGUSR1, &action, NULL) == 0 && sigaction(SIGUSR2, &action, NULL) == 0);
     pthread_t t[64];

@@ -1,4 +1,4 @@
-//! Headless Chromium: pages that are looked at, photographed, and asked what is in them.
+//! Headless Chromium: opens pages, takes pictures of them, and evaluates scripts in them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -6,8 +6,8 @@ use std::time::Duration;
 use crate::sys::TempDir;
 use crate::{Finished, Outcome, Run, Stop, expect, program};
 
-/// Runs it on a file; its profile lies in `dir`. The test is skipped where there is no Chromium. Chromium itself hangs at
-/// times, with any page: then it is run once more.
+/// Opens a file; Chromium's profile lies in `dir`. The test is skipped where there is no Chromium. Chromium itself
+/// sometimes hangs, with any page: then it runs once more.
 pub fn open(dir: &TempDir, arguments: &[&str], page: &Path) -> Result<Finished, Stop> {
     match run(dir, arguments, page, Duration::from_secs(60)) {
         Err(Stop::Fail(_)) => run(dir, arguments, page, Duration::from_secs(240))?.success(),
@@ -29,9 +29,9 @@ fn run(dir: &TempDir, arguments: &[&str], page: &Path, limit: Duration) -> Resul
         .run()
 }
 
-/// What a script finds in a page that allows none: it runs in a page around it. A headless window is not narrower than
-/// 500 pixels, a frame of `width` is. The script has `page` and `inside`, document and window, and what it returns is
-/// set as `data-NAME` of the body, for [`found`].
+/// Runs a script on a page that permits no scripts of its own, from a page around it. A headless window is at least 500
+/// pixels wide, but a frame can be `width`. The script has `page` and `inside`, the document and window, and each value
+/// that it returns becomes `data-NAME` of the body, for [`found`].
 pub fn look(dir: &TempDir, page: &Path, width: u32, arguments: &[&str], script: &str) -> Result<Finished, Stop> {
     let frame = dir.path().join("frame.html");
     let text = format!(
@@ -61,8 +61,8 @@ pub fn found_number(done: &Finished, name: &str) -> Result<f64, Stop> {
     text.parse().map_err(|_| done.fail(&format!("{name} is no number: {text}")))
 }
 
-/// Pictures of a page: name, width of the window, whether the screen is dark. With `NEAP_PICTURES=DIR` they are kept
-/// there, to be looked at. Each is at least that long.
+/// Pictures of a page: name, width of the window, whether the screen is dark. `NEAP_PICTURES=DIR` keeps them there.
+/// Each has at least `least` bytes.
 pub fn pictures(dir: &TempDir, page: &Path, wanted: &[(&str, u32, bool)], height: u32, least: usize) -> Outcome {
     let kept = std::env::var_os("NEAP_PICTURES").map(PathBuf::from);
     let folder = kept.as_deref().unwrap_or(dir.path());

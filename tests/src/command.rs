@@ -13,7 +13,7 @@ pub fn neap() -> Result<&'static Path, Stop> {
     NEAP.get_or_init(|| build("debug", &[])).as_deref().map_err(|why| Stop::Fail(why.clone()))
 }
 
-/// The command as users have it, for tests of what it costs; built afresh once for each test process.
+/// The command as users get it, for tests of its costs; built afresh once for each test process.
 pub fn neap_release() -> Result<&'static Path, Stop> {
     static NEAP: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     NEAP.get_or_init(|| build("release", &["--release"])).as_deref().map_err(|why| Stop::Fail(why.clone()))
@@ -40,7 +40,7 @@ fn build(folder: &str, options: &[&str]) -> Result<PathBuf, String> {
     std::fs::canonicalize(&path).map_err(|e| e.to_string())
 }
 
-/// Stops the test where perf events are denied to everybody.
+/// Skips the test where perf events are denied to all users.
 pub fn need_events() -> Outcome {
     if crate::is_root() {
         return Ok(());

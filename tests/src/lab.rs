@@ -1,5 +1,5 @@
-//! A run of the lab that was never made: every experiment in full, with figures out of a hash. For the report, which must
-//! show what no kept run may have: all designs, skipped experiments, allocators that failed.
+//! A made-up run of the lab: every experiment in full, with figures from a hash. For the report, which must show what
+//! the kept runs may lack: all designs, skipped experiments, allocators that failed.
 
 use std::collections::BTreeMap;
 
@@ -17,9 +17,9 @@ const ROUNDS: u32 = 3;
 /// How well the run went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Health {
-    /// All was measured.
+    /// Everything was measured.
     Whole,
-    /// Experiments and cases were skipped, allocators failed in all of the known ways.
+    /// Experiments and cases were skipped, and allocators failed in all known ways.
     Lame,
 }
 
@@ -88,7 +88,7 @@ fn experiment(design: &Design) -> Experiment {
     }
 }
 
-/// Lines that are wider than any screen.
+/// Listings that are wider than any screen.
 fn listings(design: &Design) -> Vec<Listing> {
     let line = "2 0x3000001000 C 58270 0x3000001080: _dl_relocate_object (in /usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2)\n";
     let one = |title: &str| Listing { title: title.into(), text: line.repeat(60) };
@@ -105,7 +105,7 @@ fn participants<'a>(case: &Case, allocators: &'a [Allocator]) -> Vec<&'a Allocat
     chosen
 }
 
-/// Why there is no figure; none where there is one.
+/// Why there is no figure; `None` where there is one.
 fn trouble(design: &Design, case: &Case, allocator: &str) -> Option<&'static str> {
     let number = design.cases.iter().position(|other| other.name == case.name).unwrap_or(0);
     match (design.name, allocator, number % 3) {

@@ -1,11 +1,12 @@
 //! Harness of neap's whole-program tests.
 //!
 //! Each integration test in this package compiles or finds a program, runs it with the library under test in
-//! `LD_PRELOAD`, and judges it by exit status and output. [`library`] picks the library (and never a stale
-//! one), [`command`] builds the command `neap`, [`compile`] builds C and C++ programs into a cache under
-//! `target/`, [`process`] runs them with a time limit, [`vm`] in a virtual machine, [`browser`] looks at pages,
-//! [`profiler`] at profiles, [`lab`] makes a run of the lab for the report, [`suite`] turns them into counted tests. A
-//! test that cannot run says so loudly and counts as ignored, not as passed.
+//! Each integration test in this package compiles or finds a program, runs it with the library under test in
+//! `LD_PRELOAD`, and judges it by exit status and output. [`library`] picks the library (and never a stale one),
+//! [`command`] builds the command `neap`, [`compile`] builds C and C++ programs into a cache under `target/`,
+//! [`process`] runs them with a time limit, [`vm`] in a virtual machine, [`browser`] opens pages, [`profiler`] reads
+//! profiles, [`lab`] makes a run of the lab for the report, [`suite`] turns them into counted tests. A test that cannot
+//! run prints why and counts as ignored, not as passed.
 //!
 //! | variable | meaning |
 //! |---|---|
@@ -55,7 +56,7 @@ pub fn program(name: &str) -> Result<PathBuf, Stop> {
     found.ok_or_else(|| Stop::Skip(format!("{name} is not installed (tests/setup.sh installs it)")))
 }
 
-/// strace, where it is installed and may trace.
+/// strace, where it is installed and permitted.
 pub fn strace() -> Result<PathBuf, Stop> {
     static MAY: OnceLock<bool> = OnceLock::new();
     let strace = program("strace")?;
@@ -66,8 +67,8 @@ pub fn strace() -> Result<PathBuf, Stop> {
     if may { Ok(strace) } else { Err(Stop::Skip("strace may not trace here".into())) }
 }
 
-/// Copies a program to where it can be executed, by a process of its own: a child of this one that is just being started
-/// would have the file open for writing, and it could not be executed.
+/// Copies a program in a process of its own to where it can be executed: a child that this process is just starting
+/// would hold the file open for writing, and then it could not be executed.
 pub fn install(from: &Path, to: &Path) -> Outcome {
     Run::new("install").args(["-m", "755"]).arg(from).arg(to).plain().run()?.success()?;
     Ok(())
@@ -83,8 +84,8 @@ pub fn is_root() -> bool {
     sys::is_root()
 }
 
-/// The usual test of a C or C++ program: compiles `source`, runs its case `case` under the library, and wants
-/// exit status 0 and `ok` as the last line. Returns what it printed.
+/// The usual test of a C or C++ program: compiles `source`, runs its case `case` under the library, and expects exit
+/// status 0 and `ok` as the last line. Returns its output.
 pub fn run_case(source: &Source, case: &str, limit: Duration) -> Result<Finished, Stop> {
     judge_case(Run::new(source.build()?).arg(case).timeout(limit))
 }
@@ -104,7 +105,7 @@ pub fn judge_case(run: Run) -> Result<Finished, Stop> {
     }
 }
 
-/// Fails unless `run` names every case that `sources` have: a case that no table names would never be run.
+/// Fails unless `run` names every case in `sources`: other cases would never run.
 pub fn all_cases_named(sources: &[Source], run: &[(&str, &str)]) -> Outcome {
     let mut forgotten = Vec::new();
     for source in sources {

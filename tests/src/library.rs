@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use crate::Stop;
 
-/// What the tests run on.
+/// The library that the tests run on.
 #[derive(Clone, Debug)]
 pub enum Library {
     /// No preload: the C library's own malloc.
@@ -24,7 +24,7 @@ impl Library {
         }
     }
 
-    /// Whether this is neap, as opposed to a stand-in; only neap is held to neap's own promises.
+    /// Whether this is neap, and not a stand-in; only neap must keep neap's own promises.
     pub fn is_neap(&self) -> bool {
         self.path().and_then(Path::file_name).is_some_and(|name| name.to_string_lossy().starts_with("libneap"))
     }

@@ -1,4 +1,4 @@
-//! Where the package lies, and what was built.
+//! The folders of the package and of the build.
 
 use std::path::{Path, PathBuf};
 
@@ -7,8 +7,8 @@ pub fn package_dir() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Cargo's target folder of the running test, found through the tag that cargo leaves in a folder that it makes. Without
-/// `..`: the kernel's names of what lies in it have none.
+/// Cargo's target folder of the running test, found by the tag file that cargo writes into it. Without `..`, as in the
+/// paths that the kernel reports for files in it.
 pub fn target_dir() -> PathBuf {
     let exe = std::env::current_exe().unwrap_or_default();
     let tagged = exe.ancestors().find(|dir| dir.join("CACHEDIR.TAG").exists()).map(Path::to_path_buf);

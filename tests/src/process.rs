@@ -1,4 +1,4 @@
-//! Runs programs under the library with a time limit, captured output and nothing left behind.
+//! Runs programs under the library with a time limit, captures their output, and leaves no process behind.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use crate::sys::{self, Signal};
 use crate::{Stop, library, system};
 
-/// Time limit unless a test sets another: for what hangs, not for what is slow. A first run on a fresh machine reads all
+/// Time limit unless a test sets another: for hangs, not for slowness. A first run on a fresh machine reads all files
 /// from its disk, beside other tests.
 const DEFAULT_LIMIT: Duration = Duration::from_secs(180);
 /// Lines of output that a failure message shows, from the end.
@@ -281,7 +281,7 @@ impl Daemon {
     }
 }
 
-/// What became of a program.
+/// The result of a program.
 #[derive(Debug)]
 pub struct Finished {
     /// Exit status or signal.

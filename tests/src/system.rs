@@ -1,6 +1,6 @@
-//! Another system for the test programs: a folder with one, as debootstrap makes it, named by `NEAP_TEST_ROOT`. There
-//! they are compiled (unless `CC` and `CXX` name compilers of this system) and run. `tests/systems.rs` prepares such
-//! folders; the folders of neap, the kernel's and the temporary ones are mounted there under the same names.
+//! Another system for the test programs: a folder made by debootstrap, named by `NEAP_TEST_ROOT`. The programs are
+//! compiled (unless `CC` and `CXX` name compilers of this system) and run there. `tests/systems.rs` prepares such
+//! folders; neap's folders, the kernel's and the temporary ones are mounted there under the same names.
 
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -13,10 +13,10 @@ pub fn root() -> Option<PathBuf> {
     std::env::var_os("NEAP_TEST_ROOT").filter(|path| !path.is_empty()).map(PathBuf::from)
 }
 
-/// Has `command` run in the other system, if there is one.
+/// Makes `command` run in the other system, if there is one.
 pub fn enter(command: &mut Command) {
     if let Some(root) = root() {
-        // SAFETY: between fork and exec two system calls are made.
+        // SAFETY: between fork and exec it only makes two system calls.
         unsafe {
             command.pre_exec(move || {
                 std::os::unix::fs::chroot(&root)?;
@@ -26,7 +26,7 @@ pub fn enter(command: &mut Command) {
     }
 }
 
-/// Whether a program belongs to the other system: it was built for the tests.
+/// Whether a program runs in the other system: it was built for the tests.
 pub fn has(program: &Path) -> bool {
     root().is_some() && program.starts_with(crate::target_dir())
 }
@@ -61,7 +61,7 @@ pub fn with_compilers(release: &str) -> Result<PathBuf, Stop> {
     made(release, &["--include=gcc,g++,libc6-dev", release], |_| Ok(()))
 }
 
-/// The end of what a program printed, without the names of tests that passed.
+/// The end of a program's output, without the names of passed tests.
 pub fn tail(done: &Output) -> String {
     const LINES: usize = 80;
     let text = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).concat();
@@ -69,7 +69,7 @@ pub fn tail(done: &Output) -> String {
     lines[lines.len().saturating_sub(LINES)..].join("\n")
 }
 
-/// Stops the test where the library under test is for another processor than this program.
+/// Skips the test where the library under test is for another processor than this program.
 pub fn need_native() -> Result<(), Stop> {
     /// Bytes of an ELF file up to the processor's number.
     const HEADER: usize = 20;

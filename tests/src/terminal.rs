@@ -1,4 +1,4 @@
-//! A terminal that a test looks at and types on.
+//! A terminal that a test reads and types on.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::{Stop, program};
 /// A terminal, and the program in its foreground.
 #[derive(Debug)]
 pub struct Terminal {
-    /// The side of the user.
+    /// The user's side.
     keys: File,
     /// The program, or the setsid(1) that waits for it.
     child: Child,
@@ -50,7 +50,7 @@ impl Terminal {
         Ok(())
     }
 
-    /// Waits until the screen, a list of its lines, has something. `what` says it for people.
+    /// Waits until the screen, a list of its lines, satisfies a condition. `what` describes it in messages.
     pub fn wait_until(
         &mut self,
         what: &str,
@@ -72,13 +72,13 @@ impl Terminal {
         self.keys.write_all(keys.as_bytes())
     }
 
-    /// Waits for the end; all that was shown.
+    /// Waits for the end; returns all output.
     pub fn end(mut self, limit: Duration) -> std::result::Result<(ExitStatus, String), Stop> {
         let started = Instant::now();
         loop {
             self.look();
             if let Some(status) = self.child.try_wait()? {
-                // All that is left.
+                // Reads the rest.
                 let mut before = usize::MAX;
                 while before != self.shown.len() {
                     before = self.shown.len();
@@ -92,7 +92,7 @@ impl Terminal {
         }
     }
 
-    /// Takes what is shown within a moment.
+    /// Reads what is shown within a moment.
     fn look(&mut self) {
         let mut bytes = [0; 4096];
         match self.keys.read(&mut bytes) {
@@ -102,7 +102,7 @@ impl Terminal {
         }
     }
 
-    /// A failure that tells what was shown.
+    /// A failure that shows the terminal's output.
     pub fn fail(&self, why: &str) -> Stop {
         Stop::Fail(format!("{why}; the terminal shows:\n{:?}", self.shown))
     }
@@ -115,7 +115,7 @@ impl Drop for Terminal {
     }
 }
 
-/// The screen after what a program wrote: it goes to places and clears all (CSI H, CSI J); colours are left out.
+/// The screen after a program's output: interprets cursor positions and clearing (CSI H, CSI J), and drops colours.
 fn screen(shown: &str) -> Vec<String> {
     let (mut lines, mut row, mut column) = (vec![Vec::new(); 50], 0, 0);
     let mut rest = shown;
@@ -143,7 +143,7 @@ fn screen(shown: &str) -> Vec<String> {
     lines.into_iter().map(String::from_iter).collect()
 }
 
-/// A new pseudo-terminal: the side of the user, which does not wait, and the name of the other.
+/// A new pseudo-terminal: the user's side, which does not block, and the name of the other side.
 fn open() -> Result<(File, PathBuf)> {
     let mut name = [0 as libc::c_char; 128];
     // SAFETY: the calls take descriptors, and a buffer with its length; the descriptor is new and belongs to the file.

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use crate::{Finished, Run, Stop, target_dir};
 
-/// Time for all programs: qemu translates each instruction, also the kernel's.
+/// Time limit for all programs: qemu translates each instruction, also the kernel's.
 const LIMIT: Duration = Duration::from_secs(1800);
 
-/// All extensions. The cipher of signed addresses is not Arm's, which would take most of the time.
+/// All extensions. Signed addresses use qemu's own cipher: Arm's would take most of the time.
 const CPU: &str = "max,pauth-impdef=on";
 
 /// The kernel and the files of a machine: name without the first slash, content.
@@ -21,7 +21,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A machine without files, to be run by `qemu`.
+    /// A machine without files, which `qemu` runs.
     pub fn new(qemu: PathBuf, kernel: PathBuf) -> Self {
         Machine { qemu, kernel, files: Vec::new() }
     }

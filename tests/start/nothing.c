@@ -1,2 +1,2 @@
-/* A library without anything: what it costs to preload one. */
+/* An empty library: the cost of preloading any. */
 int nothing_at_all(void) { return 1; }

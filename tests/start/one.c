@@ -1,4 +1,4 @@
-/* The shortest programs: nothing, or one small block. Prints the page faults so far. */
+/* The shortest programs: nothing, or one small block. Prints the number of page faults so far. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

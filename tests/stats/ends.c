@@ -19,7 +19,7 @@ static void *works(void *unused) {
     for (size_t size = 100000;; size = size * 7 % 1000003) free(malloc(size));
     return unused;
 }
-/* Children without fork handlers, beside threads that hold locks of the allocator now and then. */
+/* Children without fork handlers, beside threads that sometimes hold locks of the allocator. */
 static void bare(void) {
     enum { THREADS = 3, CHILDREN = 300 };
     pthread_t thread;
@@ -54,7 +54,7 @@ int main(int argc, char **argv) {
         signal(SIGUSR1, leave);
         raise(SIGUSR1);
     } else if (!strcmp(way, "closed")) {
-        /* The number of standard error is that of a file of the program's from here on. */
+        /* From here on the number of standard error names a file of the program's. */
         close(STDERR_FILENO);
         if (open(argv[2], O_WRONLY | O_CREAT, 0600) != STDERR_FILENO) return 1;
     } else if (!strcmp(way, "all")) {

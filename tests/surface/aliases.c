@@ -1,4 +1,4 @@
-/* The __libc_ names: same blocks as the plain ones, whichever way they come and go. */
+/* The __libc_ names: the same blocks as those of the plain names, whichever of them allocates and frees. */
 #include "check.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -47,7 +47,7 @@ static void libc_names(void) {
     CHECK(xcalloc(SIZE_MAX, 3) == NULL && errno == ENOMEM);
 }
 
-/* Names whose blocks are made by the C library itself on behalf of the program. */
+/* Functions for which the C library itself allocates. */
 static void blocks_of_the_c_library(void) {
     for (int i = 0; i < 2000; i++) {
         char *copy = strdup("a string"), *line = NULL, *text = NULL;

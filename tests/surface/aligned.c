@@ -1,4 +1,4 @@
-/* aligned_alloc, memalign, posix_memalign, valloc, pvalloc, malloc_usable_size and the freeing kin. */
+/* aligned_alloc, memalign, posix_memalign, valloc, pvalloc, malloc_usable_size and related functions that free. */
 #include "check.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -202,7 +202,7 @@ static void realloc_keeps(void) {
     }
 }
 
-/* Constant for a block's life, whole, and writable to the last byte. */
+/* The usable size is constant for a block's life, and every byte of it can be written. */
 static void usable(void) {
     enum { N = 4000 };
     static char *p[N];

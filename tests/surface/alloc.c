@@ -67,7 +67,7 @@ static void too_large(void) {
         CHECK_AT(realloc(NULL, sizes[i]) == NULL, sizes[i]);
         CHECK_AT(errno == ENOMEM, sizes[i]);
     }
-    void *p = malloc(100); /* and it goes on */
+    void *p = malloc(100); /* the process goes on */
     CHECK(p != NULL);
     free(p);
 }
@@ -196,8 +196,8 @@ static void many_large_blocks(void) {
     free(again);
 }
 
-/* Programs copy whole blocks, bytes they never wrote included: whatever free left in a block must not be taken for a
- * mark of a free one in the copy. */
+/* Programs copy whole blocks, including bytes that they never wrote: what free left in a block must not count as the
+ * tag of a free block in the copy. */
 static void copies_of_stale_bytes(void) {
     for (size_t size = 8; size <= 32768; size += size < 512 ? 8 : size / 3) {
         enum { N = 64 };

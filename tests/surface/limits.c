@@ -3,8 +3,8 @@
 #include <malloc.h>
 #include <sys/resource.h>
 
-/* Lets the process have `more` bytes of address space on top of what it has. What an allocator has only reserved goes
-   back at the first limit. */
+/* Permits `more` bytes of address space on top of what the process uses. Unused reservations of an allocator go back at
+   the first limit. */
 static void limit_to(size_t more) {
     struct rlimit limit = {1 << 30, RLIM_INFINITY};
     CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
@@ -24,7 +24,7 @@ static void *take(int how, size_t size) {
     }
 }
 
-/* Every function says NULL and ENOMEM, for large blocks at once, and the process goes on. */
+/* Every function returns NULL with ENOMEM, for large blocks at once, and the process goes on. */
 static void family(void) {
     limit_to(64u << 20);
     for (int how = 0; how < 6; how++) {
@@ -43,7 +43,7 @@ static void family(void) {
     }
 }
 
-/* Blocks of one size until NULL; at least half of the allowance must have been usable; and again after frees. */
+/* Blocks of one size until NULL; at least half of the allowance must be usable; and again after frees. */
 static void exhaust(size_t size, size_t allowance) {
     struct link { struct link *next; } *list = NULL, *next;
     size_t first = 0;
@@ -81,7 +81,7 @@ static void exhaust_small(void) { exhaust(48, 64u << 20); }
 static void exhaust_medium(void) { exhaust(5000, 96u << 20); }
 static void exhaust_large(void) { exhaust(300000, 128u << 20); }
 
-/* The limit is there before the program starts: it starts all the same, and allocates. */
+/* The limit is set before the program starts: it must start all the same, and allocate. */
 static void from_the_start(void) {
     if (!getenv("LIMITED")) {
         struct rlimit limit = {128u << 20, 128u << 20};

@@ -9,7 +9,7 @@
 
 static const std::nothrow_t &NT = std::nothrow;
 static std::align_val_t al(size_t n) { return static_cast<std::align_val_t>(n); }
-// Beyond what any allocator can give, in a form that the compiler cannot see through.
+// More than any allocator can give, in a form that the compiler cannot see through.
 static volatile size_t TOO_LARGE = static_cast<size_t>(PTRDIFF_MAX) - 4096;
 
 // Keeps the compiler from dropping a block that is not used.
@@ -103,7 +103,7 @@ static void bad_alloc() {
 
 static int calls;
 
-// As the C++ library has it: no alignment but a power of two, and no handler is asked for another one.
+// As in the C++ library: an alignment must be a power of two, and no handler is called for any other.
 static void odd_alignment() {
     std::set_new_handler([] { calls++; });
     for (size_t a : {size_t{0}, size_t{3}, size_t{24}, size_t{4097}, SIZE_MAX}) {
@@ -136,7 +136,7 @@ static void handler_throws() {
     CHECK_AT(calls == 5, calls);
 }
 
-// The handler takes itself out; then new throws.
+// The handler removes itself; then new throws.
 static void handler_resets() {
     std::set_new_handler([] {
         if (++calls == 3) std::set_new_handler(nullptr);

@@ -12,7 +12,7 @@ static void null_is_malloc(void) {
     }
 }
 
-/* As in the C library: with glibc the block is freed and NULL returned, with musl it gets short. */
+/* As in the C library: with glibc the block is freed and NULL returned, with musl it shrinks. */
 static void to_zero_frees(void) {
     long before = 0;
     for (int i = 0; i < 200000; i++) {
@@ -107,7 +107,7 @@ static void huge(void) {
     free(p);
 }
 
-/* What cannot be had leaves the block as it was. */
+/* A request that cannot be served leaves the block unchanged. */
 static void failure_keeps_block(void) {
     volatile size_t wanted[] = {SIZE_MAX, (size_t)PTRDIFF_MAX + 1, (size_t)PTRDIFF_MAX, (size_t)1 << 50};
     for (size_t size = 1; size < (64u << 20); size = size * 3 + 1) {
@@ -124,7 +124,7 @@ static void failure_keeps_block(void) {
     }
 }
 
-/* Growing into what malloc_usable_size promised never moves the block. */
+/* Growing up to malloc_usable_size never moves the block. */
 static void usable_in_place(void) {
     if (!strict()) SKIP("a promise of neap");
     for (size_t size = 1; size < (64u << 20); size = size * 9 / 8 + 1) {

@@ -15,7 +15,7 @@ use crate::LIMIT;
 
 const WIDE: Source = Source::new("top/wide.c");
 
-/// A process with long names; it ends with this value.
+/// A process with long names; it ends when this is dropped.
 struct Wide {
     child: Child,
     dir: TempDir,
@@ -65,12 +65,12 @@ fn lines(arguments: &[&str]) -> Result<Vec<String>, Stop> {
     Ok(plain.lines().map(str::to_owned).collect())
 }
 
-/// The columns of a line; those of the letters that the test program uses.
+/// The width of a line, for the characters that the test program uses.
 fn columns(line: &str) -> usize {
     line.chars().map(|c| if ('\u{3000}'..'\u{a000}').contains(&c) { 2 } else { 1 }).sum()
 }
 
-/// Checks that lines fit. Commands that are pasted are not broken; they stand alone, behind twelve blanks.
+/// Checks that lines fit. Commands to be pasted are not broken; they stand alone, behind twelve blanks.
 fn check(arguments: &[&str], least: usize) -> Result<Vec<String>, Stop> {
     let all = lines(arguments)?;
     let is_command = |line: &str| {
@@ -108,7 +108,7 @@ pub fn lines_of_others() -> Outcome {
     }
     drop(wide);
     check(&["advise", "--", "/bin/sh", "-c", "exit 0", &"x".repeat(100)], 4)?;
-    // With some blocks, as a page of counters comes with use.
+    // With some blocks: a counters page appears only with use.
     let script = "x=$(head -c 3000000 /dev/zero | tr '\\0' x); echo $$; read y";
     let mut child = Command::new(neap()?)
         .args(["run", "--", "/bin/sh", "-c", script])
@@ -123,7 +123,8 @@ pub fn lines_of_others() -> Outcome {
     checked.map(drop)
 }
 
-/// What is wrong with a page: its width, elements that leave it, the least contrast of a text, what it asks for.
+/// JavaScript that collects a page's faults: its width, elements that overflow it, the lowest contrast of a text, its
+/// requests.
 const LOOK: &str = "
     const channel = (value) => (value /= 255) <= .03928 ? value / 12.92 : ((value + .055) / 1.055) ** 2.4;
     const light = (colour) => { const [r, g, b] = colour.match(/[\\d.]+/g).map(Number);
@@ -147,7 +148,7 @@ const LOOK: &str = "
         scripts: page.scripts.length, rows: page.querySelectorAll('.accounts tbody tr').length,
         bars: [...page.querySelectorAll('.bar span')].filter(bar => bar.offsetWidth > 0).length };";
 
-/// Looks at a page: narrow and wide, light and dark.
+/// Checks a page, narrow and wide, light and dark.
 fn check_page(dir: &TempDir, page: &Path, name: &str) -> Outcome {
     for (width, dark) in [(400, false), (1280, true)] {
         let scheme =
@@ -173,7 +174,7 @@ fn check_page(dir: &TempDir, page: &Path, name: &str) -> Outcome {
         return Ok(());
     }
     let of = |width, dark| (format!("{name}-{width}-{}", if dark { "dark" } else { "light" }), width, dark);
-    // A headless window has 500 pixels at least.
+    // A headless window is at least 500 pixels wide.
     let all = [of(500, false), of(500, true), of(1280, false), of(1280, true)];
     let all: Vec<(&str, u32, bool)> = all.iter().map(|(name, width, dark)| (name.as_str(), *width, *dark)).collect();
     browser::pictures(dir, page, &all, 1600, 20_000)

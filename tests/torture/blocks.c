@@ -1,5 +1,6 @@
-/* The table of blocks. A slot is FREE, HELD (it has a block whose bytes are whole) or BUSY (one thread works on it): who
-   changes HELD or FREE to BUSY owns the slot. So a child of fork can check all slots that were HELD at the fork. */
+/* The table of blocks. A slot is FREE, HELD (it has a block whose bytes are complete) or BUSY (one thread works on it):
+   the thread that changes HELD or FREE to BUSY owns the slot. So a child of fork can check all slots that were HELD at
+   the fork. */
 #include "torture.h"
 
 enum { FREE, BUSY, HELD };
@@ -47,8 +48,8 @@ static void check(const char *where, const unsigned char *block, size_t size, ui
             fail("WRONG BYTES %s: block %p of %zu bytes, offset %zu: %02x", where, (const void *)block, size, i, block[i]);
 }
 
-/* harden=on keeps an OS page behind each block of whole OS pages that nothing may touch: the kernel cannot read it. Blocks
-   that are made in a handler, or while another thread forks, have none: growth (processes.c) looks at its own. */
+/* With harden=on an inaccessible OS page follows each block of whole OS pages: the kernel cannot read it either. Blocks
+   that are made in a handler, or while another thread forks, have none: growth (processes.c) checks its own. */
 void check_guard(unsigned char *block) {
     static int ends[2];
     if (guards < 0) {
@@ -65,7 +66,7 @@ void check_guard(unsigned char *block) {
 static const size_t special[] = {1,     16,    24,    1000,  3072,  4096,  5000,  8192,   20000,
                                  28000, 32768, 32769, 60000, 65536, 65537, 73728, 300000, 524288};
 
-/* Most bytes that the table may come to, in a memory cgroup: a sixth of its limit. */
+/* Limit on the bytes of the table, in a memory cgroup: a sixth of its limit. */
 static size_t most_bytes(void) {
     static atomic_size_t known;
     size_t most = atomic_load(&known);
@@ -83,7 +84,7 @@ static size_t pick_size(uint64_t *seed) {
     return between(seed, 1 << 20, 6 << 20);
 }
 
-/* One of the calls that allocate, with what each promises. */
+/* One of the calls that allocate, with checks of what each promises. */
 static unsigned char *allocate(uint64_t *seed, size_t size) {
     unsigned char *p = NULL;
     size_t alignment = 16;
@@ -130,7 +131,7 @@ static void make(uint64_t *seed, struct slot *s, size_t size) {
     atomic_fetch_add(&live, size);
 }
 
-/* What a program does to an OS page of a large block, and does not undo: the next owner of the memory must not have it. */
+/* Changes an OS page of a large block, and does not undo it: the next owner of the memory must not get the change. */
 static void change_page(struct slot *s) {
     char *page = (char *)(((uintptr_t)s->block + s->number % (s->size - 8191) + 4095) & ~(uintptr_t)4095);
     switch (s->number / 5 % 8) {
@@ -145,7 +146,7 @@ static void change_page(struct slot *s) {
     }
 }
 
-/* Where these calls come to neap, which is not asked for aside. */
+/* Set where these calls reach neap, which also runs in comparisons with others. */
 extern const char *neap_version(void) __attribute__((weak));
 
 static void release(struct slot *s, const char *where) {

@@ -1,9 +1,10 @@
 /* inject SEED RULE... -- PROGRAM...: runs a program whose system calls are delayed or refused by chance, or end it.
 
-   A rule is CALL:PERCENT:WHAT, where WHAT is a number of microseconds (by which the call is delayed), an error's number
-   with a minus (the call fails), or `kill` (the call ends the process, always). A filter sends the calls here (seccomp user notification, Linux 5.0; letting them through
-   needs 5.5). It costs microseconds a call and does not stop the program's other threads, as tracing does; but the program
-   is started under a filter, which an allocator can see. The end of the program is passed on. */
+   A rule is CALL:PERCENT:WHAT, where WHAT is a number of microseconds (the call is delayed), an error's number with a
+   minus (the call fails), or `kill` (the call always ends the process). A filter sends the calls here (seccomp user
+   notification, Linux 5.0; letting them through needs 5.5). This costs microseconds a call and does not stop the
+   program's other threads, as tracing does; but the program is started under a filter, which an allocator can see. The
+   program's exit status is passed on. */
 #define MANY 32
 #include <errno.h>
 #include <linux/filter.h>
@@ -36,7 +37,7 @@ static struct rule {
 static int count;
 static int listener;
 static atomic_ulong seed;
-/* The program has begun, which it tells by naming itself: the loader's calls do not fail before. */
+/* The program has started, which it shows by naming itself: the loader's calls do not fail before that. */
 static atomic_int started;
 
 static const struct {
@@ -90,7 +91,7 @@ static unsigned draw(void) {
     return (unsigned)((x ^ (x >> 31)) >> 33);
 }
 
-/* Answers one call after the other; several threads do, so that a delay holds one call up only. */
+/* Answers one call after the other; several threads do, so that a delay holds up one call only. */
 static void *answer(void *unused) {
     for (;;) {
         struct seccomp_notif asked;
@@ -106,7 +107,7 @@ static void *answer(void *unused) {
         if (asked.data.nr == __NR_prctl && asked.data.args[0] == PR_SET_NAME) atomic_store(&started, 1);
         for (int i = 0; i < count; i++) {
             if (rules[i].error && !atomic_load(&started)) continue;
-            /* Only a wait can fail so: a wake-up that fails would be lost for any lock. */
+            /* Only a wait may fail: a failed wake-up would be lost for any lock. */
             unsigned operation = (unsigned)asked.data.args[1] & FUTEX_CMD_MASK;
             int wakes = asked.data.nr == __NR_futex && operation != FUTEX_WAIT && operation != FUTEX_WAIT_BITSET;
             if (rules[i].error && wakes) continue;
@@ -125,7 +126,7 @@ static void *answer(void *unused) {
     }
 }
 
-/* Puts the filter on this process, which is about to become the program; returns the listener. */
+/* Sets the filter on this process, which is about to execute the program; returns the listener. */
 static int listen_to_self(void) {
     struct sock_filter code[MANY * 2 + 4];
     unsigned short n = 0;
@@ -143,7 +144,7 @@ static int listen_to_self(void) {
     return (int)syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &filter);
 }
 
-/* One descriptor over a socket. */
+/* Passes one descriptor over a socket. */
 static int pass(int socket, int file) {
     char byte = 0, space[CMSG_SPACE(sizeof(int))] __attribute__((aligned(8)));
     struct iovec one = {&byte, 1};

@@ -1,6 +1,6 @@
-/* torture SEED SECONDS PROGRESS-FILE ACTOR[=COUNT]... : see torture.h. Words that are no actors: `fail` says that system calls
-   are made to fail, `slow` that they are late, `pool` that pages of a pool are taken away, `small` and `large` choose sizes, `signals` starts a storm of signals, `mdwe`
-   refuses memory that is executable after it was writable. */
+/* torture SEED SECONDS PROGRESS-FILE ACTOR[=COUNT]... : see torture.h. Words that are no actors: `fail` means that
+   system calls fail, `slow` that they are late, `pool` that pages of a pool are taken away, `small` and `large` choose
+   sizes, `signals` starts a storm of signals, `mdwe` refuses memory that is executable after it was writable. */
 #include "torture.h"
 #include <stdarg.h>
 
@@ -12,7 +12,7 @@ __thread int may_fork __attribute__((tls_model("initial-exec")));
 
 enum { PROGRESS_SLOTS = 64, NAME = 24, PATIENCE_MS = 8000, MUCH_PATIENCE_MS = 60000, QUIET_KIB = 24 << 10, EXACT_FILE_KIB = 36 << 10, FILTERED_KIB = 60 << 10 };
 
-/* What the file holds: the runner reads it. */
+/* The contents of the file, which the runner reads. */
 static struct {
     atomic_ulong beats[PROGRESS_SLOTS];
     char names[PROGRESS_SLOTS][NAME];
@@ -62,7 +62,7 @@ void rest(int slot, long ms) {
 int start_thread(pthread_t *thread, void *(*body)(void *), void *arg, size_t stack, int detached, int signals) {
     pthread_attr_t attributes;
     pthread_attr_init(&attributes);
-    /* Few stacks are kept by the C library then: it ends the process where it cannot unmap one. */
+    /* Keeps the C library's cache of stacks small: it ends the process where it cannot unmap one. */
     pthread_attr_setstacksize(&attributes, stack ? stack : 256 << 10);
     pthread_attr_setdetachstate(&attributes, detached ? PTHREAD_CREATE_DETACHED : PTHREAD_CREATE_JOINABLE);
     sigset_t all, old;
@@ -99,7 +99,8 @@ static long resident(void) {
     return at ? atol(at) * (sysconf(_SC_PAGESIZE) / 1024) : 0;
 }
 
-/* What is free goes back by itself; `live` bytes of blocks may stay, each with the OS pages that it begins and ends on. */
+/* Free memory goes back by itself; `live` bytes of blocks may stay, each with the OS pages that it begins and ends on.
+   */
 static void check_resident(long before, size_t live, int slow) {
     const char *purge = getenv("NEAP_PURGE");
     if (calls_fail || atomic_load(&keeps_memory) || (purge && strcmp(purge, "eager") && strcmp(purge, "decay"))) return;
@@ -118,7 +119,7 @@ static void check_resident(long before, size_t live, int slow) {
 int main(int argc, char **argv) {
     if (argc < 4) return 2;
     atomic_store(&seeds, strtoull(argv[1], NULL, 0) * 2 + 1);
-    /* A plan may make one call of some fail. */
+    /* Injected faults may make one call of some fail. */
     int file = -1;
     for (int tries = 0; file < 0 && tries < 4; tries++) file = open(argv[3], O_RDWR | O_CLOEXEC);
     page = mmap(NULL, sizeof *page, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
@@ -127,7 +128,7 @@ int main(int argc, char **argv) {
     for (int i = 4; i < argc; i++)
         if (!strncmp(argv[i], "lives", 5)) cancel_once();
     nowhere = fopen("/dev/null", "w");
-    /* With a buffer of its own the C library does not ask whether this is a terminal (ioctl), at the first use. */
+    /* With a buffer of its own the C library does not ask at the first use whether this is a terminal (ioctl). */
     static char buffer[BUFSIZ];
     if (nowhere) setvbuf(nowhere, buffer, _IOFBF, sizeof buffer);
     prctl(PR_SET_NAME, "torture"); /* Calls fail from here on: see inject.c. */
@@ -142,7 +143,7 @@ int main(int argc, char **argv) {
         scarce_pool |= !strcmp(argv[i], "pool");
         slow |= !strcmp(argv[i], "slow");
         storm |= !strcmp(argv[i], "signals");
-        /* An error: Linux before 6.3. */
+        /* Fails on Linux before 6.3. */
         if (!strcmp(argv[i], "mdwe")) prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0);
     }
     for (int i = 4; i < argc; i++) {

@@ -1,5 +1,5 @@
-/* Actors of huge pages, ranges and profiles: `dense`, `ranges`, `profiles`. They need neap's own calls, which are looked for
-   when the program is loaded; `dense` does not. */
+/* Actors of huge pages, ranges and profiles: `dense`, `ranges`, `profiles`. All but `dense` need neap's own calls,
+   which are looked up when the program is loaded. */
 #include "torture.h"
 #include "../../include/neap.h"
 
@@ -140,7 +140,7 @@ static void advise_range(struct neap_range *r, uint64_t *seed, uint64_t number) 
     char *at = (char *)r->start + from;
     int result = neap_advise(at, bytes, advice);
     if (advice != NEAP_ADVICE_FREE || result) {
-        /* What failed may have freed a part. */
+        /* Failed advice may have freed a part. */
         if (advice != NEAP_ADVICE_FREE) check_words("an advised range", r->start, r->start, r->bytes, number);
     } else if (r->kind == NEAP_PAGES_SMALL) {
         for (size_t i = 0; i < r->bytes / 8; i++) {
@@ -161,7 +161,7 @@ static void look_at_range(struct neap_range *r) {
     if (seen.bytes != r->bytes || seen.resident > seen.bytes) fail("resident: %lu of %lu bytes", (unsigned long)seen.resident, (unsigned long)seen.bytes);
 }
 
-/* A private range is not in the child, a shared one has the same bytes. */
+/* A private range is missing in the child; a shared one has the same bytes. */
 static void fork_beside_range(struct neap_range *r, uint32_t flags, uint64_t number) {
     pid_t child = fork();
     if (child == 0) {
@@ -184,7 +184,7 @@ void *ranges(void *unused) {
         uint32_t flags = (uint32_t)below(&seed, 16);
         uint64_t number = new_seed();
         if (page < 65536) flags &= ~(uint32_t)NEAP_HUGETLB;
-        /* Touched lazily: one of another process may be the last page. */
+        /* Touched lazily: another process may have the last page. */
         if (page == 1 << 30) flags |= NEAP_LAZY;
         int result = neap_range_alloc(&r, bytes, page, flags);
         if (result) {

@@ -1,4 +1,5 @@
-/* The library that the actor `libraries` loads: it allocates when it is loaded, used and unloaded, and in each thread. */
+/* The library that the actor `libraries` loads: it allocates when it is loaded, used and unloaded, and in each thread.
+   */
 #include <stdlib.h>
 #include <string.h>
 

@@ -6,7 +6,7 @@
 
 extern char **environ;
 
-/* Waits for a child; returns its status. A child that was not made is none of neap's business. */
+/* Waits for a child; returns its status. A child that could not be made does not count. */
 static int status_of(pid_t child, const char *what) {
     int status = 0;
     while (child > 0 && waitpid(child, &status, 0) < 0)
@@ -14,21 +14,21 @@ static int status_of(pid_t child, const char *what) {
     return status;
 }
 
-/* Waits for a child that must end well. */
+/* Waits for a child that must succeed. */
 static void await(pid_t child, const char *what) {
     int status = status_of(child, what);
     if (status) fail("a child of %s ended with status %#x", what, status);
 }
 
-/* Waits for a child that registers handlers of fork while it forks, or of such a child. glibc up to 2.36 may crash there by
-   itself, on its own malloc as well: it runs handlers that stand in a list which another thread has just freed. */
+/* Waits for a child that registers handlers of fork while it forks, or for a child of that. glibc up to 2.36 may crash
+   there by itself, on its own malloc too: it runs handlers from a list that another thread has just freed. */
 static void await_beside_handlers(pid_t child) {
     int status = status_of(child, "fork beside handlers");
     int crashed = WIFSIGNALED(status) && WTERMSIG(status) != SIGABRT && WTERMSIG(status) != SIGALRM;
     if (status && !crashed) fail("a child of fork beside handlers ended with status %#x", status);
 }
 
-/* Recycled memory that calloc asks the kernel about. */
+/* Reused memory that calloc asks the kernel about. */
 static void ask_kernel(uint64_t *seed) {
     size_t size = (2 << 20) + below(seed, 64) * 65536;
     char *p = malloc(size);
@@ -71,8 +71,8 @@ static void work_as_child(uint64_t *seed) {
     check_all("at the end of a child");
 }
 
-/* A chain of children, each the child of the one before. Each shows progress in the actor's place, in memory that all share:
-   the whole chain may take long. */
+/* A chain of children, each the child of the one before. Each reports progress in the actor's slot, in memory that all
+   share, because the whole chain may take long. */
 static _Noreturn void generations_of_children(uint64_t *seed, int count, int slot) {
     work_as_child(seed);
     progress(slot);
@@ -127,8 +127,8 @@ static void *forks_for_ever(void *unused) {
     return unused;
 }
 
-/* Registers handlers of fork: the C library's list grows by malloc under its lock. Each list grows a few times, so a child
-   does it. Beyond some thousand handlers glibc 2.36 reads its old list after a growth. */
+/* Registers handlers of fork: the C library's list grows by malloc under its lock. A list grows only a few times, so a
+   child does it. Beyond some thousand handlers glibc 2.36 reads its old list after a growth. */
 void *handlers(void *unused) {
     int slot = progress_begin("handlers");
     for (; !atomic_load(&stop); progress(slot)) {
@@ -152,7 +152,7 @@ enum { GROWERS = 4, GROWN = 2000 };
 static unsigned char *grown[GROWERS][GROWN];
 static int growth_slot;
 
-/* Notes progress for the parent, as fills may take long (MALLOC_PERTURB_). */
+/* Reports progress for the parent, because fills may take long (MALLOC_PERTURB_). */
 static void *grow(void *arg) {
     unsigned char **mine = grown[(long)arg];
     for (size_t i = 0; i < GROWN; i++) {
@@ -162,7 +162,7 @@ static void *grow(void *arg) {
     return NULL;
 }
 
-/* Gigabytes of addresses that are made usable by several threads at once, in children, as only growth is of interest. */
+/* Several threads commit gigabytes at once, in children, because only growth is of interest. */
 void *growth(void *unused) {
     int slot = growth_slot = progress_begin("growth");
     for (; !atomic_load(&stop); progress(slot)) {
@@ -234,7 +234,7 @@ void *vforks(void *unused) {
 static int forks_in_handlers;
 static __thread uint64_t handler_seed __attribute__((tls_model("initial-exec")));
 
-/* Signals may come faster than handlers end, each in the one before (SA_NODEFER): a stack has room for some. */
+/* Signals may come faster than handlers end, each inside the one before (SA_NODEFER): a stack has room for some. */
 enum { MOST_HANDLERS = 8 };
 
 static void handle(int signal) {

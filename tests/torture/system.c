@@ -4,7 +4,7 @@
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 
-/* A limit on address space that the process sets on itself counts from then on: in a child, as it is for good. */
+/* A limit on address space that the process sets on itself counts from then on: in a child, because it is permanent. */
 static void limited_child(int slot) {
     fflush(NULL);
     pid_t child = fork();
@@ -61,7 +61,7 @@ void *limits(void *unused) {
 
 enum { PAGE = 4096 };
 
-/* Uses up the mappings that the process may have, all but a few, while others move blocks. */
+/* Uses up all but a few of the mappings that the process may have, while others move blocks. */
 void *mappings(void *unused) {
     uint64_t seed = new_seed();
     int slot = progress_begin("mappings");
@@ -79,7 +79,7 @@ void *mappings(void *unused) {
     atomic_store(&keeps_memory, 1);
     while (!atomic_load(&stop) && spare != MAP_FAILED && most < 200000) {
         size_t at = PAGE;
-        /* As many as there are. Then some are given back, and taken again one by one. */
+        /* Takes all mappings. Then some are given back, and taken again one by one. */
         for (; at + PAGE < size && mprotect(spare + at, PAGE, PROT_READ) == 0; at += 2 * PAGE)
             if (at % (1 << 20) == PAGE) progress(slot);
         for (int round = 0; round < 30 && !atomic_load(&stop); round++) {
@@ -106,7 +106,7 @@ void *mappings(void *unused) {
     return unused;
 }
 
-/* The program locks and marks parts of its blocks, as databases do; and resizes some. */
+/* The program locks and marks parts of its blocks, as databases do, and resizes some. */
 void *advice(void *unused) {
     static const int advices[] = {MADV_DONTDUMP, MADV_DODUMP, MADV_NOHUGEPAGE, MADV_HUGEPAGE, MADV_COLD, MADV_WILLNEED};
     uint64_t seed = new_seed();
@@ -136,7 +136,7 @@ void *advice(void *unused) {
     return unused;
 }
 
-/* For all threads, or for the calling one. */
+/* Sets a filter for all threads, or for the calling one. */
 static void put_in_force(struct sock_fprog *filter, int all) {
     if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) return;
     if (all)
@@ -145,7 +145,7 @@ static void put_in_force(struct sock_fprog *filter, int all) {
         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, filter);
 }
 
-/* After a while the program gives itself a filter, which may refuse a call that neap makes. */
+/* After a while the program sets a filter that may refuse a call of neap's. */
 void *filters(void *unused) {
     static const int calls[] = {-1, __NR_madvise, __NR_process_madvise, __NR_membarrier, __NR_ioctl, __NR_mremap, __NR_openat, -1};
     static const int errors[] = {EPERM, ENOSYS, EINVAL, ENOMEM, EAGAIN};
@@ -168,8 +168,8 @@ void *filters(void *unused) {
     return unused;
 }
 
-/* After a while the program gives itself a filter that ends it for some of the calls that neap makes and that it can do
-   without. Actors beside this one make none of them: neither they nor the end of the run may open files. */
+/* After a while the program sets a filter that ends it for some of the calls that neap makes but does not need. Actors
+   beside this one make none of them: neither they nor the end of the run may open files. */
 void *sandbox(void *unused) {
     static const int calls[] = {__NR_membarrier, __NR_process_madvise, __NR_ioctl,   __NR_pread64,     __NR_openat,
                                 __NR_lseek,      __NR_fcntl,           __NR_dup3,    __NR_capget,      __NR_get_robust_list,
@@ -199,7 +199,7 @@ void *sandbox(void *unused) {
     return unused;
 }
 
-/* Loads and unloads a library, whose start and end allocate. */
+/* Loads and unloads a library that allocates when it starts and ends. */
 void *libraries(void *unused) {
     const char *name = getenv("TORTURE_PLUGIN");
     uint64_t seed = new_seed();

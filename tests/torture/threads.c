@@ -1,4 +1,4 @@
-/* Actors that live in one process: workers, waves, threads in all their lives, small stacks, trims, rests. */
+/* Actors that live in one process: workers, waves, threads of all kinds, small stacks, trims, rests. */
 #include "torture.h"
 #include <limits.h>
 
@@ -67,7 +67,7 @@ static void *works_at_its_end(void *unused) {
     pthread_setspecific(key, (void *)(intptr_t)between(&seed, 1, 4));
     return unused;
 }
-/* Fills slabs and leaves holes in them, while others may look at them. */
+/* Fills slabs and leaves holes in them, while other threads may use them. */
 static void *leaves_holes(void *unused) {
     enum { COUNT = 420 };
     uint64_t seed = new_seed();
@@ -115,7 +115,7 @@ static void *is_cancelled(void *unused) {
     return unused;
 }
 
-/* A thread whose stack is the program's, and is unmapped as soon as it has ended. */
+/* A thread on a stack of the program's that is unmapped as soon as the thread has ended. */
 static void on_own_stack(uint64_t *seed) {
     enum { STACK = 128 << 10 };
     pthread_t t;
@@ -128,7 +128,7 @@ static void on_own_stack(uint64_t *seed) {
     munmap(stack, STACK);
 }
 
-/* The C library loads what cancellation needs at the first one, and aborts where it has no memory for that. */
+/* The C library loads what cancellation needs at its first use, and aborts where it has no memory for that. */
 void cancel_once(void) {
     pthread_t t;
     if (!start_thread(&t, is_cancelled, NULL, 0, 0, 0)) return;
@@ -160,7 +160,7 @@ void *lives(void *unused) {
     return unused;
 }
 
-/* Large blocks that are gone when the thread ends. */
+/* Large blocks that are freed before the thread ends. */
 static void fill_and_free(void) {
     enum { COUNT = 20 };
     char *p[COUNT];
@@ -169,8 +169,8 @@ static void fill_and_free(void) {
     for (int i = 0; i < COUNT; i++) free(p[i]);
 }
 
-/* Shows progress in the actor's place: near a memory limit each call that is refused makes handshakes with all threads,
-   which takes long where system calls are late. */
+/* Reports progress in the actor's slot: near a memory limit each refused call makes handshakes with all threads, which
+   takes long where system calls are late. */
 static void *on_little_stack(void *slot) {
     uint64_t seed = new_seed();
     if (one_in(&seed, 3)) fill_and_free();
@@ -200,7 +200,7 @@ void *small_stacks(void *unused) {
 
 atomic_long threshold_kib;
 
-/* Memory may wait up to this; where there can be no helper thread, it stays. */
+/* Memory may wait up to this limit; where no helper can run, it stays. */
 static void set_threshold(long n) {
     int bytes = (int)((64 << 20) + n % 2 * 4096);
     atomic_store(&threshold_kib, bytes >> 10);
@@ -227,7 +227,7 @@ void *trims(void *unused) {
     return unused;
 }
 
-/* Sets an option all the time, for a while: each asks for the helper, which is just being started. */
+/* Keeps setting an option for a while: each change requests the helper, which is just being started. */
 void *options(void *unused) {
     int slot = progress_begin("options");
     while (!atomic_load(&stop)) {
@@ -239,7 +239,7 @@ void *options(void *unused) {
     return unused;
 }
 
-/* All others rest now and then, so that the helper finds what they left and ends, and holes come back. */
+/* All others rest sometimes, so that the helper finds what they left and ends, and holes go back. */
 void *rests(void *unused) {
     uint64_t seed = new_seed();
     int slot = progress_begin("rests");
@@ -282,7 +282,7 @@ static void free_litter(struct litter *l) {
     free(l);
 }
 
-/* Memory of the program's own, which neap knows nothing of. */
+/* Memory of the program's own, which neap does not know. */
 static void use_other_memory(int slot, size_t bytes) {
     char *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     for (size_t at = 0; p != MAP_FAILED && at < bytes; at += 4096) {
@@ -305,7 +305,7 @@ static struct litter *litter_up(uint64_t *seed, int slot, struct litter *all, si
     return all;
 }
 
-/* Frees all; or all but one in twenty of the blocks of some OS pages, which it returns. */
+/* Frees all; or all but one in twenty of the blocks on some OS pages, which it returns. */
 static struct litter *clean_up(uint64_t *seed, struct litter *all, int keep) {
     struct litter *kept = NULL;
     for (struct litter *l = all, *next; l; l = next) {
@@ -319,10 +319,10 @@ static struct litter *clean_up(uint64_t *seed, struct litter *all, int keep) {
     return kept;
 }
 
-/* Comes near the process's memory limit and frees nearly all, again and again, with blocks of other sizes or with memory that
-   is not neap's. Of what was freed at most a quarter of the limit may wait, and nothing where the program needs it: else the
-   process is killed. A sixth of the limit is left for the table of blocks, and 48 MiB for sizes that are rounded up, and for
-   OS pages used in part. */
+/* Comes near the process's memory limit and frees nearly all, again and again, with blocks of other sizes or with
+   memory that is not neap's. Of the freed memory at most a quarter of the limit may wait, and nothing where the program
+   needs it: otherwise the process is killed. A sixth of the limit is left for the table of blocks, and 48 MiB for sizes
+   that are rounded up, and for OS pages used in part. */
 void *garbage(void *unused) {
     static const size_t least[] = {500, 2000, 16 << 10, 100 << 10, 1 << 20};
     const size_t limit = memory_limit(), others = limit / 6 + (48 << 20), most = limit / 6 * 5 - others;

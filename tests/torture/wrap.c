@@ -1,4 +1,4 @@
-/* The same program with an allocator of its own over the C library's second names, as tracers have. */
+/* The same program with an allocator of its own on top of the C library's second names, as tracers have. */
 #include <stddef.h>
 
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);

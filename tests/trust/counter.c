@@ -1,12 +1,12 @@
-/* Programs without the processor's counter: reading it is a SIGSEGV, and the kernel's code for most clocks reads it. */
+/* Programs without the time-stamp counter: reading it is a SIGSEGV, and the kernel's code for most clocks reads it. */
 #include "trust.h"
 #include <linux/seccomp.h>
 #include <sys/syscall.h>
 
-/* Absent under another allocator. */
+/* Missing under another allocator. */
 extern int neap_profile_start(size_t interval) __attribute__((weak));
 
-/* Blocks of all kinds, enough that a helper is started, which waits by a clock. */
+/* Blocks of all kinds, enough to start a helper, which waits by a clock. */
 static void work(void) {
     for (int round = 0; round < 3; round++) {
         fill_and_free(2000, 1000);
@@ -16,14 +16,14 @@ static void work(void) {
     }
 }
 
-/* prctl(PR_SET_TSC) takes the counter from this thread, and from those that it starts. */
+/* prctl(PR_SET_TSC) disables the counter for this thread, and for those that it starts. */
 static void taken_by_prctl(void) {
     if (neap_profile_start) neap_profile_start(4096);
     CHECK(prctl(PR_SET_TSC, PR_TSC_SIGSEGV) == 0);
     work();
 }
 
-/* The strict mode takes it too, and allows four system calls: read, write, exit and the end of a handler. */
+/* Strict mode disables it too, and permits four system calls: read, write, exit and sigreturn. */
 static void taken_by_the_strict_mode(void) {
     if (neap_profile_start) neap_profile_start(4096);
     pid_t child = fork();

@@ -1,4 +1,4 @@
-/* fork beside what else takes the C library's locks, in handlers, and over generations. */
+/* fork beside other users of the C library's locks, in handlers, and over generations. */
 #include "trust.h"
 #include <dirent.h>
 #include <poll.h>
@@ -25,7 +25,7 @@ static void *fork_all_the_time(void *arg) {
 }
 static void *register_handlers(void *unused) {
     while (!atomic_load(&progress.beats[1])) usleep(100);
-    /* The list doubles now and then: it is allocated anew under the lock. Longer ones crash glibc 2.36 by itself. */
+    /* The list sometimes doubles, and is then reallocated under the lock. Longer ones crash glibc 2.36 by itself. */
     for (int i = 0; i < 1500; i++) {
         pthread_atfork(NULL, NULL, NULL);
         atomic_fetch_add(&progress.beats[0], 1);
@@ -41,10 +41,10 @@ static void register_and_fork(void) {
 }
 
 /* A thread that registers fork handlers allocates under the C library's lock; a thread that forks must not hold locks
-   of the allocator when it waits for that lock. glibc up to 2.36 may crash here by itself (4 of 40 runs on its own
-   malloc): it gives its lock up and then takes the address of the handler from a list that another thread has just moved
-   and freed. On neap, which tries its purges on the first byte of freed memory, that address may lead between functions,
-   where int3 stands: so a SIGSEGV or SIGTRAP says nothing here. */
+   of the allocator while it waits for that lock. glibc up to 2.36 may crash here by itself (4 of 40 runs on its own
+   malloc): it releases its lock and then reads a handler's address from a list that another thread has just moved and
+   freed. On neap, which tries its purges on the first byte of freed memory, that address may point between functions,
+   where int3 stands: so a SIGSEGV or SIGTRAP proves nothing here. */
 static void handlers_are_registered(void) { in_children(register_and_fork, trial_ms(6000), 1); }
 
 static __thread int ready __attribute__((tls_model("initial-exec")));
@@ -86,7 +86,7 @@ static void forks_in_handlers(void) {
     struct itimerval interval = {{0, 5000}, {0, 5000}};
     CHECK(setitimer(ITIMER_REAL, &interval, NULL) == 0);
     watch_progress(&progress, 2, trial_ms(6000), NULL);
-    /* Not by stdio, whose locks a fork may just hold. */
+    /* Not by stdio, whose locks a fork may hold. */
     if (write(1, "ok\n", 3) != 3) abort();
     _exit(0);
 }
@@ -100,8 +100,8 @@ static int open_files(void) {
     return count - 1;
 }
 
-/* Makes calloc ask the kernel about recycled memory: a size that comes back dense is not asked for again, so each
-   generation has sizes of its own. */
+/* Makes calloc ask the kernel about reused memory. It does not ask again about a size that comes back dense, so each
+   generation has its own sizes. */
 static void calloc_recycled(size_t generation) {
     for (size_t k = 0; k < 3; k++) {
         size_t size = (2 << 20) + (generation * 3 + k) * (256 << 10);
@@ -113,7 +113,7 @@ static void calloc_recycled(size_t generation) {
     }
 }
 
-/* The file that calloc asks must not stay open in each generation of a chain of forks. */
+/* The file through which calloc asks must not stay open in each generation of a chain of forks. */
 static void files_over_generations(void) {
     calloc_recycled(0);
     int first = open_files();
@@ -134,8 +134,8 @@ static void files_over_generations(void) {
     _exit(0);
 }
 
-/* A child whose helper makes a handshake with its only thread just when the parent ends: the thread must not be taken
-   for one that ended with the parent. strace delays the helper in the middle of the handshake. */
+/* A child whose helper makes a handshake with its only thread just when the parent ends: the thread must not count as
+   one that ended with the parent. strace delays the helper in the middle of the handshake. */
 static void parent_ends(pid_t (*make_child)(void), void (*work)(void)) {
     int ends[2];
     CHECK(pipe(ends) == 0);
@@ -165,12 +165,12 @@ static void much_waits(void) {
     for (int i = 0; i < 100; i++) free(filled(1000));
 }
 
-/* The child has its helper from the fork on, and strace delays the system's answer to what number its thread has. */
+/* The child has its helper from the fork on, and strace delays the system's answer about its thread's number. */
 static void parent_ends_first(void) { parent_ends(fork, much_waits); }
 
 static pid_t bare_child(void) { return (pid_t)syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0); }
 
-/* No handler runs in the child, whose heap has the number of the parent's thread for ever. */
+/* No handler runs in the child, whose heap keeps the number of the parent's thread for ever. */
 static void parent_of_a_bare_child_ends_first(void) { parent_ends(bare_child, much_waits); }
 
 #ifdef __x86_64__
@@ -185,7 +185,7 @@ static void fork_at_a_step(int signal, siginfo_t *info, void *context) {
     forked = fork();
 }
 
-/* Frees enough for a helper, whose start is interrupted; then once more. There must be one helper at most. */
+/* Frees enough to start a helper, and that start is interrupted; then once more. There must be at most one helper. */
 static void free_with_a_fork_at(long step) {
     struct sigaction trap = {.sa_sigaction = fork_at_a_step, .sa_flags = SA_SIGINFO};
     CHECK(sigaction(SIGTRAP, &trap, NULL) == 0);
@@ -199,11 +199,12 @@ static void free_with_a_fork_at(long step) {
     CHECK_AT(threads() <= 2, step);
     int status;
     if (forked > 0) CHECK_AT(waitpid(forked, &status, 0) == forked && status == 0, status);
-    /* Not reached by that many steps: there is no later one. */
+    /* The start does not have that many steps, and so no later one. */
     _exit(forked < 0 ? 2 : 0);
 }
 
-/* Whether it takes this many steps: the helper is started with all signals blocked, where a trap ends the process. */
+/* Whether the start has this many steps: the helper is started with all signals blocked, and then a trap ends the
+   process. */
 static int comes_to(long step) {
     pid_t child = fork();
     CHECK(child >= 0);
@@ -215,8 +216,8 @@ static int comes_to(long step) {
     return 1;
 }
 
-/* A fork in a handler that interrupts the start of the helper: the child goes on with the start, but knows of no helper,
-   and must not start a second one on the same stack. */
+/* A fork in a handler that interrupts the start of the helper: the child goes on with the start, but has no helper on
+   record, and must not start a second one on the same stack. */
 static void start_of_helper(void) {
     enum { MOST = 1 << 14, LAST = 50 };
     long from = 1, to = MOST;
@@ -226,7 +227,7 @@ static void start_of_helper(void) {
         if (comes_to(step)) from = step; else to = step;
     }
     CHECK_AT(from > 300, from);
-    /* Not each run has as many. */
+    /* Runs may have different numbers of steps. */
     for (long step = from + 4; step > from - LAST; step--) comes_to(step);
 }
 #else

@@ -1,5 +1,5 @@
-/* OS pages that are inaccessible stay so while other threads make memory usable: with harden=on the guard behind each block
-   of whole OS pages, and what the program itself protects in its blocks. */
+/* Inaccessible OS pages stay so while other threads commit memory: with harden=on the guard behind each block of whole
+   OS pages, and pages that the program itself protects in its blocks. */
 #include "trust.h"
 #include <errno.h>
 #include <sys/syscall.h>
@@ -27,7 +27,7 @@ static int readable(const char *at) {
     return could;
 }
 
-/* A process of its own for each trial, as only growth is of interest. */
+/* A process of its own for each trial, because only growth is of interest. */
 static void trial(void) {
     pthread_t t[THREADS];
     long all = 0, open = 0;
@@ -71,14 +71,14 @@ static void protected_trial(void) {
     CHECK_AT(all > 0 && open == 0, open);
 }
 
-/* A program may take access to an OS page of its block away, or make code of it. */
+/* A program may make an OS page of its block inaccessible, or executable. */
 static void programs_pages_stay(void) { in_children(protected_trial, trial_ms(4000), 0); }
 
 static void guards_stay(void) { in_children(trial, trial_ms(4000), 0); }
 
 enum { CHANGED = 24, CHANGED_SIZE = 5 * 65536 };
 
-/* What a program does to an OS page, and by which call. */
+/* A program's changes of an OS page, and the call used. */
 enum change { PROTECTED, PROTECTED_BY_NUMBER, GUARDED, NOT_COPIED, WIPED, LOCKED, FILED, MOVED_INTO, MOVED_AWAY, UNMAPPED, CHANGES };
 
 /* One OS page, which holds zero. */
@@ -114,7 +114,8 @@ static void read_in_child(char **of, int count) {
     CHECK_AT(status == 0, status);
 }
 
-/* Changes one OS page of each block, makes it shorter than that where `shorter` says so, frees it, and uses the memory again. */
+/* Changes one OS page of each block, cuts the block before that page if `shorter`, frees it, and uses the memory again.
+   */
 static void changed_and_freed(enum change how, int at, int shorter) {
     static char *p[2 * CHANGED];
     for (int i = 0; i < CHANGED; i++) {
@@ -122,12 +123,12 @@ static void changed_and_freed(enum change how, int at, int shorter) {
         CHECK(p[i]);
         memset(p[i], 1, CHANGED_SIZE);
         if (changed(how, p[i] + at) != 0) {
-            /* Guards came with Linux 6.13, MADV_WIPEONFORK with 4.14; how much may be locked is limited. */
+            /* Guards need Linux 6.13, MADV_WIPEONFORK 4.14; the amount of locked memory is limited. */
             CHECK_AT(errno == EINVAL || how == LOCKED, errno);
             return;
         }
     }
-    /* Some are shorter first, and make place for the others' next owners. */
+    /* Some shrink first, and make room for the others' next owners. */
     for (int i = 0; shorter && i < CHANGED; i++) {
         p[i] = realloc(p[i], 65536);
         CHECK(p[i] && p[i][0] == 1);
@@ -147,7 +148,7 @@ static void changed_and_freed(enum change how, int at, int shorter) {
     CHECK(pread(file, &byte, 1, 0) == 1 && byte == 0);
 }
 
-/* What a program does to OS pages of a large block must not meet the next owner, wherever in the block they are. */
+/* A program's changes of OS pages of a large block must not affect the next owner, wherever in the block they are. */
 static void freed_blocks_are_as_new(void) {
     static const int places[] = {0, 2 * 65536 + 3 * PAGE, CHANGED_SIZE - PAGE};
     file = memfd_create("file", 0);
@@ -157,7 +158,7 @@ static void freed_blocks_are_as_new(void) {
     for (int how = 0; how < CHANGES; how++) changed_and_freed(how, places[1], 1);
 }
 
-/* A block whose end the program protects, that gets shorter than that, and grows again. */
+/* A block whose end the program protects, that shrinks below that end, and grows again. */
 static void ends_grow_again(void) {
     for (int cut = PAGE; cut < 3 * 65536; cut += 3 * PAGE) {
         char *p = aligned_alloc(PAGE, CHANGED_SIZE);
@@ -176,7 +177,7 @@ static void ends_grow_again(void) {
 
 enum { REFUSED = 3000, SPARE = 150000 };
 
-/* In a process that has all mappings that it may have a block cannot be unmapped, nor changed: it is as good as before. */
+/* In a process with the maximum number of mappings a block can be neither unmapped nor changed: it stays usable. */
 static void freed_at_the_limit_of_mappings(void) {
     char *p = malloc(16 * CHANGED_SIZE);
     CHECK(p);

@@ -1,5 +1,5 @@
-/* The helper thread: how it is started and ends beside the program's threads, whose errno it leaves alone, and in which
-   process it lives. */
+/* The helper thread: how it starts and ends beside the program's threads, whose errno it must not change, and to which
+   process it belongs. */
 #include "trust.h"
 #include "filter.h"
 #include <grp.h>
@@ -20,8 +20,8 @@ static void *fill_and_rest(void *arg) {
     return NULL;
 }
 
-/* A helper that is being started must not be taken for one that a fork left behind: two would live, and a thread that
-   frees would wait for the end of one that never ends. */
+/* A helper that is being started must not count as one that a fork left behind: two would run, and a thread that frees
+   would wait for one that never ends. */
 static void start_beside_options(void) {
     started(set_options, NULL);
     for (long i = 0; i < 4; i++) started(fill_and_rest, (void *)i);
@@ -82,16 +82,16 @@ static void pass_blocks_on(void) {
     for (int i = 0; i < THREADS; i++) pthread_join(t[i], NULL);
 }
 
-/* The same in an ordinary program, whose threads pass blocks on: it takes half a second, or stands for many. */
+/* The same in an ordinary program, whose threads pass blocks on: each child takes half a second. */
 static void blocks_passed_on(void) { in_children(pass_blocks_on, trial_ms(5000), 0); }
 
-/* The helper has errno of its own: what fails in it must not change errno of the thread that started it. Run where
+/* The helper has its own errno: its failed calls must not change errno of the thread that started it. Run where
    clock_gettime fails. */
 static void errno_of_the_starter(void) {
     fill_and_free(40, 1 << 20);
     for (int i = 0; i < 200; i++) {
         errno = 777;
-        for (long end = now_ms() + 10; now_ms() < end;) {} /* a call of the kernel might change errno by itself */
+        for (long end = now_ms() + 10; now_ms() < end;) {} /* a system call might change errno by itself */
         CHECK_AT(errno == 777, errno);
         if (i % 50 == 49) fill_and_free(40, 1 << 20);
     }
@@ -102,7 +102,7 @@ static void *fill_once(void *unused) {
     return unused;
 }
 
-/* Nor may the helper write into the thread storage of a thread that has ended and whose stack is gone. */
+/* The helper must not write into the thread storage of a thread that has ended and whose stack is unmapped. */
 static void starter_unmapped(void) {
     enum { STACK = 1 << 20 };
     pthread_attr_t attributes;
@@ -118,7 +118,7 @@ static void starter_unmapped(void) {
     }
 }
 
-/* A program of one thread counts on the lowest number that is free: nothing of neap's may have it meanwhile. */
+/* A program of one thread relies on the lowest free number: no file of neap's may take it meanwhile. */
 static void lowest_number_stays(void) {
     int lowest = open("/dev/null", O_RDONLY);
     close(lowest);
@@ -132,8 +132,8 @@ static void lowest_number_stays(void) {
     }
 }
 
-/* Runs the case that NEAP_TRUST_CASE names under a filter that refuses clock_gettime, as sandboxes that count on the
-   vDSO have it. */
+/* Runs the case that NEAP_TRUST_CASE names under a filter that refuses clock_gettime, as sandboxes set it that rely on
+   the vDSO. */
 static void under_filter(void) {
     const char *inner = getenv("NEAP_TRUST_CASE");
     CHECK(inner);
@@ -152,7 +152,7 @@ static void *ask_without_end(void *unused) {
     }
     return unused;
 }
-/* A filter that ends the process for a question of calloc's, for all threads, while they are about to ask. */
+/* A filter for all threads that ends the process for a query of calloc's, set while they are about to make it. */
 static void filter_beside_questions(void) {
     struct sock_fprog *program = all_but(__NR_ioctl, SECCOMP_RET_KILL_PROCESS);
     pthread_t t[3];
@@ -161,7 +161,7 @@ static void filter_beside_questions(void) {
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
     CHECK(syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, program) == 0);
     usleep(100000);
-    /* The C library might ask what its output is, by the call that the filter punishes. */
+    /* stdio might ask about the output, by the call for which the filter kills. */
     CHECK(write(1, "ok\n", 3) == 3);
     _exit(0);
 }
@@ -171,7 +171,7 @@ static void *fill_without_end(void *unused) {
     for (;;) fill_and_free(8, 1 << 20);
     return unused;
 }
-/* A filter that ends the process for what a thread does first that starts a helper. Run where that call is late. */
+/* A filter that ends the process for the first call of a thread that starts a helper. Run where that call is late. */
 static void filter_beside_start(void) {
     struct sock_fprog *program = all_but(__NR_rt_sigprocmask, SECCOMP_RET_KILL_PROCESS);
     CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
@@ -184,7 +184,7 @@ static void filter_beside_start(void) {
     _exit(0);
 }
 
-/* The kernel may be late to forget a helper that has ended; a call that wants a process of one thread waits for that. */
+/* The kernel may be late to forget an ended helper; a call that requires a process of one thread waits for that. */
 static void unshare_behind_the_helper(void) {
     for (int i = 0; i < 3; i++) {
         fill_and_free(40, 1 << 20);
@@ -193,7 +193,7 @@ static void unshare_behind_the_helper(void) {
     }
 }
 
-/* A child of vfork that frees must not take the helper with it when it ends: what is freed later still goes back. */
+/* A child of vfork that frees must not end the helper with it: what is freed later still goes back. */
 static void vfork_child_frees(void) {
     static char *p[64];
     free(filled(1000));
@@ -237,10 +237,10 @@ static void share_and_end(void) {
     malloc_trim(0);
 }
 
-/* A child that shares the memory may end at any moment: the helper must not die there with a lock. */
+/* A child that shares the memory may end at any moment: the helper must not end with it while it holds a lock. */
 static void sharing_child_ends(void) { in_children(share_and_end, trial_ms(8000), 0); }
 
-/* The only thread of a process ends, but not by exit: the process ends at once, and with the status of that thread. */
+/* The only thread of a process ends without exit: the process ends at once, with that thread's status. */
 static void check_end(pid_t child, long start) {
     int status;
     CHECK(child > 0 && waitpid(child, &status, 0) == child);
@@ -268,7 +268,7 @@ static void first_thread_exits(void) {
     check_end(child, start);
 }
 
-/* Threads that still have root's rights, looked up through a file of before. */
+/* Threads that still have root's rights, found through a file opened before. */
 static int root_threads(int tasks) {
     DIR *dir = fdopendir(dup(tasks));
     CHECK(dir);
@@ -287,7 +287,8 @@ static int root_threads(int tasks) {
     closedir(dir);
     return count;
 }
-/* A helper that was started by root must be gone soon after the program gave its rights up, however busy that is. */
+/* A helper that root started must be gone soon after the program has given its rights up, however busy the program is.
+   */
 static void give_rights_up(int tasks) {
     CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
     for (long end = now_ms() + 2000; now_ms() < end; nap(20)) fill_and_free(40, 1 << 20);
@@ -309,19 +310,19 @@ static void rights_given_up_without_proc(void) {
     nap(200);
     give_rights_up(tasks);
 }
-/* Run where the helper is late to begin. */
+/* Run where the helper starts late. */
 static void rights_given_up_at_start(void) {
     int tasks = open_tasks();
     fill_and_free(40, 1 << 20);
     give_rights_up(tasks);
 }
 
-/* What a filter of the two children below ends a process for. */
+/* The calls for which the filters of the two children below end a process. */
 static void few_calls(void) {
     static const int UNUSUAL[] = {SYS_openat, SYS_ioctl, SYS_lseek, SYS_mincore, SYS_membarrier, SYS_process_madvise, SYS_clone};
     filter(none_of(UNUSUAL, sizeof UNUSUAL / sizeof *UNUSUAL, SECCOMP_RET_KILL_PROCESS));
 }
-/* Steps of the two, which share their parent's memory. */
+/* Steps of the two children, which share their parent's memory. */
 static atomic_int step;
 static void reach(int n) {
     while (atomic_load(&step) < n) sched_yield();
@@ -340,7 +341,7 @@ static void *second_child(void *unused) {
     CHECK_AT(status == 0, status);
     return unused;
 }
-/* Two children of vfork have filters; what neap leaves out is left out in both. */
+/* Two children of vfork have filters; calls that neap must avoid are avoided in both. */
 static void vfork_children_under_filters(void) {
     enum { BLOCKS = 64, SIZE = 300000 };
     static char *block[BLOCKS];

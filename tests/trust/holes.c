@@ -1,10 +1,10 @@
-/* Memory of slabs that goes back while threads work. */
+/* Memory of slabs that is purged while threads work. */
 #include "trust.h"
 
 enum { BIG = 400, SMALL = 800, SMALL_SIZE = 28000, BIG_SIZE = 65536 };
 
-/* An OS page behind the last block of a slab belongs to no block: the purge of such a page, when it is late, must not
-   clear a block of the chunk's next owner. Blocks of 28,000 bytes leave such a page; blocks of a whole chunk follow. */
+/* An OS page behind the last block of a slab belongs to no block: a late purge of such a page must not clear a block of
+   the chunk's next owner. Blocks of 28,000 bytes leave such a page; blocks of a whole chunk follow. */
 static void late_purge(void) {
     static char *big[BIG], *small[SMALL];
     long rounds = trial_ms(8000) / 1000;
@@ -14,7 +14,7 @@ static void late_purge(void) {
         for (int i = 0; i < SMALL; i++) small[i] = filled(SMALL_SIZE);
         for (int i = 0; i < SMALL; i += 2) free(small[i]);
         for (int i = 0; i < SMALL; i += 2) small[i] = filled(SMALL_SIZE);
-        /* The purger looks at holes of half a second: the blocks are freed while it does. */
+        /* The purger examines holes that are half a second old: the blocks are freed while it does. */
         nap(400 + r * 17 % 150);
         for (int i = 0; i < SMALL; i++) free(small[i]);
         for (int i = 0; i < BIG; i++) {
@@ -69,8 +69,8 @@ static void *leave_holes(void *arg) {
     return NULL;
 }
 
-/* A trim looks at the heap of a thread twice; the thread may end in between, and what was counted the first time must
-   not be exceeded the second time. */
+/* A trim visits the heap of a thread twice; the thread may end in between, and the second visit must not exceed the
+   first one's count. */
 static void threads_end_under_trim(void) {
     pthread_t trimmer = started(trim_all_the_time, NULL), t[THREADS];
     for (long end = now_ms() + trial_ms(6000); now_ms() < end;) {

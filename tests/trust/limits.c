@@ -1,7 +1,7 @@
-/* Limits, errors and /proc as the rest of the system knows them. */
+/* Limits, errors and /proc as other programs see them. */
 #include "trust.h"
 
-/* A limit on address space that a process sets on itself counts for what it allocates from then on. */
+/* A limit on address space that a process sets on itself applies to its later allocations. */
 static void address_space_limited_later(void) {
     free(filled(100));
     struct rlimit limit = {(rlim_t)1 << 30, (rlim_t)1 << 30};
@@ -21,7 +21,7 @@ static void posix_memalign_sets_errno(void) {
     CHECK(errno == ENOMEM);
 }
 
-/* Tools take the first line of /proc/PID/maps for the program. */
+/* Tools take the first line of /proc/PID/maps as that of the program. */
 static void program_comes_first(void) {
     static char exe[4096], line[4352];
     free(malloc(100));
@@ -41,14 +41,14 @@ static void limit_data(void) {
     CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
 }
 
-/* Takes all blocks of `size` that there are, as a chain. */
+/* Takes all blocks of `size` that can be had, as a chain. */
 static void **use_up(size_t size) {
     void **last = NULL;
     for (void **block; (block = malloc(size)); last = block) *block = last;
     return last;
 }
 
-/* Where no memory is to be had, address space is of no use: a malloc that fails must not take more of it each time. */
+/* Where no memory can be had, address space is useless: a malloc that fails must not take more of it each time. */
 static void refused_memory_takes_no_addresses(void) {
     limit_data();
     use_up(100000);
@@ -57,7 +57,7 @@ static void refused_memory_takes_no_addresses(void) {
     CHECK_AT(status_kib("VmSize:") - before < 1 << 20, status_kib("VmSize:"));
 }
 
-/* realloc to fewer bytes succeeds where there is no memory for another block, and leaves errno alone. */
+/* realloc to fewer bytes succeeds without memory for another block, and leaves errno alone. */
 static void shrinking_succeeds_without_memory(void) {
     static const size_t sizes[] = {1000, 20000, 300000};
     char *blocks[3];
@@ -74,8 +74,8 @@ static void shrinking_succeeds_without_memory(void) {
     }
 }
 
-/* calloc asks the kernel which OS pages hold memory. Run where the first questions fail: later ones are asked all the same,
-   so that calloc does not fill what the program left alone. */
+/* calloc asks the kernel which OS pages hold memory. Run where the first queries fail: calloc must make later ones all
+   the same, so that it does not fill what the program left untouched. */
 static void questions_are_asked_again(void) {
     enum { SIZE = 32 << 20, ROUNDS = 60 };
     long most = 0;
@@ -95,15 +95,15 @@ static void questions_are_asked_again(void) {
     if (strict()) CHECK_AT(most < SIZE >> 10, most);
 }
 
-/* Seals an OS page in the middle of a block: from then on it cannot be unmapped, moved, or get other access. */
+/* Seals an OS page in the middle of a block: from then on it cannot be unmapped, moved, or protected. */
 static void seal_middle(char *block, size_t size) {
     enum { PAGE = 4096, MSEAL = 462 };
     char *at = (char *)(((uintptr_t)block + size / 2) & -(uintptr_t)PAGE);
-    if (at > block && syscall(MSEAL, at, PAGE, 0) != 0) SKIP("mseal (Linux 6.10) is not there: errno %d", errno);
+    if (at > block && syscall(MSEAL, at, PAGE, 0) != 0) SKIP("mseal (Linux 6.10) is missing: errno %d", errno);
 }
 
-/* Blocks of which the program has sealed a part, and then resizes, frees, and gets again: no byte is lost, and what calloc
-   returns is zero. */
+/* Blocks of which the program has sealed a part, and which it then resizes, frees, and allocates again: no byte is
+   lost, and memory from calloc is zero. */
 static void parts_sealed(void) {
     static const size_t sizes[] = {20000, 70000, 300000, 4 << 20, 40 << 20, (size_t)1200 << 20};
     for (int round = 0; round < 8; round++)

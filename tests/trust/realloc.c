@@ -1,6 +1,6 @@
-/* realloc of a block that lies in several mappings, in a process that has nearly as many mappings as it may have: every
-   byte survives, or NULL is returned and the block is as it was. From Linux 6.17 on one mremap moves several mappings,
-   and may stop in the middle. */
+/* realloc of a block that lies in several mappings, in a process that is near its limit on mappings: every byte
+   survives, or NULL is returned and the block is unchanged. From Linux 6.17 on one mremap moves several mappings, and
+   may stop in the middle. */
 #include "trust.h"
 
 enum { PAGE = 4096, SIZE = 4 << 20, FAR = 40, MOST_KEPT = 16 };
@@ -23,7 +23,7 @@ static void set_up(void) {
     CHECK(spare != MAP_FAILED && half != MAP_FAILED);
 }
 
-/* Leaves about `left` mappings to the limit: takes all that there are, and gives back. */
+/* Leaves about `left` mappings to the limit: takes all that can be had, and gives some back. */
 static void leave_mappings(long left) {
     CHECK(mprotect(half, 2 * PAGE, PROT_NONE) == 0);
     for (; mprotect(spare + spare_at, PAGE, PROT_READ) == 0; spare_at += 2 * PAGE) CHECK(spare_at + 3 * PAGE < spare_end);
@@ -34,7 +34,7 @@ static void leave_mappings(long left) {
     if (left % 2 == 0) mprotect(half, PAGE, PROT_READ);
 }
 
-/* A block of SIZE bytes that realloc has moved and grown several times, as a growing vector does. */
+/* A block of SIZE bytes that realloc has moved and grown several times, as a vector grows. */
 static uint64_t *grown(void **keep, int *kept) {
     size_t n = SIZE / 4;
     char *p = malloc(n);
@@ -59,7 +59,7 @@ static void cut(void *block, int parts, int lock) {
         if (lock)
             mlock(at, PAGE);
         else
-            /* Refused (EAGAIN) where the mappings of blocks freed before are still there: a purge brings them together. */
+            /* Refused (EAGAIN) where the mappings of blocks freed before still exist: a purge merges them. */
             madvise(at, PAGE, MADV_DONTDUMP);
     }
 }

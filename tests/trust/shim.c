@@ -1,5 +1,5 @@
-/* A program's own memalign over posix_memalign, for systems that lack one: it calls itself for ever where the library's
-   posix_memalign goes through the name memalign. */
+/* A program's own memalign on top of posix_memalign, for systems that lack one: it calls itself for ever if the
+   library's posix_memalign goes through the name memalign. */
 #include "trust.h"
 
 void *memalign(size_t alignment, size_t size) {

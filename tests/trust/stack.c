@@ -1,4 +1,4 @@
-/* How much stack the calls take, and threads that have little of it. */
+/* How much stack the calls take, and threads with little stack. */
 #include "trust.h"
 #include "filter.h"
 #include <limits.h>
@@ -9,7 +9,7 @@ static char *stack;
 static void (*job)(void);
 static size_t depth;
 
-/* Paints what lies below on the stack, does the job, and looks how far it got. */
+/* Paints the stack below, does the job, and finds how deep the job wrote. */
 static void *measure(void *unused) {
     char here;
     char *top = (char *)(((uintptr_t)&here - 256) & ~(uintptr_t)15);
@@ -77,7 +77,7 @@ static void usable(void) {
     free(p);
 }
 
-/* No call takes more than MOST bytes of stack, the first call of a thread and its growth, purge and trim included. */
+/* No call takes more than MOST bytes of stack, including a thread's first call, its growth, purge and trim. */
 static void measure_all(void) {
     static const struct test_case jobs[] = {
         CASE(nothing), CASE(first), CASE(large),   CASE(zeroed),  CASE(aligned),  CASE(resized),
@@ -101,7 +101,7 @@ static void measure_all(void) {
 
 static void bytes_for_each_call(void) { measure_all(); }
 
-/* The same where there is no helper, and so the calls purge themselves. */
+/* The same without a helper, so that the calls purge themselves. */
 static void bytes_without_helper(void) {
     filter(all_but(-1, 0));
     measure_all();
@@ -123,7 +123,7 @@ static void *trim(void *unused) {
     return unused;
 }
 
-/* Runs it in a thread with the smallest stack that there is, beside slabs with holes. */
+/* Runs `body` in a thread with the smallest permitted stack, beside slabs with holes. */
 static void in_smallest_stack(void *(*body)(void *)) {
     static void *p[20000];
     pthread_attr_t attributes;
@@ -175,14 +175,14 @@ static void waves_in_smallest_stacks(int waves) {
         for (int i = 0; i < 16; i++) CHECK(pthread_join(t[i], NULL) == 0);
     }
 }
-/* Run with NEAP_LIMIT=20M. Each call that is refused makes handshakes with all threads first: few calls, as each may be
+/* Run with NEAP_LIMIT=20M. Each refused call first makes handshakes with all threads: few calls, because each may be
    delayed. */
 static void smallest_in_waves(void) {
     rounds = 1;
     waves_in_smallest_stacks(1);
 }
 
-/* Without a helper, threads that end give back what waits: not 400 MB of it may stay. */
+/* Without a helper, ending threads give back what waits: 400 MB of it must not stay. */
 static void waves_under_filter(void) {
     filter(all_but(-1, 0));
     rounds = 5;

@@ -1,4 +1,4 @@
-/* Threads whose first call comes as they end: the C library frees what belongs to a thread after its key destructors. */
+/* Threads whose first call comes as they end: the C library frees a thread's own data after its key destructors. */
 #include "trust.h"
 #include "../../include/neap.h"
 #include <dlfcn.h>
@@ -24,7 +24,7 @@ static void burst(size_t stack) {
     pthread_attr_destroy(&attributes);
 }
 
-/* A detached thread that never allocated frees while it ends, then its stack is unmapped: it must not leave a
+/* A detached thread that never allocated frees while it ends, then its stack is unmapped: it must not leave a thread
    slot that is still written to. Work in between makes the purger make handshakes with all threads. */
 static void detached(void) {
     static char *p[2000];
@@ -54,7 +54,8 @@ static void detached_leave_nothing(void) {
     CHECK_AT(after - before < 4096, after - before);
 }
 
-/* A thread ends past the C library, its stack goes, and its number comes again: the seat is gone all the same. */
+/* A thread ends without the C library's knowledge, its stack is unmapped, and its number is reused: its thread slot is
+   still gone. */
 static volatile pid_t number;
 static void *end_at_once(void *unused) {
     static void *p[2000];
@@ -65,7 +66,7 @@ static void *end_at_once(void *unused) {
     return unused;
 }
 
-/* Runs such a thread; returns what chooses the numbers of the next ones. */
+/* Runs such a thread; returns the file that sets the number of the next process. */
 static int end_past_the_library(void) {
     size_t length = 1 << 20;
     char *stack = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -80,7 +81,7 @@ static int end_past_the_library(void) {
     return last;
 }
 
-/* The next process or thread gets the number, unless another one is quicker. */
+/* Gives the number to the next process or thread, unless another one is quicker. */
 static void number_again(int last) {
     char text[20];
     int bytes = snprintf(text, sizeof text, "%d", number - 1);
@@ -130,9 +131,10 @@ static void number_of_a_later_thread(void) {
 }
 
 #ifdef __x86_64__
-/* Threads end one after the other, slowly: the trap flag brings SIGTRAP after each instruction of neap's part of the end,
-   and its handler sleeps. So forks of another thread begin and end at each place there. Each thread must give its heap
-   up to the next one: two threads have at most two heaps, and one more where a thread begins before the last has ended. */
+/* Threads end one after the other, slowly: the trap flag brings SIGTRAP after each instruction of neap's part of the
+   end, and its handler sleeps. So forks of another thread begin and end at each place there. Each thread must pass its
+   heap on to the next one: two threads have at most two heaps, and one more where a thread begins before the last has
+   ended. */
 enum { ENDS = 90, SLOW_STEPS = 60, MOST_HEAPS = 3 };
 static __thread int end_steps __attribute__((tls_model("initial-exec")));
 static atomic_int all_ended;
@@ -166,7 +168,7 @@ static void *fork_all_the_time(void *unused) {
 static void ends_beside_forks(void) {
     int (*figures)(struct neap_stats *) = (int (*)(struct neap_stats *))dlsym(RTLD_DEFAULT, "neap_stats_get");
     if (!figures) SKIP("another allocator");
-    /* Enough that this thread has a heap, and neap its key. */
+    /* Enough for this thread to have a heap, and neap its key. */
     fill_and_free(100, 100);
     struct sigaction trap = {.sa_sigaction = slow_step, .sa_flags = SA_SIGINFO | SA_RESTART};
     CHECK(sigaction(SIGTRAP, &trap, NULL) == 0);

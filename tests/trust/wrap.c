@@ -1,5 +1,5 @@
-/* A program with an allocator of its own over the C library's second names: it calls itself for ever where such a name
-   leads to an interposable one. */
+/* A program with an allocator of its own on top of the C library's second names: it calls itself for ever if such a
+   name leads to an interposable one. */
 #include "trust.h"
 
 extern void *__libc_malloc(size_t), *__libc_calloc(size_t, size_t), *__libc_realloc(void *, size_t);
@@ -29,7 +29,7 @@ void free(void *block) {
     __libc_free(block);
 }
 
-/* Each call reaches the wrapper once and no other call of it. */
+/* Each call reaches the wrapper once, and no other function of it. */
 #define ONCE(call)                                                                                     \
     do {                                                                                               \
         long before_ = calls;                                                                          \

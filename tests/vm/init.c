@@ -1,6 +1,6 @@
 /* The first process of the virtual machine: runs the lines of /tests (names of variables and values, a program and its
-   arguments, all without blanks inside), says on the console what each printed and how it ended, and turns the machine
-   off. The variable THP sets whether the kernel gives huge pages unasked. */
+   arguments, all without blanks inside), prints on the console the output of each and how it ended, and turns the
+   machine off. The variable THP sets whether the kernel gives huge pages without request. */
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ static void run(char *line) {
             if (file < 0 || write(file, words[i] + 4, strlen(words[i] + 4)) < 0) printf("no huge pages\n");
             close(file);
         }
-    /* A file, as the C library asks consoles for more, which filters of system calls forbid. */
+    /* A file, because the C library queries consoles by calls that filters forbid. */
     int output = open("/tmp/output", O_RDWR | O_CREAT | O_TRUNC | O_APPEND, 0600);
     pid_t child = fork();
     if (child == 0) {

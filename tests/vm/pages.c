@@ -1,4 +1,4 @@
-/* What of a program's memory is resident, on kernels with OS pages of any size. */
+/* Which part of a program's memory is resident, on kernels with OS pages of any size. */
 #include "check.h"
 #include <malloc.h>
 #include <stdint.h>
@@ -14,7 +14,7 @@ static long goes_down_to(long most) {
     return now;
 }
 
-/* What is resident once that has not changed for 3 s. */
+/* Resident memory once it has not changed for 3 s. */
 static long settled(void) {
     long now = resident();
     for (int same = 0; same < 30; same++) {
@@ -26,7 +26,7 @@ static long settled(void) {
     return now;
 }
 
-/* What was freed goes back by itself: small blocks, large ones, a huge one. */
+/* Freed memory goes back by itself: small blocks, large ones, a huge one. */
 static void purge(void) {
     enum { COUNT = 20000 };
     static char *blocks[COUNT];
@@ -48,7 +48,7 @@ static void purge(void) {
     CHECK_AT(after <= before + 2048, after);
 }
 
-/* A large block of which few OS pages were touched costs no more after calloc, and is zero. */
+/* A large block of which few OS pages were touched takes no more memory after calloc, and is zero. */
 static void calloc_by_residency(void) {
     size_t size = 24 << 20;
     for (int round = 0; round < 4; round++) {
@@ -65,7 +65,7 @@ static void calloc_by_residency(void) {
     }
 }
 
-/* OS pages within slabs on which no block is left go back; the blocks between them keep what they have. */
+/* OS pages within slabs on which no block is left go back; the blocks between them keep their contents. */
 static void holes(void) {
     enum { COUNT = 200000, SIZE = 256 };
     static char *blocks[COUNT];
@@ -77,7 +77,7 @@ static void holes(void) {
     long most = resident();
     size_t kept = 0;
     for (int i = 0; i < COUNT; i++) {
-        /* The blocks of one OS page of 4 stay. */
+        /* The blocks on one OS page in 4 stay. */
         if ((uintptr_t)blocks[i] / page % 4 == 0) kept++;
         else free(blocks[i]), blocks[i] = NULL;
     }
@@ -129,7 +129,7 @@ static void survivors(void) {
     CHECK_AT(after * 100 <= kib * 110, after);
 }
 
-/* Memory that grows for long may come in huge pages; how much did is printed. */
+/* Memory that grows for long may come in huge pages; prints how much did. */
 static void huge(void) {
     enum { COUNT = 150000 };
     static char *blocks[COUNT];

@@ -133,12 +133,12 @@ impl Fake {
         self.huge.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a part of a range has pages of the pool: the system refuses what concerns these.
+    /// Whether a part of a range has pages of the pool: the system refuses to purge, move or protect these.
     fn is_pool(&self, p: *mut u8, len: usize) -> bool {
         self.huge_pages().has(p.addr(), len)
     }
 
-    /// Whether a call succeeds: it is not made to fail, and the system is not without it.
+    /// Whether a call succeeds: the test does not make it fail, and the system has it.
     fn granted(&self, call: Call) -> bool {
         let missing = self.config.missing.contains(&call);
         let granted = self.faults.pass(call, missing);
@@ -438,7 +438,7 @@ unsafe impl Os for Fake {
         true
     }
 
-    /// Three quarters are nearly all.
+    /// Dense: at least three quarters of the pages hold memory.
     unsafe fn is_dense(&self, p: *mut u8, len: usize) -> bool {
         assert!(len == HUGE_PAGE);
         self.model().require("is_dense", p.addr(), len, &[Access::Committed, Access::Lost]);

@@ -9,7 +9,7 @@ use neap_core::{CHUNK, class};
 /// Number of bytes of an encoded operation, and of an encoded set-up.
 pub const OP_BYTES: usize = 8;
 
-/// One operation. `heap` and `block` are any numbers; they are taken modulo the number of heaps and blocks.
+/// One operation. Any `heap` and `block` are valid: they are taken modulo the number of heaps and blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the fields are the call's arguments")]
 pub enum Op {

@@ -28,8 +28,8 @@ const MOST_HEAPS: usize = 6;
 const LONG: u64 = 3_600_000;
 /// Number of blocks that are checked when memory went back to the system.
 const SOME: usize = 64;
-/// Limit on the ticks after which no memory may wait, each as late as the one before requested. A tick takes 10 ms at least,
-/// and the helper stays for the passes of promotion, the last of which is due 15 s after growth.
+/// Limit on the ticks after which no memory may wait. Each tick comes when the one before requested it: after 10 ms at
+/// least. The helper stays for the passes of promotion, the last of which is due 15 s after growth.
 const MOST_TICKS: usize = 3000;
 
 /// A live block.
@@ -132,7 +132,7 @@ impl Model {
                 self.a.tick();
             }
             Op::SwapOut { share, seed } => {
-                // Mostly few: each page that is touched again costs two thread switches.
+                // Mostly few pages: each page that is touched again costs two thread switches.
                 self.a.os.swap_out((f64::from(share) / 256.0).powi(4), seed.into());
             }
             Op::Reclaim { seed } => {
@@ -190,7 +190,6 @@ impl Model {
                     self.realloc(i, block, size);
                 }
             }
-            // SAFETY: as above.
             Op::DropCaches { .. } => self.call(i, |a, heap| a.drop_caches(heap)),
             Op::Abandon { .. } => self.threads.swap_remove(i).abandon(&self.a),
             _ => unreachable!("{op:?} needs no heap"),

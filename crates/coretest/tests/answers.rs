@@ -1,4 +1,4 @@
-//! What the core says of blocks when it is asked, and where it allows huge pages.
+//! What the core answers about blocks, and where it allows huge pages.
 
 use neap_core::class::{CLASSES, SIZE};
 use neap_core::heap::Mine;
@@ -11,14 +11,14 @@ use neap_coretest::{Call, Config, Owner};
 /// Bytes of a huge page.
 const HUGE: usize = 2 << 20;
 
-/// The size of the block at `p`, without a look at more than the page map and the block.
+/// The size of the block at `p`, from the page map and the block alone.
 fn quick_size(a: &Shared, p: *mut u8) -> Option<usize> {
     // SAFETY: arenas of the test stay readable.
     unsafe { a.quick_size(p) }
 }
 
-/// Catches a quick answer that differs from the exact one, or one of what is no live small block: those are left to the
-/// exact way, which names a misuse.
+/// Catches a quick answer that differs from the exact one, and any quick answer for an address that is not a live small
+/// block: the exact way must check that, and report misuse.
 #[test]
 fn quick_sizes() {
     let a = system(Config::default());
@@ -43,8 +43,8 @@ fn quick_sizes() {
     assert_eq!(quick_size(&a, core::ptr::null_mut()), None, "null");
 }
 
-/// Catches a block that moves although its new size fits, one that wastes more than half of itself, or one that loses
-/// bytes.
+/// Catches a block that moves although its new size fits, one that stays where it wastes more than half of itself, and
+/// one that loses bytes.
 #[test]
 fn blocks_stay_where_they_fit() {
     let a = system(Config::default());
@@ -79,7 +79,7 @@ fn blocks_stay_where_they_fit() {
     [q, r, end].into_iter().for_each(|p| free(&a, &t, p));
 }
 
-/// Catches blocks or bytes that the count of what is not free leaves out or counts twice, of each kind.
+/// Catches blocks or bytes of any kind that the count of live blocks leaves out or counts twice.
 #[test]
 fn what_is_not_free() {
     let a = system(Config::default());
@@ -94,7 +94,7 @@ fn what_is_not_free() {
             // SAFETY: the block is live.
             bytes += unsafe { a.usable_size(Mine::none(), misuse::Call::UsableSize, p) }.expect("a live block");
         }
-        // What lies in caches counts as well.
+        // Blocks in caches count as well.
         let cached = a.figures();
         let found = a.live();
         assert_eq!(
@@ -141,8 +141,8 @@ fn touch_each(a: &Shared, t: &Owner, len: usize, step: usize) -> *mut u8 {
     p
 }
 
-/// Catches huge pages that are allowed where less was touched than would pay, beside what was touched, or twice, and
-/// such that are not allowed where all of it was.
+/// Catches huge pages that are allowed where half of a block was touched, beside the touched part, or twice; and those
+/// that are not allowed where all of it was touched.
 #[test]
 fn dense_blocks_may_have_huge_pages() {
     let a = eager(4096);
@@ -156,14 +156,14 @@ fn dense_blocks_may_have_huge_pages() {
     assert_eq!(touch_each(&a, &t, len, 1), p, "the same place again, as nothing else is free");
     assert_eq!(a.os.faults.count(Call::Touched), before, "nothing is to be found out");
     assert_eq!(a.os.huge().len(), 1, "it is allowed already");
-    // Longer: some of it may have huge pages already.
+    // Longer: part of it may already have huge pages.
     let longer = 2 * len;
     let p = touch_each(&a, &t, longer, 1);
     assert_eq!(a.os.huge()[1..], [within(p, longer)]);
     valid(&a);
 }
 
-/// Catches a range that counts as allowed huge pages because one behind it is.
+/// Catches a range that counts as allowed to have huge pages because one behind it is.
 #[test]
 fn huge_pages_are_allowed_each() {
     let a = eager(4096);
@@ -179,7 +179,7 @@ fn huge_pages_are_allowed_each() {
     }
 }
 
-/// Catches a bound of what is dense that is not the documented one: all but one OS page in sixteen.
+/// Catches a limit of density that is not the documented one: of sixteen OS pages all but one.
 #[test]
 fn what_is_dense() {
     for (left_out, is_dense) in [(80, true), (81, false)] {
@@ -195,15 +195,15 @@ fn what_is_dense() {
     }
 }
 
-/// Catches bits of huge pages that are given back with the addresses behind them, and memory of a huge page that stays
-/// behind a block that ends inside of it.
+/// Catches bits of huge pages that go back with the addresses behind them, and memory of a huge page that stays behind
+/// a block that ends inside that page.
 #[test]
 fn huge_pages_where_addresses_went_back() {
     let a = system(Config { address_limit: Some(1 << 40), ..Config::default() });
     a.policy.set_purge(Purge::Eager);
     let t = thread(&a);
     let calls = || a.os.faults.count(Call::Purge);
-    // 16 MiB are free and clean: their tables go, and nothing else.
+    // The block is free and clean: only its tables can go.
     let p = malloc(&a, &t, 40 << 20);
     free(&a, &t, p);
     let before = calls();
@@ -218,7 +218,7 @@ fn huge_pages_where_addresses_went_back() {
     assert_eq!(calls(), before + 1, "the range, as its huge pages may hold more than blocks did");
 }
 
-/// Catches huge pages for blocks with none in them, and where OS pages have another size.
+/// Catches huge pages for blocks that contain no whole one, and where OS pages have another size.
 #[test]
 fn short_blocks_have_no_huge_pages() {
     let a = eager(4096);
@@ -232,8 +232,8 @@ fn short_blocks_have_no_huge_pages() {
     assert_eq!((a.os.huge(), b.os.huge()), (vec![], vec![]));
 }
 
-/// Catches a handler's block that has not the alignment that was asked for, or any block where there can be none; and
-/// one that cannot shrink because there is no memory.
+/// Catches a handler's block without the requested alignment, one that is returned although none can fit, and one that
+/// cannot shrink because there is no memory.
 #[test]
 fn blocks_of_handlers_where_there_is_little() {
     // A short arena, whose reentrant reserve is shorter than some alignments.
@@ -249,7 +249,7 @@ fn blocks_of_handlers_where_there_is_little() {
     let (small, large) = (a.malloc_reentrant(1000, 16, false), a.malloc_reentrant(200_000, 16, false));
     assert!(!small.is_null() && !large.is_null());
     a.os.faults.fail_by_chance(1.0);
-    // What can be used at once goes first.
+    // The memory that is usable already is used up first.
     while !a.malloc_reentrant(32_000, 16, false).is_null() {}
     // SAFETY: the blocks are this test's, and are that long.
     unsafe {
@@ -271,8 +271,8 @@ fn clean_blocks_of_handlers_stay_untouched() {
     assert!(grown < CHUNK, "{grown} bytes were touched");
 }
 
-/// Catches a large block that stays large although it shrinks to a small one, and one that takes twice the addresses
-/// that it needs although it is short.
+/// Catches a large block that stays large although it shrinks to a small size, and a short one that takes twice the
+/// addresses that it needs.
 #[test]
 fn blocks_that_move_have_just_what_they_need() {
     let a = system(Config { page_size: 65536, ..Config::default() });

@@ -1,4 +1,5 @@
-//! Large blocks that are mapped unlike their neighbours: their memory is mapped again before others get it.
+//! Large blocks whose mappings differ from their neighbours': their memory is mapped again before another block gets
+//! it.
 
 use neap_core::CHUNK;
 use neap_coretest::calls::{Shared, free, free_reentrant, hardened, malloc, system, thread, valid};
@@ -11,8 +12,8 @@ fn renewed(a: &Shared) -> u64 {
     a.os.faults.count(Call::Renew)
 }
 
-/// Catches a block that was moved and gets shorter, and whose rest stays a mapping apart, or is used although the
-/// system did not map it again.
+/// Catches a moved block that gets shorter and whose rest remains a mapping of its own, or is used although the system
+/// did not map it again.
 #[test]
 fn what_a_moved_block_leaves_is_mapped_anew() {
     const LONG: usize = 2 << 20;
@@ -34,7 +35,7 @@ fn what_a_moved_block_leaves_is_mapped_anew() {
         // SAFETY: the block is this test's.
         assert!(unsafe { core::slice::from_raw_parts(q, LONG / 4) }.iter().all(|&byte| byte == 7));
         valid(&a);
-        // Where it was, and behind it.
+        // At its old place, and behind it.
         let blocks: Vec<_> = (0..8).map(|_| malloc(&a, &t, LONG / 4)).collect();
         // SAFETY: the blocks are that long.
         blocks.iter().for_each(|p| unsafe { p.write_bytes(1, LONG / 4) });
@@ -43,8 +44,8 @@ fn what_a_moved_block_leaves_is_mapped_anew() {
     }
 }
 
-/// Catches a block of which the program changed an OS page, first, last or between, and which the next owner gets with
-/// that, from the cache or from the ranges; and one that is mapped again for nothing.
+/// Catches a block in which the program changed an OS page (the first, the last or one between) and which the next
+/// owner gets unrestored, from the cache or from the ranges; and a mapping that is renewed without need.
 #[test]
 fn what_a_program_changed_is_mapped_anew() {
     let a = system(Config::default());
@@ -66,7 +67,7 @@ fn what_a_program_changed_is_mapped_anew() {
     valid(&a);
 }
 
-/// Catches memory that the system does not map again, and that others get as the program left it, or that stays
+/// Catches memory that the system does not map again and that another block gets as the program left it, or that stays
 /// resident.
 #[test]
 fn what_cannot_be_mapped_anew_is_lost() {
@@ -87,8 +88,8 @@ fn what_cannot_be_mapped_anew_is_lost() {
     }
 }
 
-/// Catches a change outside of large blocks that is taken for one inside: in small blocks, in free memory, in what is
-/// no memory of neap's.
+/// Catches a change outside of large blocks that counts as one inside: in small blocks, in free memory, in memory that
+/// is not neap's.
 #[test]
 fn changes_elsewhere_count_for_nothing() {
     let a = system(Config::default());
@@ -110,8 +111,8 @@ fn changes_elsewhere_count_for_nothing() {
     valid(&a);
 }
 
-/// Catches a block that gets shorter within a chunk and grows again, so that the program meets what it had made
-/// inaccessible behind the shorter one; and one that is open in parts only, as the system refused the rest.
+/// Catches a block that shrinks within a chunk and grows again over OS pages that the program had made inaccessible;
+/// and one that is only partly accessible because the system refused the rest.
 #[test]
 fn a_changed_block_may_grow_again() {
     let a = system(Config::default());
@@ -141,8 +142,8 @@ fn a_changed_block_may_grow_again() {
     }
 }
 
-/// Catches memory that is written when a hardened block is lost because of its guard, although the program may have
-/// made it inaccessible; and such a block that others get.
+/// Catches a hardened block that is lost because of its guard, and is written although the program may have made it
+/// inaccessible, or that is handed out again.
 #[test]
 fn a_changed_block_is_lost_with_its_guard() {
     for changed in [false, true] {
@@ -165,8 +166,8 @@ fn a_changed_block_is_lost_with_its_guard() {
     }
 }
 
-/// Catches a freed block that is filled although parts of it may be inaccessible, and one that is not although none can
-/// be.
+/// Catches a freed block that is filled although the program may have made parts inaccessible, and one that is not
+/// filled although no part can be.
 #[test]
 fn what_stays_mapped() {
     let a = system(Config::default());
@@ -180,7 +181,7 @@ fn what_stays_mapped() {
     [small, large, changed, huge].into_iter().for_each(|p| free(&a, &t, p));
 }
 
-/// Catches a block of the reentrant reserve that the system does not map again, and that counts as used for ever or is
+/// Catches a block of the reentrant reserve that the system does not map again and that counts as used for ever, or is
 /// handed out again.
 #[test]
 fn what_a_handler_cannot_map_anew_is_lost() {

@@ -1,4 +1,4 @@
-//! What is counted of blocks of handlers, of threads that end or rest, and of samples.
+//! The counts of handlers' blocks, of threads that end or rest, and of samples.
 
 use neap_core::blocks::slab_record::slab_age;
 use neap_core::chunk::Kind;
@@ -39,11 +39,11 @@ fn blocks_of_handlers_are_counted() {
     assert_eq!(books(&a).held - with.held, 102_400);
     blocks.into_iter().for_each(|p| free_reentrant(&a, p));
     assert_eq!(books(&a).blocks[class] - before.blocks[class], capacity);
-    // Large ones go at the next slow path.
+    // Large blocks are freed by the next slow path.
     free_reentrant(&a, large);
     a.trim(0, || true);
     assert_eq!(books(&a).held, books(&a).dirty.iter().map(|count| count.bytes).sum::<u64>());
-    // Again, as the memory of that slab went back.
+    // Again: the memory of that slab went back.
     let p = reentrant(&a, 100);
     assert_eq!(books(&a).blocks[class] - before.blocks[class], capacity - 1);
     // SAFETY: the block is this test's.
@@ -57,7 +57,7 @@ fn blocks_of_handlers_are_counted() {
     t.abandon(&a);
 }
 
-/// Catches a pointer into a large block of a handler, or a second free of one, that is taken for a block.
+/// Catches a pointer into a large block of a handler, and a second free of one, that pass as the free of a block.
 #[test]
 fn large_blocks_of_handlers_are_checked() {
     let a = system(Config::default());
@@ -77,13 +77,14 @@ fn large_blocks_of_handlers_are_checked() {
         assert!(line.starts_with(&wanted), "{line}");
     }
     free(&a, &t, p);
-    // Its addresses are a handler's again, and in no use.
+    // The addresses belong to the reentrant reserve again, and are not in use.
     a.trim(0, || true);
     let line = line(p);
     assert!(line.starts_with(&format!("neap: free of {p:p}")) || line.starts_with("neap: double free"), "{line}");
 }
 
-/// Catches addresses of handlers that are given back while blocks lie there, or that are handed out afterwards.
+/// Catches addresses of the reentrant reserve that go back while blocks lie there, or that are handed out after they
+/// went back.
 #[test]
 fn handlers_go_on_where_addresses_went_back() {
     let a = system(Config { address_limit: Some(1 << 40), ..Config::default() });
@@ -98,7 +99,7 @@ fn handlers_go_on_where_addresses_went_back() {
         small.write_bytes(1, 100);
         large.write_bytes(2, 200_000);
     }
-    // As many as there are: the fake ends the test if one lies where nothing is.
+    // As many blocks as there is room for: the fake panics if a block lies where nothing is mapped.
     let more: Vec<_> = (0..2000).map(|_| a.malloc_reentrant(30_000, 16, false)).take_while(|p| !p.is_null()).collect();
     assert!(!more.is_empty());
     // SAFETY: as above.
@@ -118,8 +119,8 @@ fn wait(a: &Shared, t: &Owner, len: usize) {
     blocks.into_iter().for_each(|p| free(a, t, p));
 }
 
-/// Catches memory that stays for ever when the last thread that works ends, where threads are the purger; and a thread
-/// that gives back what others will use soon.
+/// Catches memory that stays for ever when the last working thread ends, where threads are the purger; and a thread
+/// that gives back what other threads will use soon.
 #[test]
 fn the_last_thread_gives_back_what_waits() {
     let run = |len: usize, purge: Purge, threads: usize| {
@@ -139,7 +140,7 @@ fn the_last_thread_gives_back_what_waits() {
     assert_eq!(left, 0, "one thread is left, and may never call again");
     let (before, left) = run(24 << 20, Purge::Never, 1);
     assert_eq!(left, before, "nothing goes back");
-    // Nor a process that only shares the memory with its owner, and may end at any time.
+    // A process that only shares the memory with its owner purges nothing: it may end at any time.
     let a = system(Config::default());
     let t = thread(&a);
     wait(&a, &t, 24 << 20);
@@ -149,7 +150,7 @@ fn the_last_thread_gives_back_what_waits() {
     assert_eq!(a.free_bytes().0, before);
     let (before, left) = run(8 << 20, Purge::Decay, 1);
     assert_eq!(left, before, "too little to be worth it");
-    // Two that go on.
+    // Two threads go on.
     let a = system(Config::default());
     let (one, two, three) = (thread(&a), thread(&a), thread(&a));
     wait(&a, &one, 24 << 20);
@@ -161,7 +162,7 @@ fn the_last_thread_gives_back_what_waits() {
     two.abandon(&a);
 }
 
-/// Catches a thread that keeps what it has freed although it says that it will be idle.
+/// Catches a thread that rests and keeps the blocks of its caches.
 #[test]
 fn a_thread_that_rests_has_no_caches() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -179,7 +180,7 @@ fn a_thread_that_rests_has_no_caches() {
     valid(&a);
 }
 
-/// Catches a caller that waits for ever for a heap whose thread is in the middle of a call.
+/// Catches a caller that waits for ever for a heap whose thread is in a call.
 #[test]
 fn busy_heaps_are_shown_later() {
     let a = system(Config::default());
@@ -196,7 +197,8 @@ fn busy_heaps_are_shown_later() {
     valid(&a);
 }
 
-/// Catches samples that are due and are not taken, taken on the fast path, or no samples afterwards; and a refused one.
+/// Catches samples that are due after a miss and not taken, that are taken where the fast path serves, or that get
+/// memory beyond a limit.
 #[test]
 fn samples_after_a_miss() {
     let a = system(Config::default());
@@ -229,9 +231,8 @@ fn samples_after_a_miss() {
     valid(&a);
 }
 
-/// Catches zeroed blocks that lose their alignment, or are not zero, where the memory that was there comes back dense,
-/// and then untouched, so that it is given back instead of cleared; and memory that goes back although the user wants
-/// none to.
+/// Catches zeroed blocks that lose their alignment or are not zero, where the memory was written and is then left
+/// untouched, so that it is given back instead of cleared; and memory that goes back although the policy is to keep it.
 #[test]
 fn zeroed_blocks_in_memory_that_was_used() {
     for (purge, size) in [(Purge::Decay, 3 << 20), (Purge::Decay, 64 << 20), (Purge::Never, 3 << 20)] {
@@ -258,7 +259,7 @@ fn zeroed_blocks_in_memory_that_was_used() {
     }
 }
 
-/// Catches memory of hardened blocks that is lost with each free, or counted as lost.
+/// Catches memory of hardened blocks that is lost with each free, or counts as lost.
 #[test]
 fn hardened_memory_comes_back() {
     let (a, t) = hardened(Config::default());
@@ -275,7 +276,7 @@ fn hardened_memory_comes_back() {
     valid(&a);
 }
 
-/// Catches contents of a hardened large block that stay when it is free.
+/// Catches contents of a hardened large block that remain after its free.
 #[test]
 fn hardened_blocks_leave_nothing() {
     let (a, t) = hardened(Config::default());
@@ -287,7 +288,7 @@ fn hardened_blocks_leave_nothing() {
     assert_eq!(unsafe { a.os.first_nonzero(p, 200_000) }, None);
 }
 
-/// Catches caches that may hold much in total while there is no purger, and a purger that is requested too early.
+/// Catches caches that may hold much in total without a purger, and a purger that is requested too early.
 #[test]
 fn caches_of_many_threads_have_a_purger() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -309,7 +310,7 @@ fn what_another_thread_frees_is_released() {
         let (one, two) = (thread(&a), thread(&a));
         let blocks: Vec<_> = (0..(1 << 20) / size).map(|_| malloc(&a, &one, size)).collect();
         assert!(a.figures().slabs >= 1 << 20);
-        // In two goes, as the owner takes some in before there are more.
+        // In two halves: the owner collects the first before there are more.
         for half in blocks.chunks(blocks.len() / 2 + 1) {
             half.iter().for_each(|&p| free(&a, &two, p));
             [&two, &one].into_iter().for_each(|t| t.with(&a, |heap| a.rest(heap)));
@@ -319,8 +320,8 @@ fn what_another_thread_frees_is_released() {
     }
 }
 
-/// Catches counts of used blocks that are wrong where a cache is filled from several slabs, and one that is filled from
-/// one.
+/// Catches wrong counts of used blocks where a cache is filled from several slabs, and a cache that is filled from one
+/// only.
 #[test]
 fn caches_are_filled_from_several_slabs() {
     for size in [16, 64, 200, 1000] {
@@ -341,7 +342,7 @@ fn caches_are_filled_from_several_slabs() {
     }
 }
 
-/// Catches a heap that is used although the thread that had it ended in a handler: it may be half changed.
+/// Catches a lost heap that is used: its thread ended in a handler, so it may be half changed.
 #[test]
 fn lost_heaps_are_left_alone() {
     let a = system(Config::default());
@@ -357,8 +358,8 @@ fn lost_heaps_are_left_alone() {
     assert_ne!(next.heap(), lost.heap());
 }
 
-/// Catches a block that a handler frees, whose thread has ended, and that waits until the next thread takes the heap
-/// over.
+/// Catches a block that a handler frees into the heap of an ended thread, and that waits until a new thread adopts the
+/// heap.
 #[test]
 fn what_a_handler_frees_of_an_ended_thread_is_seen() {
     let a = system(Config::default());
@@ -374,7 +375,7 @@ fn what_a_handler_frees_of_an_ended_thread_is_seen() {
     assert!(kind != Kind::SLAB, "its slab is released");
 }
 
-/// Catches a slab of a thread that was lost whose free memory is looked at again and again, though it stays as it is.
+/// Catches a slab of a lost heap whose free memory is examined again and again, although it never changes.
 #[test]
 fn slabs_of_lost_heaps_are_looked_at_once() {
     let a = system(Config::default());
@@ -393,7 +394,7 @@ fn slabs_of_lost_heaps_are_looked_at_once() {
     valid(&a);
 }
 
-/// Catches memory that is said to be known where the system did not answer each question.
+/// Catches a figure of resident memory where the system did not answer each question.
 #[test]
 fn resident_memory_is_all_or_nothing() {
     let a = system(Config::default());
@@ -410,9 +411,9 @@ fn resident_memory_is_all_or_nothing() {
     }
 }
 
-/// Catches blocks between two samples whose bytes are not counted, one that is served while a sample is due, calls that a
-/// heap goes on to serve where they are watched for another reason too, a heap that is used without its caches, and one
-/// that goes on with an old distance between samples.
+/// Catches blocks between two samples whose bytes are not counted, a block that is served although a sample is due,
+/// calls that a heap goes on to serve although they are also watched for another reason, a heap that is used without
+/// its caches, and one that goes on with an old distance between samples.
 #[test]
 fn blocks_between_samples() {
     let a = system(Config::default());
@@ -440,7 +441,7 @@ fn blocks_between_samples() {
             None => samples += u64::from(t.with(&a, |heap| a.is_due_after_miss(heap, 64))),
         }
     }
-    // The mean of 200 distances: a standard deviation of 7 %.
+    // The mean of 200 distances has a standard deviation of 7 %.
     assert!((bytes as f64 / 200.0 / f64::from(1 << 20) - 1.0).abs() < 0.3, "{bytes} bytes");
     assert!(take(0).is_none() && take(1025).is_none(), "sizes that the table does not serve");
     t.with(&a, |heap| a.drop_caches(heap));
@@ -457,8 +458,8 @@ fn blocks_between_samples() {
     valid(&a);
 }
 
-/// Catches a heap that is not tried again though its thread was in a call, one that has caches while each call is
-/// watched, or none when the watch is over.
+/// Catches a heap that is not tried again after its thread was in a call, one that has caches while each call is
+/// watched, and one that has none when the watch is over.
 #[test]
 fn heaps_show_what_they_shall() {
     let a = system(Config::default());
@@ -494,8 +495,8 @@ fn heaps_show_what_they_shall() {
     valid(&a);
 }
 
-/// Catches a trim that leaves what other threads freed into a heap of empty caches, and one whose answer counts memory
-/// that lies behind what it asks the system of.
+/// Catches a trim that leaves what other threads freed into a heap with empty caches, and one whose result counts
+/// memory behind the part that the system reported.
 #[test]
 fn a_trim_takes_what_others_freed() {
     let a = system(Config { purger: true, touched_runs: Some(1), ..Config::default() });

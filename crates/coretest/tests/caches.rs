@@ -1,4 +1,4 @@
-//! Caches and the slabs behind them: how much they hold, what comes back from other threads, and what stays.
+//! Caches and the slabs behind them: how much they hold, what they return when full, and which slabs stay.
 
 use neap_core::class::{self, FIRST_PAGED, SIZE};
 use neap_core::heap::Mine;
@@ -17,7 +17,7 @@ fn many(a: &Shared, t: &Owner, size: usize, count: usize) -> Vec<*mut u8> {
     (0..count).map(|_| malloc(a, t, size)).collect()
 }
 
-/// Frees blocks; returns how many a cache gave back each time that it was full, and checks that it then had `most`.
+/// Frees blocks; returns how many the cache gave back each time that it was full, and checks that it had `most` then.
 fn given_by_full(a: &Shared, t: &Owner, blocks: &[*mut u8], most: usize) -> Vec<usize> {
     let mut cached = a.figures().cached_blocks as usize;
     let mut given = Vec::new();
@@ -34,8 +34,8 @@ fn given_by_full(a: &Shared, t: &Owner, blocks: &[*mut u8], most: usize) -> Vec<
     given
 }
 
-/// Catches a cache that does not grow to its documented size (64 KiB, 1,024 blocks) or passes it, and a free that takes
-/// long where its cache is full: one that gives back more than 64 blocks of one slab, or more than 8 of several.
+/// Catches a cache that does not grow to its documented size (64 KiB, 1,024 blocks) or grows beyond it, and a full
+/// cache that makes a free slow: it gives back more than 64 blocks of one slab, or more than 8 of several.
 #[test]
 fn full_caches_give_a_few_blocks_back() {
     for (size, most) in [(16, 1024), (64, 1024), (1024, 64), (2048, 16), (3072, 10)] {
@@ -46,7 +46,8 @@ fn full_caches_give_a_few_blocks_back() {
         let (part, slab) = (64.min(most - most / 4), CHUNK / size);
         assert!(given.iter().all(|&n| n <= part), "{size} bytes: {given:?}");
         assert!(given.contains(&part), "{size} bytes: {given:?}");
-        // A block of each slab in turn, until the cache, which has more in any order, is full several times.
+        // A block of each slab in turn, until the cache, which already has blocks in any order, has been full several
+        // times.
         let blocks = many(&a, &t, size, 32 * slab);
         let mut apart: Vec<_> = blocks.iter().map(|p| (p.addr() % CHUNK, *p)).collect();
         apart.sort();
@@ -56,8 +57,8 @@ fn full_caches_give_a_few_blocks_back() {
     }
 }
 
-/// Catches a full cache that gives blocks of other heaps' slabs back in small parts: each part takes the slab's record
-/// from its owner's processor.
+/// Catches a full cache that gives blocks of other heaps' slabs back in small parts: each part moves the slab's record
+/// to this processor's cache.
 #[test]
 fn full_caches_give_other_heaps_three_quarters() {
     for (size, most) in [(16, 1024), (64, 1024), (1024, 64)] {
@@ -75,13 +76,13 @@ fn full_caches_give_other_heaps_three_quarters() {
             }
             cached = now;
         }
-        // Up to a word of bits more.
+        // Rounded up to a whole word of bits.
         assert!(!given.is_empty() && given.iter().all(|n| (most * 3 / 4..=most * 3 / 4 + 64).contains(n)), "{given:?}");
         valid(&a);
     }
 }
 
-/// Catches a cache that is filled block by block: each time it has half of what it may hold, or what an OS page has.
+/// Catches a cache that is filled block by block: each refill brings half of what it may hold, or what an OS page has.
 #[test]
 fn caches_are_filled_by_many() {
     let a = system(Config::default());
@@ -102,8 +103,8 @@ fn caches_are_filled_by_many() {
     );
 }
 
-/// Catches zeroed blocks for which a cache is given up, zeroes that are counted wrong, and a largest small block that
-/// is a large one.
+/// Catches a class that loses its cache because of zeroed blocks although they are short, wrong counts of cleared
+/// bytes, and a largest small block that is a large one.
 #[test]
 fn zeroed_blocks_of_slabs() {
     for size in [1, 100, 2047, 2048, 3000, 4097, 5000, 32768] {
@@ -129,7 +130,7 @@ fn zeroed_blocks_of_slabs() {
     }
 }
 
-/// Catches a slab that is taken and given back with each block of a class without a cache, one that stays beside
+/// Catches a slab that is taken and released with each block of a class without a cache, an empty one that stays beside
 /// others, and one that stays when its thread has ended.
 #[test]
 fn one_empty_slab_stays_where_there_is_no_cache() {
@@ -144,7 +145,7 @@ fn one_empty_slab_stays_where_there_is_no_cache() {
     assert!(slabs(&a) > 3);
     blocks.into_iter().for_each(|p| free(&a, &t, p));
     assert_eq!(slabs(&a), 1);
-    // One with a block, listed first or last: the empty one is not needed.
+    // A slab with a block comes first or last in the list: the empty one is not needed.
     let blocks = many(&a, &t, size, 2 * class::capacity(class::of(size)) as usize);
     let (first, second) = blocks.split_at(blocks.len() / 2);
     free(&a, &t, second[0]);
@@ -152,7 +153,7 @@ fn one_empty_slab_stays_where_there_is_no_cache() {
     assert_eq!(slabs(&a), 1, "the other one has a free block");
     second[1..].iter().for_each(|&p| free(&a, &t, p));
     assert_eq!(slabs(&a), 1);
-    // The other way round: the empty one is the last of the list.
+    // The other way round: the empty one is last in the list.
     let blocks = many(&a, &t, size, 2 * class::capacity(class::of(size)) as usize);
     let (first, second) = blocks.split_at(blocks.len() / 2);
     free(&a, &t, first[0]);
@@ -163,9 +164,9 @@ fn one_empty_slab_stays_where_there_is_no_cache() {
     assert_eq!(slabs(&a), 1);
     valid(&a);
     t.abandon(&a);
-    // The next slow path of another thread looks.
+    // The next slow path of another thread releases it.
     let u = thread(&a);
-    // Classes with a cache keep none.
+    // Classes with a cache keep no empty slab.
     let p = malloc(&a, &u, 100);
     free(&a, &u, p);
     rest(&a, &u);
@@ -173,7 +174,7 @@ fn one_empty_slab_stays_where_there_is_no_cache() {
     valid(&a);
 }
 
-/// Catches a program that grows although another thread frees each of its blocks: they are used again.
+/// Catches a program that grows although another thread frees each of its blocks.
 #[test]
 fn what_another_thread_frees_is_used_again() {
     for size in [16, 100, 1000, 5000, 8192] {
@@ -206,7 +207,7 @@ fn slabs_of_ended_threads_are_used() {
         let mine = thread(&a);
         let others: Vec<_> = (0..6).map(|_| thread(&a)).collect();
         let mut kept = Vec::new();
-        // All have theirs before the first one ends.
+        // All of them have their slabs before the first thread ends.
         let all: Vec<_> = others.iter().map(|t| many(&a, t, size, CHUNK / size / 2)).collect();
         for (t, mut blocks) in others.into_iter().zip(all) {
             kept.push(blocks.pop().expect("a block"));
@@ -215,7 +216,7 @@ fn slabs_of_ended_threads_are_used() {
         }
         let before = a.figures().slabs as usize;
         assert_eq!(before, 6 * CHUNK, "{size} bytes");
-        // Most of three slabs of six.
+        // Most of three of the six slabs.
         let blocks = many(&a, &mine, size, CHUNK / size * 3);
         assert_eq!(a.figures().slabs as usize, before, "{size} bytes");
         blocks.into_iter().chain(kept).for_each(|p| free(&a, &mine, p));
@@ -223,12 +224,12 @@ fn slabs_of_ended_threads_are_used() {
     }
 }
 
-/// Catches room of caches that counts for ever, so that a program gets a helper that has nothing to do.
+/// Catches room in caches that counts for ever: the program would get a helper that has nothing to do.
 #[test]
 fn room_counts_as_long_as_it_is_there() {
     let a = system(Config { purger: true, ..Config::default() });
     let t = thread(&a);
-    // The caches of these classes to their greatest size, some 250 KiB; their slabs stay.
+    // Grows the caches of these classes to their limit, some 250 KiB; the slabs stay.
     let sizes = [128, 256, 512, 1024];
     for round in 0..80 {
         for size in sizes {
@@ -253,7 +254,7 @@ fn room_counts_as_long_as_it_is_there() {
     }
 }
 
-/// Catches a wrong answer to a question for a size without a heap, at the ends of the tables.
+/// Catches a wrong size at the ends of the tables, asked without a heap.
 #[test]
 fn sizes_at_the_ends() {
     let a = system(Config::default());
@@ -275,7 +276,7 @@ fn sizes_at_the_ends() {
     }
 }
 
-/// Catches caches that stay large when their threads are idle: what is freed into them later would wait unseen.
+/// Catches caches of idle threads that keep their room: later frees into them would wait unnoticed.
 #[test]
 fn room_in_caches_is_taken_back() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -284,7 +285,7 @@ fn room_in_caches_is_taken_back() {
     let mut blocks = Vec::new();
     for t in &threads {
         many(&a, t, 1024, 64).into_iter().for_each(|p| free(&a, t, p));
-        // All that lie in its cache, so that there is nothing to be taken from it.
+        // Takes all blocks out of its cache, so that only room is left to take back.
         let mut own = Vec::new();
         while a.figures().cached_blocks > 0 {
             own.push(malloc(&a, t, 1024));
@@ -303,7 +304,7 @@ fn room_in_caches_is_taken_back() {
     assert_eq!(asked(), 2, "the same caches again");
 }
 
-/// Catches a block that was in a cache and still looks like a free one when it is handed out past caches.
+/// Catches a block that was in a cache and still looks free when it is handed out past the caches.
 #[test]
 fn blocks_past_caches_look_live() {
     let a = system(Config::default());
@@ -319,7 +320,7 @@ fn blocks_past_caches_look_live() {
     valid(&a);
 }
 
-/// Blocks in the cache of a thread, after others have trimmed: what a handshake left.
+/// Blocks in the cache of a thread after another thread has trimmed: what the handshake left.
 fn left_by_a_handshake(a: &Shared, questions: u64) -> u64 {
     a.os.end_threads_after(questions);
     a.trim(0, || true);
@@ -327,8 +328,8 @@ fn left_by_a_handshake(a: &Shared, questions: u64) -> u64 {
     a.figures().cached_blocks
 }
 
-/// Catches a handshake with a thread that has ended, which uses a thread slot that may be gone: before it is parked,
-/// before it is used, and before it is given back.
+/// Catches a handshake with a thread that has ended, which uses a thread slot that may be gone: before the heap is
+/// parked, before it is used, and before it is given back.
 #[test]
 fn no_handshake_with_threads_that_have_ended() {
     let fill = |a: &Shared, t: &Owner| many(a, t, 64, 100).into_iter().for_each(|p| free(a, t, p));
@@ -338,7 +339,7 @@ fn no_handshake_with_threads_that_have_ended() {
     let cached = a.figures().cached_blocks;
     assert!(cached >= 100, "{cached}");
     assert_eq!(left_by_a_handshake(&a, 0), cached, "ended before");
-    // In a child of fork without handlers the number is one of the parent's.
+    // In a child of a fork that ran no fork handlers, the recorded number is that of a thread of the parent.
     a.os.set_process(2);
     assert_eq!(left_by_a_handshake(&a, 0), 0, "a number of another process");
     for (questions, left) in [(1, true), (2, false)] {

@@ -1,5 +1,4 @@
-//! What the books say, to the byte: free ranges by size, slabs with holes, memory that waits for the helper, hardened
-//! blocks.
+//! The census, to the byte: free ranges by size, slabs with holes, memory that waits for the helper, hardened blocks.
 
 use neap_core::CHUNK;
 use neap_core::census::Count;
@@ -15,7 +14,7 @@ fn count(count: u64, chunks: usize) -> Count {
     Count { count, bytes: (chunks * CHUNK) as u64 }
 }
 
-/// Catches a free range that counts for another size or another length, and what was ever used or held at most.
+/// Catches a free range that counts under another size or length, and wrong peaks of used and held memory.
 #[test]
 fn free_ranges_by_size() {
     let a = system(Config::default());
@@ -45,7 +44,8 @@ fn free_ranges_by_size() {
     valid(&a);
 }
 
-/// Catches OS pages of slabs that count as held although they were never used or went back, and the other way round.
+/// Catches OS pages of slabs that count as held although they were never used or went back, and those that do not
+/// although they are held.
 #[test]
 fn slabs_hold_what_was_used() {
     for (page_size, size) in [(4096, 1024), (4096, 3072), (16384, 1024), (65536, 1024)] {
@@ -56,7 +56,7 @@ fn slabs_hold_what_was_used() {
         // SAFETY: the blocks are that long.
         blocks.iter().for_each(|p| unsafe { p.write_bytes(1, size) });
         let held = a.held() as usize;
-        // The second slab is used in part; blocks are carved up to the end of an OS page.
+        // The second slab is partly used; blocks are carved up to the end of an OS page.
         let second = (of_slab / 3 * size).next_multiple_of(page_size);
         assert!((CHUNK + second..=(2 * CHUNK)).contains(&held) && held.is_multiple_of(page_size), "{held}");
         // Half of the first one.
@@ -82,7 +82,7 @@ fn slabs_hold_what_was_used() {
     }
 }
 
-/// Catches memory that was put aside for the helper and counts as nothing, or twice.
+/// Catches memory that was put aside for the helper and counts as not held, or twice.
 #[test]
 fn memory_put_aside_is_held() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -92,7 +92,7 @@ fn memory_put_aside_is_held() {
     let mut p = malloc(&a, &t, size);
     // SAFETY: the block is that long.
     unsafe { p.write_bytes(1, size) };
-    // Written, then left alone: the next one is made of clean memory.
+    // Written once, then left alone: in the end a block is made of clean memory, and the old memory is put aside.
     for _ in 0..3 {
         let before = p;
         free(&a, &t, p);
@@ -111,7 +111,7 @@ fn memory_put_aside_is_held() {
     valid(&a);
 }
 
-/// Catches a limit that observers are not shown, and free memory that is held for the program and not shown as such.
+/// Catches a limit that observers do not see, and held memory that they do not see.
 #[test]
 fn limits_and_what_is_held_are_shown() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -209,8 +209,8 @@ fn guards_are_made_and_go() {
     valid(&a);
 }
 
-/// Catches a write to a free hardened block that is not seen when it is handed out again, and an order of blocks that
-/// can be guessed.
+/// Catches a write to a free hardened block that goes unnoticed when the block is handed out again, and a predictable
+/// order of blocks.
 #[test]
 fn hardened_blocks_are_looked_at() {
     for size in [16, 100, 1000, 3000] {
@@ -237,8 +237,7 @@ fn hardened_blocks_are_looked_at() {
     assert!(!one.is_sorted());
 }
 
-/// Catches zeroes that are counted wrong where a zeroed block is made of memory that was used and of clean memory
-/// before it.
+/// Catches wrong counts of cleared bytes where a zeroed block is made of used memory and clean memory before it.
 #[test]
 fn zeroed_blocks_of_two_kinds_of_memory() {
     let a = system(Config::default());
@@ -260,8 +259,8 @@ fn zeroed_blocks_of_two_kinds_of_memory() {
     assert_eq!(unsafe { a.os.first_nonzero(p, 25 * CHUNK) }, None);
 }
 
-/// Catches free memory that waits and counts against the user's limit while a new block passes it, and memory that goes
-/// back although there is room.
+/// Catches free memory that waits and counts against the user's limit when a new block would pass it, and memory that
+/// goes back although there is room.
 #[test]
 fn what_waits_makes_room_below_a_limit() {
     let a = system(Config { purger: true, ..Config::default() });

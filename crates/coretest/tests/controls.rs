@@ -1,4 +1,4 @@
-//! Trims, books, watching and samples, against the fake system, which knows what it holds.
+//! Trims, census, watching and samples, compared with what the fake system holds.
 
 use neap_core::census::Census;
 use neap_core::class::SIZE;
@@ -12,7 +12,7 @@ type Shared = Allocator<Fake>;
 
 const PAGE_SIZES: [usize; 3] = [4096, 16384, 65536];
 const SIZES: [usize; 7] = [16, 100, 700, 3000, 9000, 40_000, 300_000];
-/// OS pages of tables and heaps that programs of this size have.
+/// OS pages of tables and heaps of programs of this size.
 const TABLES: usize = 60;
 
 fn system(page_size: usize) -> Box<Shared> {
@@ -60,8 +60,8 @@ fn valid(a: &Shared) {
     }
 }
 
-/// Catches memory that a trim leaves behind, in the caches of any thread or between survivors, and a count of what went
-/// back that is not the system's.
+/// Catches memory that a trim leaves behind, in the caches of any thread or between survivors, and a result that
+/// differs from what the system got.
 #[test]
 fn a_trim_returns_what_it_says() {
     for page_size in PAGE_SIZES {
@@ -86,7 +86,7 @@ fn a_trim_returns_what_it_says() {
     }
 }
 
-/// Catches a trim that takes more or less than it may, and one that does not end when its `go_on` says so.
+/// Catches a trim that takes more or less than it may, and one that does not end when `go_on` returns false.
 #[test]
 fn a_trim_keeps_what_is_requested() {
     let a = system(4096);
@@ -107,7 +107,7 @@ fn a_trim_keeps_what_is_requested() {
     valid(&a);
 }
 
-/// Catches holes between survivors that stay because free ranges may.
+/// Catches holes between survivors that a trim leaves because free ranges may stay.
 #[test]
 fn a_trim_that_keeps_ranges_takes_holes() {
     let a = system(4096);
@@ -121,7 +121,7 @@ fn a_trim_that_keeps_ranges_takes_holes() {
     valid(&a);
 }
 
-/// Catches books that differ from what the system holds, where the program touched all of its blocks.
+/// Catches figures that differ from what the system holds, where the program touched all of its blocks.
 #[test]
 fn books_and_system_agree() {
     for page_size in PAGE_SIZES {
@@ -130,7 +130,8 @@ fn books_and_system_agree() {
         let kept = work(&a, &one, &two, 3);
         for _ in 0..2 {
             let (books, present) = (a.held() as usize, a.os.usage().present);
-            // Blocks were not written behind their size, and those that were carved and not handed out only in front.
+            // The program does not write behind the requested size, and carved blocks that were never handed out are
+            // touched only at their start.
             let slack = TABLES * page_size + kept.len() / 10 * (page_size - 4096) / 100 + books / 25;
             assert!(books.abs_diff(present) <= slack, "OS pages of {page_size}: {books} and {present}");
             let resident = a.resident().expect("the fake can tell");
@@ -146,8 +147,8 @@ fn books_and_system_agree() {
     }
 }
 
-/// Catches memory of any kind that is not counted, or twice: large blocks that were touched in part, huge ones, what
-/// handlers hold, arenas that are short; and an answer where there can be none.
+/// Catches memory of any kind that is not counted, or twice: large blocks that were touched in part, huge blocks,
+/// handlers' blocks, short arenas; and a result although the system cannot tell.
 #[test]
 fn resident_memory_is_what_the_system_holds() {
     let short = Config { address_limit: Some(512 << 20), reservations: Some(2), ..Config::default() };
@@ -189,7 +190,7 @@ fn resident_memory_is_what_the_system_holds() {
     assert_eq!(a.resident(), None);
 }
 
-/// Catches a heap that is damaged by a change of what it shows, or that does not follow; in each order of changes.
+/// Catches a heap that is damaged when watching begins or ends, or that does not follow; for each order of changes.
 #[test]
 fn heaps_follow_their_watchers() {
     let a = system(4096);
@@ -208,7 +209,6 @@ fn heaps_follow_their_watchers() {
             }
         }
         valid(&a);
-        // SAFETY: as above.
         assert!(![&one, &two].iter().any(|t| t.with(&a, |heap| a.is_watched_at(heap)) && !a.is_watched()));
         let kept = work(&a, &one, &two, 20);
         kept.into_iter().for_each(|p| free(&a, &two, p));
@@ -223,7 +223,7 @@ fn heaps_follow_their_watchers() {
     valid(&a);
 }
 
-/// Catches a sample that loses its mark or hands it on, is no ordinary block, or is not zero where it should be.
+/// Catches a sample that loses its mark or passes it on, is not a usable block, or is not zero where it should be.
 #[test]
 fn samples_are_blocks() {
     let a = system(4096);
@@ -257,14 +257,14 @@ fn samples_are_blocks() {
     valid(&a);
 }
 
-/// Catches a small sample for whose zeroes the system is asked: that makes a file of the process, and costs more than
+/// Catches a small zeroed sample for which the system is asked what was touched: that opens a file, and costs more than
 /// clearing.
 #[test]
 fn small_samples_ask_nothing() {
     let a = system(4096);
     let owner = thread(&a);
     for size in [1, 4096, 32 << 10] {
-        // The second one has the memory of the first.
+        // The second sample gets the memory of the first.
         for _ in 0..2 {
             // SAFETY: the heap is lent by its thread; the block has `size` bytes, and is freed once.
             owner.with(&a, |heap| unsafe {
@@ -278,7 +278,7 @@ fn small_samples_ask_nothing() {
     assert_eq!(a.os.faults.count(Call::Touched), 0);
 }
 
-/// Catches heaps that sample with a bias of their own, and samples in a hook.
+/// Catches biased samples of a heap, and samples in a hook.
 #[test]
 fn heaps_sample_by_bytes() {
     let a = system(4096);
@@ -289,12 +289,11 @@ fn heaps_sample_by_bytes() {
     let samples = (0..200_000).filter(|_| due(100)).count() as f64;
     let ratio = samples * weight(100, 1000) as f64 / 20_000_000.0;
     assert!((ratio - 1.0).abs() < 0.04, "{ratio}");
-    // SAFETY: as above.
     assert!(!owner.with(&a, |heap| a.set_in_hook(heap, true)));
     assert!(!(0..1000).any(|_| due(1 << 30)), "in a hook");
 }
 
-/// Catches a trim that finds nothing where only holes in slabs are free.
+/// Catches a trim that gives nothing back where only holes in slabs are free.
 #[test]
 fn a_trim_takes_holes_where_no_range_is_free() {
     let a = system(4096);
@@ -310,8 +309,8 @@ fn a_trim_takes_holes_where_no_range_is_free() {
     valid(&a);
 }
 
-/// Catches heaps that take their samples at the same bytes, and samples that leave a mapping behind where no arena has
-/// room.
+/// Catches heaps that take their samples after the same number of bytes, and samples that leave a mapping behind where
+/// no arena has room.
 #[test]
 fn samples_are_each_heaps_own() {
     let a = system(4096);
@@ -325,14 +324,12 @@ fn samples_are_each_heaps_own() {
     let mapped = || a.os.faults.count(Call::Map);
     let owner = thread(&a);
     let before = mapped();
-    // SAFETY: as above.
     assert!(owner.with(&a, |heap| a.malloc_sample(heap, 65 << 30, 1, false)).is_null());
     assert_eq!(mapped(), before, "no arena is so long");
     let short = Config { address_limit: Some(512 << 20), reservations: Some(1), ..Config::default() };
     let a: Box<Shared> = Box::new(Allocator::new(Fake::new(short)));
     let owner = thread(&a);
     let taken = a.os.taken();
-    // SAFETY: as above.
     assert!(owner.with(&a, |heap| a.malloc_sample(heap, 100 << 20, 1, false)).is_null());
     assert_eq!((a.os.faults.count(Call::Map), a.os.taken(), a.figures().huge_blocks), (1, taken, 0));
     valid(&a);

@@ -3,7 +3,7 @@
 use neap_coretest::{Model, history};
 use std::path::Path;
 
-/// Catches a target that no longer runs, and the return of what the fuzzer found.
+/// Catches an input that the fuzz target no longer accepts, and the return of a fault that the fuzzer found.
 #[test]
 fn seeds() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/api");

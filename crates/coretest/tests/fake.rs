@@ -1,5 +1,5 @@
-//! The fake system itself: what it says of pages agrees with what a program reads, whatever was swapped out, purged
-//! or taken meanwhile.
+//! The fake system itself: what it reports of pages agrees with what a program reads, whatever was swapped out, purged
+//! or reclaimed meanwhile.
 
 use neap_core::Os;
 use neap_core::os::{Memory, Moved, Run};
@@ -124,8 +124,8 @@ fn contents_survive_swap() {
     }
 }
 
-/// The reason for the swap: mincore calls a swapped page absent, so it proves nothing. Catches a fake in which it
-/// would.
+/// Catches a fake in which mincore reports swapped pages as present. Linux reports them as absent, so mincore proves
+/// nothing: this is why the fake has swap.
 #[test]
 fn mincore_does_not_see_swapped_pages() {
     let mut m = Memories::of(4096);
@@ -177,7 +177,7 @@ fn touched_may_be_missing() {
     assert_eq!(m.fake.faults.count(Call::Touched), 1);
 }
 
-/// Catches a purge after which swapped pages come back, or which takes those beside it.
+/// Catches a purge after which swapped pages come back, or which drops pages beside its range.
 #[test]
 fn purged_pages_stay_gone() {
     for swapped in [false, true] {
@@ -197,7 +197,7 @@ fn purged_pages_stay_gone() {
             assert_eq!(m.fake.page(m.at(i).addr()), Page::Absent);
             m.bytes[i] = 0;
         }
-        // Into what was swapped out, and is no more.
+        // Writes to a page whose swapped contents were dropped.
         m.write(10, 1);
         m.check();
         // SAFETY: both ranges are committed; the contents of page 50 are not needed.
@@ -210,7 +210,7 @@ fn purged_pages_stay_gone() {
     }
 }
 
-/// Catches a fake that always fails, or always succeeds, as a whole: real ones stop half-way.
+/// Catches a purge of many runs that only ever fails or succeeds as a whole: real ones stop half-way.
 #[test]
 fn purge_of_many_runs_fails_half_way() {
     let mut m = Memories::of(4096);
@@ -233,7 +233,7 @@ fn purge_of_many_runs_fails_half_way() {
     assert_eq!(unsafe { lacking.fake.purge_runs(&[lacking.run(0, 1)]) }, 0);
 }
 
-/// Catches a lazy purge that loses what was written since, and a system that never takes anything.
+/// Catches a lazy purge that loses later writes, and a reclaim that never takes anything.
 #[test]
 fn lazily_purged_pages_are_old_or_zero() {
     let mut taken = 0;
@@ -256,7 +256,7 @@ fn lazily_purged_pages_are_old_or_zero() {
     assert!(taken > 0, "the kernel took nothing");
 }
 
-/// Catches settings of the fake that do not arrive.
+/// Catches settings of the fake that have no effect.
 #[test]
 fn clock_memory_purger_and_barrier() {
     let plain = Fake::new(Config::default());
@@ -275,7 +275,7 @@ fn clock_memory_purger_and_barrier() {
     assert!(Fake::new(Config { purger: true, ..Config::default() }).start_helper());
 }
 
-/// Catches checks of preconditions that let a call through.
+/// Catches a violated precondition that the fake does not report.
 #[test]
 fn preconditions() {
     type Act = fn(&Memories);

@@ -1,4 +1,4 @@
-//! Each call to the system fails once, in turn, under a random history: the caller gets NULL, or is served in another
+//! Each call to the system fails once, in turn, under a random history: the caller gets NULL or is served in another
 //! way, and nothing else changes.
 
 use neap_core::os::Memory;
@@ -7,7 +7,7 @@ use neap_coretest::fake::CALLS;
 use neap_coretest::history::OP_BYTES;
 use neap_coretest::{Call, Choices, Config, Model, Op, Setup};
 
-/// A history that makes many system calls: long blocks, reallocs of them, purges, tiny caches of address space.
+/// A history that makes many system calls: long blocks, reallocs of them, purges.
 fn workload(seed: u64, len: usize) -> Vec<Op> {
     let mut state = seed;
     let mut next = || {
@@ -22,7 +22,7 @@ fn workload(seed: u64, len: usize) -> Vec<Op> {
     while ops.len() < len {
         bytes = next();
         ops.push(match bytes[7] % 8 {
-            // Grows step by step, so that it moves now and then.
+            // Grows step by step, so that it sometimes moves.
             0 | 1 => Op::Realloc {
                 heap: bytes[0],
                 block: u16::from(bytes[1]),
@@ -43,7 +43,7 @@ fn workload(seed: u64, len: usize) -> Vec<Op> {
     ops
 }
 
-/// The systems to test on, each with a purger or without, and another policy. Together they make every call.
+/// The systems to test on, with and without a purger, with different policies. Together they make every call.
 fn systems() -> Vec<Setup> {
     let on = |page_size, address_limit, reservations, purger, purge| Setup {
         config: Config {
@@ -65,7 +65,7 @@ fn systems() -> Vec<Setup> {
     vec![
         on(4096, None, None, true, Purge::Decay),
         on(4096, Some(96 << 20), Some(1), false, Purge::Decay),
-        // A limit that leaves little beside the reservations, so that they go back.
+        // A limit that leaves little beside the reservations, so that reservations go back.
         on(65536, Some(70 << 30), None, true, Purge::Lazy),
         on(16384, Some(64 << 20), None, false, Purge::Eager),
         hardened,
@@ -85,7 +85,7 @@ fn run(setup: &Setup, ops: &[Op], plan: impl Fn(&Model)) -> Vec<u64> {
     counts
 }
 
-/// Catches a call whose failure is not looked at, or leaves a structure half changed.
+/// Catches a call whose failure is ignored, or leaves a structure half changed.
 #[test]
 fn each_call_fails_once() {
     let mut seen = vec![0; CALLS.len()];
@@ -94,7 +94,7 @@ fn each_call_fails_once() {
         let counts = run(setup, &ops, |_| ());
         for (call, &count) in CALLS.iter().zip(&counts) {
             seen[*call as usize] += count;
-            // All of the first twelve, then fewer and fewer.
+            // The first twelve calls, then at growing distances.
             let mut n = 1;
             while n <= count {
                 run(setup, &ops, |model| model.a.os.faults.fail_nth(*call, n));
@@ -103,11 +103,11 @@ fn each_call_fails_once() {
         }
     }
     let never: Vec<_> = CALLS.iter().zip(&seen).filter(|&(_, &n)| n == 0).map(|(call, _)| *call).collect();
-    // Too few slabs for these: `grow.rs` and `huge_areas.rs` have them fail.
+    // These systems have too few slabs for these calls: `grow.rs` and `huge_areas.rs` make them fail.
     assert_eq!(never, [Call::Populate, Call::PopulateHuge, Call::Promote], "kinds of calls that were never made");
 }
 
-/// Catches a failure path that only works once in a while: every call fails with one chance in three.
+/// Catches a failure path that fails when taken often: every call fails with one chance in three.
 #[test]
 fn many_calls_fail() {
     for setup in systems() {
@@ -119,7 +119,7 @@ fn many_calls_fail() {
     }
 }
 
-/// Catches a caller that takes a missing call for granted: each kind fails always.
+/// Catches a caller that relies on a call which may be missing: each kind always fails, in turn.
 #[test]
 fn each_call_is_missing() {
     for setup in systems() {
@@ -131,7 +131,7 @@ fn each_call_is_missing() {
     }
 }
 
-/// A system that grants no chosen address has no arena: every request is refused, and nothing crashes.
+/// Catches a crash where no arena can be had: the system grants no chosen address, and every request is refused.
 #[test]
 fn no_arena_at_all() {
     let mut setup = systems().swap_remove(0);

@@ -1,5 +1,5 @@
-//! What the core does in the child of a fork. There is no child here: the handlers run as they would in one, and other
-//! threads' heaps are used no more.
+//! What the core does in the child of a fork. There is no child process here: the handlers run as they would in one,
+//! and other threads' heaps are not used afterwards.
 
 use neap_core::Heap;
 use neap_core::fork::Begin;
@@ -14,7 +14,7 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Catches free memory that stays in a child although it asks for memory, or that stays in an idle one if it is much.
+/// Catches free memory that stays in a child although it allocates, and much free memory that stays in an idle child.
 #[test]
 fn what_waits_in_the_child_goes_back() {
     for (much, at_once) in [(8 << 20, 0), (40 << 20, 1)] {
@@ -34,8 +34,8 @@ fn what_waits_in_the_child_goes_back() {
     }
 }
 
-/// Catches a child in the middle of another fork of its thread that starts a helper at once, which takes a lock before
-/// the child has all: the process ended with an internal error.
+/// Catches a child, in the middle of another fork of its thread, that starts a helper at once: that takes a lock which
+/// the child does not have yet, and ended the process with an internal error.
 #[test]
 fn a_fork_in_a_fork_starts_no_helper() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -61,8 +61,7 @@ fn work(a: &Shared, owner: &Owner) -> Vec<*mut u8> {
     kept.into_iter().map(|(_, p)| p).collect()
 }
 
-/// Catches memory of other threads that a child loses although they were in no call, or that it uses although they
-/// were.
+/// Catches memory of other threads that a child loses although they were in no call, or uses although they were in one.
 #[test]
 fn idle_heaps_are_whole() {
     let a = system(Config::default());
@@ -78,7 +77,7 @@ fn idle_heaps_are_whole() {
     free(&a, &mine, malloc(&a, &mine, 5 << 20));
     let after = valid(&a);
     assert!(after.cached < before.cached && after.cached_large < before.cached_large, "{before:?} {after:?}");
-    // What blocks are live is not changed by it; all can be freed.
+    // The live blocks are unchanged; all can be freed.
     assert_eq!((before.small, before.large), (after.small, after.large));
     kept.into_iter().flatten().for_each(|p| free(&a, &mine, p));
     valid(&a);
@@ -88,8 +87,8 @@ fn idle_heaps_are_whole() {
     assert_ne!(other.heap(), busy.heap(), "a heap that may be half changed is used no more");
 }
 
-/// Catches a child of a process of one thread that takes its own heap for half changed, and one of several threads that
-/// goes on as if nothing were.
+/// Catches a child of a process with one thread that gives up its own heap as half changed, and a child of one with
+/// several threads that is not stranded.
 #[test]
 fn forks_in_handlers() {
     for others in [false, true] {
@@ -109,8 +108,8 @@ fn forks_in_handlers() {
     }
 }
 
-/// Catches a call that gets no memory because a handler that interrupted it forked: in the child, which is stranded,
-/// the call goes on, and may take nothing that another thread may have left half changed.
+/// Catches an interrupted call that gets no memory because its handler forked: it goes on in the child, which is
+/// stranded, and may use nothing that another thread may have left half changed.
 #[test]
 fn interrupted_calls_get_memory_in_a_stranded_child() {
     type Call = fn(&Shared, Mine<'static>) -> (*mut u8, usize, usize);
@@ -157,9 +156,8 @@ fn interrupted_calls_get_memory_in_a_stranded_child() {
     }
 }
 
-/// Catches a child that takes for whole what another thread was changing in a call that no thread slot tells of (its
-/// first, its last, or a control by a thread that has no heap), and one that takes its own such call for another
-/// thread's.
+/// Catches a child that uses what another thread was changing in a call that no thread slot shows (its first, its last,
+/// or a control by a thread that has no heap), and one that takes its own such call for another thread's.
 #[test]
 fn forks_in_handlers_beside_calls_without_a_heap() {
     for (mine_flies, other_flies) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -173,14 +171,14 @@ fn forks_in_handlers_beside_calls_without_a_heap() {
             fork()
         }
         assert_eq!(a.is_stranded(), other_flies, "{mine_flies}");
-        // No flight is left that would make later forks wait: each has ended, or stayed behind in the parent.
+        // No flight remains for which later forks would wait: each has ended, or stayed behind in the parent.
         core::mem::forget(other);
         mine.with(&a, |_| mine.fork_child_reentrant(&a));
         assert_eq!(a.is_stranded(), other_flies, "{mine_flies}");
     }
 }
 
-/// Catches a lock that stays taken after a fork in a handler that interrupted its holder: here, fork itself.
+/// Catches a lock that stays taken after a fork in a handler that interrupted its holder, here another fork.
 #[test]
 fn locks_are_free_again() {
     let a = system(Config::default());
@@ -213,8 +211,8 @@ fn a_thread_without_a_heap_forks() {
     valid(&a);
 }
 
-/// Catches a child whose thread has neither heap nor slot, and that takes another thread's heap for its own, as that one
-/// has no slot either.
+/// Catches a child whose thread has neither heap nor slot and that takes another thread's heap for its own because that
+/// one has no slot either.
 #[test]
 fn a_heap_without_a_slot_is_not_the_forking_threads() {
     let a = system(Config::default());
@@ -227,8 +225,8 @@ fn a_heap_without_a_slot_is_not_the_forking_threads() {
     valid(&a);
 }
 
-/// Catches a batch that begins while a fork is in progress: a thread that has waited long enough has the lock, and may do
-/// nothing with it.
+/// Catches a batch that begins while a fork is in progress: a thread that waited long enough gets the lock, but must
+/// not use it.
 #[test]
 fn no_batch_begins_during_a_fork() {
     let a = system(Config::default());
@@ -244,8 +242,8 @@ fn no_batch_begins_during_a_fork() {
     assert_ne!(purged(), before);
 }
 
-/// Catches a stranded child that uses an orphan, which another thread may have left half changed, when it frees a block
-/// of it.
+/// Catches a stranded child that frees a block of an orphan by using the orphan, which another thread may have left
+/// half changed.
 #[test]
 fn a_stranded_child_collects_for_no_orphan() {
     let a = system(Config::default());
@@ -264,8 +262,8 @@ fn a_stranded_child_collects_for_no_orphan() {
     assert_eq!(error.what, "an orphan has no frees that were not seen");
 }
 
-/// Catches a child that takes the heap of its own thread for another one's, and loses it or is stranded, where the heap
-/// does not know the thread's slot: the program has no pthread key left.
+/// Catches a child that takes its own thread's heap for another thread's, and loses it or is stranded, where the heap
+/// does not know its slot because the program has no pthread key left.
 #[test]
 fn a_thread_without_a_key_forks() {
     for reentrant in [false, true] {
@@ -287,7 +285,7 @@ fn a_thread_without_a_key_forks() {
     }
 }
 
-/// Catches heaps that come back while another thread is still in the middle of its fork, or that never do.
+/// Catches heaps that come back while another thread's fork is still under way, or that never do.
 #[test]
 fn forks_share_what_they_need() {
     let a = system(Config::default());
@@ -301,7 +299,7 @@ fn forks_share_what_they_need() {
     while begin(&mut patience) == Begin::Later {
         assert!(patience.wait(&a.os), "it joins before its time is over");
     }
-    // A fork in a handler of the first thread does not.
+    // A fork in a handler of the first thread does not wait.
     assert_eq!(a.fork_begin(core::ptr::null(), true, &mut a.fork_patience()), Begin::Ready);
     for left in [true, true, false] {
         assert!(a.is_forking() && a.fly(core::ptr::null()).is_none());
@@ -316,8 +314,8 @@ fn forks_share_what_they_need() {
     valid(&a);
 }
 
-/// Catches a thread that waits for seconds for a lock that the fork of a small process has, and a child that takes for
-/// whole what that thread may have been changing.
+/// Catches a thread that waits for seconds for a lock that the fork of a small process holds, and a child that takes
+/// for whole what that thread may have been changing.
 #[test]
 fn a_lock_can_be_taken_from_a_fork() {
     for taken in [false, true] {
@@ -357,7 +355,7 @@ fn the_fork_of_a_small_process_keeps_a_lock_for_a_short_time() {
     assert!(waited < Duration::from_millis(800), "{waited:?}");
 }
 
-/// Catches a fork that waits for ever for a lock that does not come free, or that takes it anyway.
+/// Catches a fork that waits for ever for a lock that stays taken, or that takes it anyway.
 #[test]
 fn a_lock_may_not_come_free() {
     let (os, lock) = (Fake::new(Config::default()), Lock::new());
@@ -371,8 +369,8 @@ fn a_lock_may_not_come_free() {
     assert!(!lock.is_forked());
 }
 
-/// Catches a heap of a thread in a call that the child takes for whole, or one whose thread ended during the fork and
-/// that no thread ever gets.
+/// Catches a heap of a thread in a call that the child takes for whole, and a heap whose thread ended during the fork
+/// and that no thread ever adopts.
 #[test]
 fn a_thread_may_end_during_a_fork() {
     let a = system(Config::default());
@@ -389,8 +387,8 @@ fn a_thread_may_end_during_a_fork() {
     valid(&a);
 }
 
-/// Catches a heap that the child takes for whole, as its thread was in no call, although that thread ended before the
-/// fork had the locks, and another thread uses the heap.
+/// Catches a heap that the child takes for whole because its thread was in no call, although that thread ended before
+/// the fork had the locks and another thread uses the heap.
 #[test]
 fn a_heap_may_change_hands_before_a_fork() {
     static A: LazyLock<&Shared> = LazyLock::new(|| Box::leak(system(Config::default())));
@@ -416,7 +414,7 @@ fn a_heap_may_change_hands_before_a_fork() {
     assert_ne!(thread(&A).heap(), heap, "a heap that may be half changed is used no more");
 }
 
-/// Catches a lock that is had twice, and one that a fork keeps longer than it may, or not at all.
+/// Catches a lock with two holders, and one that a fork keeps longer than it may, or does not keep at all.
 #[test]
 fn a_lock_has_one_holder() {
     let (os, lock) = (Fake::new(Config::default()), Lock::new());
@@ -434,8 +432,8 @@ fn a_lock_has_one_holder() {
     assert!(lock.take_for_fork(&os, 0, 0) && lock.is_forked(), "a lock that may be taken at once is a fork's too");
 }
 
-/// Catches a fork that waits although no other thread is in a call, that does not make other threads see it, or that
-/// waits long for those that are in the middle of one.
+/// Catches a fork that waits although no other thread is in a call, that makes no barrier for the others, or that waits
+/// too long for those in a call.
 #[test]
 fn a_fork_waits_for_calls_alone() {
     let barriers = |a: &Shared| a.os.faults.count(Call::Barrier);
@@ -461,7 +459,7 @@ fn a_fork_waits_for_calls_alone() {
         mine.fork_parent(&a);
     }
     assert!(!a.is_forking());
-    // Not begun: nothing ends.
+    // No fork has begun: nothing ends.
     a.fork_parent();
     assert!(!a.is_forking() && a.fly(core::ptr::null()).is_some());
     let a = system(Config { missing: vec![Call::Barrier], ..Config::default() });
@@ -515,8 +513,8 @@ fn ends_of_threads_wait_for_a_fork() {
     valid(&a);
 }
 
-/// Catches totals of the parent in its child, and a child whose figures are not shown although it has as much as a
-/// program that shows them, or shown although it has less.
+/// Catches totals of the parent that its child keeps, a large child whose figures are not published, and a small one
+/// whose figures are.
 #[test]
 fn a_child_counts_anew() {
     for (chunks, shown) in [(120, 0), (134, 1)] {
@@ -541,7 +539,8 @@ fn a_child_counts_anew() {
     }
 }
 
-/// Catches a child that counts its thread as the parent's: others would ask whether that one has ended.
+/// Catches a child that records its thread under the parent's number: other threads would ask whether that one has
+/// ended.
 #[test]
 fn a_child_knows_its_thread() {
     let a = system(Config::default());
@@ -555,7 +554,7 @@ fn a_child_knows_its_thread() {
     assert!(a.figures().cached_blocks > 0, "the heap of a thread of this process that has ended is left alone");
 }
 
-/// What a thread of a test waits for, for some seconds.
+/// Waits up to ten seconds for a condition; whether it came true.
 fn comes(what: impl Fn() -> bool) -> bool {
     let begun = Instant::now();
     while !what() && begun.elapsed() < Duration::from_secs(10) {
@@ -564,7 +563,7 @@ fn comes(what: impl Fn() -> bool) -> bool {
     what()
 }
 
-/// Catches a lock that is taken from a fork which uses what it guards.
+/// Catches a lock that is taken from a fork which is using what the lock guards.
 #[test]
 fn a_lock_in_use_is_kept() {
     static A: LazyLock<&Shared> = LazyLock::new(|| Box::leak(system(Config::default())));
@@ -573,11 +572,11 @@ fn a_lock_in_use_is_kept() {
     let (mine, _other) = (thread(&A), thread(&A));
     A.os.set_within(Moment::Question, || {
         std::thread::spawn(|| {
-            // It takes the lock of all heaps.
+            // Takes the lock of the registry.
             A.figures();
             TAKEN.store(true, Ordering::Release);
         });
-        // Longer than a fork keeps a lock that others want.
+        // Longer than a fork keeps a lock that others wait for.
         std::thread::sleep(Duration::from_millis(300));
         TOO_EARLY.store(TAKEN.load(Ordering::Acquire), Ordering::Release);
     });

@@ -1,4 +1,4 @@
-//! Slabs that are populated whole: where growth is proven, and never more than that allows.
+//! Slabs that are populated as a whole: only where growth is proven, and never more than the proof allows.
 
 use neap_core::grow::PROVEN;
 use neap_core::os::Memory;
@@ -9,7 +9,7 @@ use neap_coretest::{Call, Config, Fake, Owner};
 
 type Shared = Allocator<Fake>;
 
-/// Chunks that a program takes before neap checks the memory limit, and more.
+/// More than a program takes before neap reads the memory limit.
 const LOOKED: usize = 17 << 20;
 
 fn system(config: Config) -> Box<Shared> {
@@ -44,7 +44,7 @@ fn grow(a: &Shared, thread: &Owner, size: usize, slabs: u32) -> Vec<*mut u8> {
     (0..blocks).map(|_| take(a, thread, size)).collect()
 }
 
-/// Panics unless every structure is whole and what is known to be zero is.
+/// Panics unless every structure is valid and all clean memory is zero.
 fn check(a: &Shared) {
     // SAFETY: no other thread uses the allocator.
     unsafe {
@@ -61,7 +61,7 @@ fn step(state: &mut u64) -> usize {
     (*state >> 16) as usize
 }
 
-/// Catches a slab that is populated before growth is proven, and growth that is not seen.
+/// Catches a slab that is populated before growth is proven, and growth that goes unnoticed.
 #[test]
 fn only_proven_growth() {
     for size in [16, 512, 3072] {
@@ -81,7 +81,7 @@ fn only_proven_growth() {
     }
 }
 
-/// Catches slabs that are populated where that cannot pay, or where memory may be short.
+/// Catches slabs that are populated where that does not pay, or where memory may be short.
 #[test]
 fn not_everywhere() {
     let near = Memory { limit: 64 << 20, used: 60 << 20, stalled: false };
@@ -125,7 +125,7 @@ fn failures_are_ignored() {
     }
 }
 
-/// Catches populated memory that is taken for what the program left there.
+/// Catches populated memory that counts as used by the program.
 #[test]
 fn populated_memory_is_zero() {
     let a = &*system(Config::default());
@@ -142,7 +142,7 @@ fn populated_memory_is_zero() {
     own.abandon(a);
 }
 
-/// Catches growth that costs more than the part that is allowed, at any time, in whatever classes.
+/// Catches growth that at any time costs more than the allowed share, whatever its classes.
 #[test]
 fn growth_costs_little() {
     for seed in 1..4 {
@@ -168,8 +168,8 @@ fn growth_costs_little() {
     }
 }
 
-/// Catches memory that is populated over and over while a program frees and allocates: of each class no more than a
-/// slab is held that is not needed.
+/// Catches memory that is populated over and over while a program frees and allocates: at most one unneeded slab of
+/// each class may be held.
 #[test]
 fn waste_is_bounded() {
     const SIZES: [usize; 5] = [48, 64, 256, 512, 2048];
@@ -204,8 +204,8 @@ fn waste_is_bounded() {
     }
 }
 
-/// Catches OS pages that were populated, then not needed, and stay: the one block that is left lies on a slab of which
-/// no other block was ever freed.
+/// Catches populated OS pages that were not needed and stay: the one block that is left lies on a slab of which no
+/// other block was ever freed.
 #[test]
 fn what_is_left_behind_goes_back() {
     for size in [16, 512, 3072] {
@@ -221,7 +221,7 @@ fn what_is_left_behind_goes_back() {
             own.abandon(a);
             present
         });
-        // The way back of those OS pages touches a page of the remote bits.
+        // Giving those OS pages back touches an OS page of the remote bits.
         assert!(held <= needed + 4096, "{size}-byte blocks: {held} bytes stay, {needed} where nothing is populated");
     }
 }

@@ -19,8 +19,8 @@ fn started(os: &Fake) -> u64 {
     os.faults.count(Call::StartPurger)
 }
 
-/// Catches a second helper while one is being started, runs or resigns, and one that is not started after the last
-/// step.
+/// Catches a second helper while one is being started, runs or resigns, and one that is not started after that one's
+/// last step.
 #[test]
 fn one_at_a_time() {
     let os = system(true);
@@ -42,7 +42,7 @@ fn one_at_a_time() {
     assert_eq!((helper.ask(&os, false), started(&os)), (Answer::Helped, 2));
 }
 
-/// Catches a helper that joins the thread group of a process which only shares the memory, and one that such a process
+/// Catches a helper in the thread group of a process which only shares the memory, and a helper that such a process
 /// keeps away, perhaps for ever.
 #[test]
 fn guests_start_none() {
@@ -60,8 +60,8 @@ fn guests_start_none() {
     assert_eq!((helper.ask(&os, true), started(&os)), (Answer::Inline, 1));
 }
 
-/// Catches memory that waits without a purger and without a note, where the process must not be asked for its number: a
-/// helper resigns and leaves a note, a thread takes the note, and the helper ends.
+/// Catches memory that waits without a purger and without a note, where the process number must not be read: a helper
+/// resigns and leaves a note, a thread takes the note, and the helper ends.
 #[test]
 fn a_note_of_a_helper_that_resigns_stays() {
     let os = system(true);
@@ -76,7 +76,7 @@ fn a_note_of_a_helper_that_resigns_stays() {
     assert_eq!((helper.ask(&os, false), helper.who()), (Answer::Inline, Who::Inline));
 }
 
-/// Catches a start that is tried at each call although it was refused, and one that is never tried again.
+/// Catches a refused start that is tried again at each call, and one that is never tried again.
 #[test]
 fn refused_starts_are_tried_again_when_asked() {
     let os = system(false);
@@ -86,15 +86,15 @@ fn refused_starts_are_tried_again_when_asked() {
     }
 }
 
-/// Catches a helper that comes while a call wants none, one that does not come back, and a call that waits for a helper
-/// which does not get on.
+/// Catches a helper that starts while a call keeps it away, one that does not come back afterwards, and a call that
+/// waits for a helper which makes no progress.
 #[test]
 fn calls_keep_it_away() {
     let os = system(true);
     let helper = os.helper();
     let (first, second) = (helper.keep_away(&os, 1000), helper.keep_away(&os, 1000));
     assert_eq!((helper.ask(&os, true), helper.who(), started(&os)), (Answer::Inline, Who::Inline, 0));
-    // A call asks after it has ended; the other one still keeps the helper away.
+    // The first call ends and requests a helper; the second one still keeps it away.
     helper.end_stop(first);
     assert_eq!(helper.ask(&os, true), Answer::Inline);
     assert!(helper.end_stop(second), "a helper was asked for meanwhile");
@@ -108,7 +108,7 @@ fn calls_keep_it_away() {
     assert!(helper.end_stop(stop));
 }
 
-/// Catches a call that began in the parent and ends in the child, and takes the count of another one away there.
+/// Catches a call that began in the parent and ends in the child, where it decrements the count of another call.
 #[test]
 fn calls_that_a_fork_cut() {
     let os = system(true);
@@ -125,8 +125,8 @@ fn calls_that_a_fork_cut() {
     assert_eq!(helper.ask(&os, false), Answer::Helped);
 }
 
-/// Catches memory that the program frees while a helper that has to end gives the rest back: no purger would see it in
-/// a program that is idle from then on.
+/// Catches memory that is freed while an ending helper gives the rest back: in a program that is idle from then on it
+/// would have no purger.
 #[test]
 fn the_last_thing_is_to_look_again() {
     static A: LazyLock<&Shared> =
@@ -148,7 +148,7 @@ fn the_last_thing_is_to_look_again() {
     calls::valid(&A);
 }
 
-/// Catches a report that is lost as another thread needs the helper at the same moment.
+/// Catches a report of short memory that is lost because another thread requests the helper at the same moment.
 #[test]
 fn a_report_beside_a_thread_that_asks() {
     static A: LazyLock<&Shared> =
@@ -177,7 +177,7 @@ fn a_report_beside_a_thread_that_asks() {
     assert_eq!(A.free_bytes().0, 0, "bytes that wait for an hour");
 }
 
-/// Catches a report that is lost as a call excludes the helper that heard it.
+/// Catches a report of short memory that is lost because a call excludes the helper that received it.
 #[test]
 fn a_report_beside_a_call_that_excludes() {
     static A: LazyLock<&Shared> =
@@ -198,7 +198,8 @@ fn a_report_beside_a_call_that_excludes() {
     assert_eq!(A.free_bytes().0, 0, "bytes that wait for an hour");
 }
 
-/// Catches memory without a purger that a handler freed while the helper resigned: its own figures free it for good.
+/// Catches memory without a purger: a handler freed it while the helper resigned, whose own figures then free it for
+/// good.
 #[test]
 fn a_helper_stays_for_what_handlers_freed() {
     static A: LazyLock<&Shared> =
@@ -225,8 +226,8 @@ fn a_helper_stays_for_what_handlers_freed() {
     assert!(ticks(100).is_some() && A.free_bytes().0 == 0);
 }
 
-/// Catches growth in the last tick of a helper: what was allocated would stay in small pages until the program grows
-/// again.
+/// Catches growth that goes unnoticed in the last tick of a helper: its memory would stay in small pages until the
+/// program grows again.
 #[test]
 fn a_helper_stays_for_growth() {
     static A: LazyLock<&Shared> =
@@ -251,7 +252,7 @@ fn a_helper_stays_for_growth() {
     assert!((0..1000).any(|_| tick().is_none()) && !A.os.promoted().is_empty());
 }
 
-/// Catches a helper that is to end and gives back first what has not waited for its time.
+/// Catches an ending helper that first gives back what is not due.
 #[test]
 fn one_that_has_to_end_leaves_the_rest() {
     let a = calls::system(Config { purger: true, ..Config::default() });
@@ -268,7 +269,7 @@ fn one_that_has_to_end_leaves_the_rest() {
     assert_eq!(started(&a.os), before + 1);
 }
 
-/// Catches a helper that looks before its time, and one that sleeps on although it was woken.
+/// Catches a helper that works before its time, and one that sleeps on although it was woken.
 #[test]
 fn a_helper_sleeps_until_its_time() {
     let a = calls::system(Config { purger: true, ..Config::default() });
@@ -280,7 +281,7 @@ fn a_helper_sleeps_until_its_time() {
         let helper = scope.spawn(|| a.os.helper().take_leave(&a.help()));
         std::thread::sleep(Duration::from_millis(300));
         let slept = a.os.published() == before;
-        // Again and again: it may not have begun yet.
+        // Repeated: the helper may not sleep yet.
         let begun = Instant::now();
         while a.os.published() == before && begun.elapsed() < Duration::from_secs(10) {
             a.resume_purging();
@@ -293,8 +294,8 @@ fn a_helper_sleeps_until_its_time() {
     });
 }
 
-/// Catches a helper that has resigned and stays, and does not count as one; and one that is kept away for ever where
-/// the system does not tell whose process it is.
+/// Catches a helper that has resigned, stays, and does not count as one; and one that is kept away for ever where the
+/// system does not report the process number.
 #[test]
 fn helpers_that_stay_and_that_cannot() {
     let os = system(true);
@@ -323,7 +324,8 @@ fn free_in_parts(a: &Shared, thread: &neap_coretest::Owner, len: usize) {
     blocks.into_iter().for_each(|p| calls::free(a, thread, p));
 }
 
-/// Catches memory that waits for ever behind a change of what the user wants, and a helper for what need not go back.
+/// Catches memory that waits for ever after a change of policy, and a helper that is started for memory that need not
+/// go back.
 #[test]
 fn purging_resumes() {
     for (waits, purge, starts) in [(4 << 20, Purge::Decay, 1), (4 << 20, Purge::Never, 0), (700 << 10, Purge::Decay, 0)]
@@ -344,8 +346,7 @@ fn purging_resumes() {
     }
 }
 
-/// Catches memory that stays where no helper will start, and one that is started behind the last thread's
-/// end.
+/// Catches memory that stays where no helper can start, and a helper that is started after the last thread has ended.
 #[test]
 fn before_there_is_no_helper() {
     for (waits, goes) in [(24 << 20, true), (8 << 20, false)] {
@@ -366,8 +367,8 @@ fn before_there_is_no_helper() {
     assert_eq!(a.os.helper().who(), Who::Inline);
 }
 
-/// Catches a process that only shares the memory and gives it back, an owner that does not, and a start that is tried
-/// at each look although it was refused.
+/// Catches a process that gives memory back although it only shares it, an owner that does not, and a refused start
+/// that is tried at each look.
 #[test]
 fn owners_purge_where_there_is_no_helper() {
     for guest in [false, true] {

@@ -59,7 +59,7 @@ fn growth_is_proven_by_samples() {
     assert_eq!(areas(a), 0);
     blocks.extend(fill(a, &t, 1000, 56 * MIB));
     let filled = areas(a) as usize * HUGE_PAGE;
-    // Between proofs for 12 to 16 areas lie samples of one.
+    // Proofs are good for 12 to 16 areas; between them lie samples of one.
     assert!((44 * MIB..=54 * MIB).contains(&filled), "{filled} bytes in areas");
     assert!(dirty(a) <= HUGE_PAGE, "an area is used before the next is filled");
     drop_all(a, &t, blocks);
@@ -83,8 +83,8 @@ fn growth_again_is_proven() {
     t.abandon(a);
 }
 
-/// Catches areas for a program that does not use what it allocates, and for one that grows so slowly that an area would
-/// go back before it is used.
+/// Catches areas for a program that does not touch what it allocates, and for one that grows so slowly that an area
+/// would go back before it is used.
 #[test]
 fn growth_must_be_dense_and_quick() {
     let a = &*huge();
@@ -102,7 +102,7 @@ fn growth_must_be_dense_and_quick() {
     t.abandon(a);
 }
 
-/// Catches areas for threads that hold little each: their slabs are sparse, however much the process holds, or held.
+/// Catches areas for threads that hold little each: their slabs are sparse, however much the process holds or held.
 #[test]
 fn idle_threads_prove_nothing() {
     let a = &*huge();
@@ -125,8 +125,8 @@ fn idle_threads_prove_nothing() {
     }
 }
 
-/// Catches areas for blocks longer than half an area, and for those that shall be zero: what the program leaves untouched
-/// of them would become resident. And none for shorter ones.
+/// Catches areas for blocks longer than half an area and for zeroed blocks: the parts that the program leaves untouched
+/// would become resident. Also catches missing areas for shorter blocks.
 #[test]
 fn large_blocks_up_to_half_an_area() {
     for (size, zero, has) in [(5 * CHUNK, false, true), (5 * CHUNK, true, false), (17 * CHUNK, false, false)] {
@@ -146,13 +146,13 @@ fn large_blocks_up_to_half_an_area() {
     }
 }
 
-/// Catches areas for blocks that fit into none, as they are aligned to more than one: they stay unused.
+/// Catches areas for blocks that fit into none because their alignment is larger: the areas would stay unused.
 #[test]
 fn blocks_that_fit_into_no_area() {
     let a = &*huge();
     let t = thread(a);
     let mut blocks = fill(a, &t, 500, PROVEN);
-    // A proof is good for several areas now. After one of them was used up, the next one is filled where it helps.
+    // A proof is good for several areas now. When one is used up, the next is filled if a block can use it.
     for _ in 0..3 {
         let before = areas(a);
         while areas(a) == before || dirty(a) >= 5 * CHUNK {
@@ -166,7 +166,7 @@ fn blocks_that_fit_into_no_area() {
     t.abandon(a);
 }
 
-/// Catches a question about addresses that were lost: other code may have mapped something there.
+/// Catches a query of addresses that were lost: other code may have mapped something there.
 #[test]
 fn lost_memory_in_a_sample() {
     let a = &*huge();
@@ -222,7 +222,7 @@ fn batches_cut_few_huge_pages() {
     }
 }
 
-/// Catches areas where they cannot pay, or where memory may be short.
+/// Catches areas where they do not pay, or where memory may be short.
 #[test]
 fn not_everywhere() {
     let near = Memory { limit: 2 * PROVEN, used: 2 * PROVEN - 8 * MIB, stalled: false };
@@ -270,7 +270,7 @@ fn within(p: *mut u8, len: usize) -> (usize, usize) {
     (from, to - from)
 }
 
-/// Catches large blocks that are not aligned or not advised, those that are advised twice, and memory that is touched.
+/// Catches large blocks that are not aligned or not advised, that are advised twice, or whose memory is touched.
 #[test]
 fn large_blocks_are_advised_when_they_are_made() {
     for unasked_huge in [false, true] {
@@ -286,7 +286,7 @@ fn large_blocks_are_advised_when_they_are_made() {
         // SAFETY: a block of the test's.
         let touched = unsafe { a.os.touched(p, len, &mut [Run::EMPTY]) };
         assert_eq!(touched.map(|touched| touched.runs), Some(0), "nothing is touched");
-        // What is free in front of an aligned block is used by others.
+        // The free chunks in front of an aligned block are used by others.
         let third = malloc(a, &t, HUGE_PAGE - 2 * CHUNK);
         assert!(third > short && third < q);
         free(a, &t, p);
@@ -302,7 +302,7 @@ fn large_blocks_are_advised_when_they_are_made() {
     }
 }
 
-/// Catches clean memory that is taken for the sake of alignment, where free memory waits.
+/// Catches clean memory that is taken for the sake of alignment while free memory waits.
 #[test]
 fn alignment_costs_no_memory() {
     let a = &*with(HugePages::Thp, Config { huge: true, ..Config::default() });
@@ -318,8 +318,8 @@ fn alignment_costs_no_memory() {
     t.abandon(a);
 }
 
-/// Catches huge pages that the system may fill again after a part of them went back, and a limit on the ranges that is used
-/// up by ranges that are no more.
+/// Catches huge pages that the system may fill again after a part of them went back, and a limit on the number of
+/// ranges that is used up by ranges that no longer exist.
 #[test]
 fn what_is_cut_is_forbidden() {
     let a = &*with(HugePages::Thp, Config { huge: true, ..Config::default() });
@@ -361,7 +361,7 @@ fn large_blocks_where_they_cannot_be_huge() {
     }
 }
 
-/// Catches a mark that stays where memory was mapped again, so that the next block there is not advised.
+/// Catches a mark that remains where memory was mapped again, so that the next block there is not advised.
 #[test]
 fn advice_ends_with_the_mapping() {
     let a = &*with(HugePages::Thp, Config { huge: true, ..Config::default() });
@@ -375,7 +375,7 @@ fn advice_ends_with_the_mapping() {
     t.abandon(a);
 }
 
-/// Catches an arena that is not advised as a whole, or more than once.
+/// Catches an arena that is not advised as a whole, or is advised more than once.
 #[test]
 fn all_memory_is_advised() {
     for unasked_huge in [false, true] {
@@ -405,7 +405,7 @@ fn pass(a: &Shared, milliseconds: u64) {
     }
 }
 
-/// Catches a long block that stays in small pages, passes without end, and one that takes long.
+/// Catches a long block that remains in small pages, passes without end, and a pass that takes long.
 #[test]
 fn long_blocks_are_promoted() {
     let a = &*huge();
@@ -447,8 +447,7 @@ fn what_waits_is_not_promoted() {
     t.abandon(a);
 }
 
-/// Catches promotion for small programs, with other values of the options, and where the system has no huge pages to
-/// ask for.
+/// Catches promotion for small programs, with other values of the option, and where the system cannot promote.
 #[test]
 fn nothing_else_is_promoted() {
     let quiet = |a: &Shared, bytes: usize| {
@@ -472,7 +471,7 @@ fn nothing_else_is_promoted() {
     }
 }
 
-/// Catches a pass that goes on where the system says that it cannot.
+/// Catches a pass that goes on after the system has refused.
 #[test]
 fn a_refusal_ends_a_pass() {
     let a = &*huge();

@@ -1,4 +1,4 @@
-//! What an idle program keeps: after some ticks, next to nothing but the OS pages that hold a live block.
+//! What an idle program keeps: after some ticks, little more than the OS pages that hold a live block.
 
 use neap_core::policy::Purge;
 use neap_core::{Allocator, CHUNK};
@@ -31,7 +31,7 @@ fn free_most(a: &Shared, thread: &Owner, blocks: Vec<*mut u8>) -> Vec<*mut u8> {
     kept
 }
 
-/// Many threads that have a large block each, 20 MB in all, and what may stay of that: heaps and tables.
+/// Many threads with a large block each, 20 MB in all, and the bytes that may stay of that: heaps and tables.
 const THREADS: usize = 200;
 const CACHED: usize = 100_000;
 const LEFT: usize = 1 << 20;
@@ -44,7 +44,7 @@ fn free_each(a: &Shared, threads: &[Owner], blocks: &[*mut u8]) {
     threads.iter().zip(blocks).for_each(|(thread, &p)| free(a, thread, p));
 }
 
-/// Catches large blocks in the caches of many threads that no purger ever empties, as each cache holds little.
+/// Catches large blocks in the caches of many threads that no purger empties because each cache holds little.
 #[test]
 fn large_caches_request_a_purger() {
     let a = system(4096);
@@ -78,7 +78,7 @@ fn room_in_large_caches_is_taken_back() {
     threads.into_iter().for_each(|thread| thread.abandon(&a));
 }
 
-/// Panics unless what the system holds is little more than the OS pages of these blocks, plus `more` bytes.
+/// Panics if the system holds much more than the OS pages of these blocks, plus `more` bytes.
 fn check(a: &Shared, blocks: &[*mut u8], size: usize, what: &str) {
     let page = a.page_size();
     let pages: BTreeSet<_> = blocks.iter().flat_map(|p| p.addr() / page..=(p.addr() + size - 1) / page).collect();
@@ -94,7 +94,7 @@ fn each(test: impl Fn(&Shared, usize)) {
     }
 }
 
-/// Catches holes that stay: in slabs of the own thread, whose caches go first.
+/// Catches holes that stay in slabs of the thread itself, whose caches are emptied first.
 #[test]
 fn survivors() {
     each(|a, size| {
@@ -128,7 +128,7 @@ fn survivors_of_many_sizes() {
     }
 }
 
-/// The same where another thread frees, and the owner makes no calls.
+/// Catches the same where another thread frees, and the owner makes no calls.
 #[test]
 fn survivors_of_idle_owner() {
     each(|a, size| {
@@ -142,7 +142,7 @@ fn survivors_of_idle_owner() {
     });
 }
 
-/// The same where the owner has ended.
+/// Catches the same where the owner has ended.
 #[test]
 fn survivors_of_orphan() {
     each(|a, size| {
@@ -156,7 +156,7 @@ fn survivors_of_orphan() {
     });
 }
 
-/// Catches parts of a long free range that go before their time, or that are left behind where a look at it stopped.
+/// Catches parts of a long free range that go before they are due, or that are left behind where the purger stopped.
 #[test]
 fn parts_of_a_long_range() {
     const LEN: usize = 100 << 20;
@@ -181,7 +181,7 @@ fn parts_of_a_long_range() {
     own.abandon(&a);
 }
 
-/// Catches a purger that is not asked for, however many small blocks are freed: by their owner, or by another.
+/// Catches a purger that is not requested, however many small blocks are freed, by their owner or by another thread.
 #[test]
 fn small_blocks_ask_for_a_purger() {
     use neap_coretest::Call;
@@ -196,10 +196,10 @@ fn small_blocks_ask_for_a_purger() {
     }
 }
 
-/// Catches blocks that come back from a hole and are cleared although they read as zero: calloc would touch them.
+/// Catches blocks of a hole that are cleared although they read as zero: calloc would touch them.
 #[test]
 fn calloc_leaves_holes_untouched() {
-    // Blocks of two OS pages: of two that share one, the second is not known to be zero.
+    // Each block has two OS pages: where two blocks share a page, the second is not known to be zero.
     for page_size in [4096, 16384] {
         let (a, size) = (system(page_size), 2 * page_size);
         let own = thread(&a);
@@ -221,8 +221,7 @@ fn calloc_leaves_holes_untouched() {
     }
 }
 
-/// Catches a zeroed block that is not zero: of its three OS pages only the middle one, which it has for itself, went
-/// back.
+/// Catches a zeroed block that is not zero: of its three OS pages only the middle one, which is its own, went back.
 #[test]
 fn blocks_share_pages_with_holes() {
     let (a, size) = (system(4096), 7168);
@@ -242,7 +241,7 @@ fn blocks_share_pages_with_holes() {
     own.abandon(&a);
 }
 
-/// Catches side tables that stay when all blocks are gone, and those that are not as they should be at the next use.
+/// Catches side tables that stay when all blocks are free, and those that are wrong at their next use.
 #[test]
 fn tables_go_back() {
     const BYTES: usize = 80 << 20;
@@ -250,7 +249,7 @@ fn tables_go_back() {
         let a = &*system(page_size);
         let thread = thread(a);
         for round in 0..2 {
-            // Long enough a range, and blocks of all tables: many, few, whole chunks.
+            // A range that is long enough, and blocks that use all tables: many blocks, few, whole chunks.
             for size in [16, 512, 100_000] {
                 let blocks = fill(a, &thread, size, BYTES);
                 blocks.into_iter().for_each(|p| free(a, &thread, p));
@@ -265,8 +264,8 @@ fn tables_go_back() {
     }
 }
 
-/// A program that fills and empties 8 MiB of blocks every two seconds, in ticks of 100 ms; what was purged in the last
-/// of the cycles.
+/// A program that fills and frees 8 MiB of blocks every two seconds, in ticks of 100 ms; returns what was purged in the
+/// last cycle.
 fn pulse(a: &Shared, thread: &Owner, cycles: usize) -> u64 {
     let mut purged = 0;
     for _ in 0..cycles {
@@ -281,8 +280,8 @@ fn pulse(a: &Shared, thread: &Owner, cycles: usize) -> u64 {
     purged
 }
 
-/// Catches memory that goes back in each cycle of a program that needs it in the next, and memory that stays when such
-/// a program is idle, when it goes on without it, or where the system does not tell how long it ran.
+/// Catches memory that goes back in each cycle of a program that needs it in the next; and memory that stays when such
+/// a program is idle, goes on without it, or where the system does not report run time.
 #[test]
 fn cycles_keep_their_memory() {
     let a = system(4096);
@@ -296,7 +295,7 @@ fn cycles_keep_their_memory() {
         a.os.advance(a.tick().unwrap_or(100).into());
     }
     assert_eq!(a.free_bytes().0, 0);
-    // The purger ends and comes back within the time for which it remembers.
+    // The purger ends, and restarts within the time for which it remembers.
     assert_eq!(pulse(&a, &thread, 3), 0);
     a.os.advance(5_000);
     assert_eq!(pulse(&a, &thread, 1), 0);
@@ -316,19 +315,19 @@ fn cycles_keep_their_memory() {
     thread.abandon(&blind);
 }
 
-/// Catches memory that is held for a program since it took memory that had gone back long before.
+/// Catches memory that is held because the program reuses memory that went back long before.
 #[test]
 fn old_purges_are_no_reason() {
     let a = system(4096);
     let thread = thread(&a);
     assert!(pulse(&a, &thread, 1) > BYTES as u64 / 2);
-    // No purger ticks meanwhile, as nothing waits.
+    // No purger ticks meanwhile: nothing waits.
     a.os.advance(60_000);
     assert!(pulse(&a, &thread, 1) > BYTES as u64 / 2);
     thread.abandon(&a);
 }
 
-/// Catches a purge that leaves memory that was purged lazily before.
+/// Catches a purge that leaves memory which was purged lazily before.
 #[test]
 fn a_purge_takes_what_is_lazy() {
     let a = system(4096);
@@ -342,8 +341,8 @@ fn a_purge_takes_what_is_lazy() {
     thread.abandon(&a);
 }
 
-/// Catches a call that takes for granted that the program has asked for memory before: a tick came before the first
-/// malloc, and divided by an OS page of no bytes.
+/// Catches a call that relies on an earlier allocation: a tick came before the first malloc, and divided by an OS page
+/// size of 0.
 #[test]
 fn before_the_first_use() {
     let before = |call: &dyn Fn(&Shared)| {
@@ -373,7 +372,7 @@ fn before_the_first_use() {
     });
 }
 
-/// Catches a program without a helper that frees much and is idle from then on: whatever waits then stays.
+/// Catches a program without a helper that frees much and is then idle: whatever waits then stays.
 #[test]
 fn little_waits_without_a_helper() {
     for size in [1 << 20, 20480, 48] {
@@ -387,7 +386,7 @@ fn little_waits_without_a_helper() {
     }
 }
 
-/// Catches memory that is lost with its addresses where the system does not make a guard accessible again.
+/// Catches memory that is lost with its addresses where the system refuses to make a guard accessible again.
 #[test]
 fn lost_chunks_hold_no_memory() {
     const SIZE: usize = 200 << 10;
@@ -406,7 +405,7 @@ fn lost_chunks_hold_no_memory() {
     thread.abandon(&a);
 }
 
-/// Catches a helper that ends while something waits, because it was idle before: nothing would give that back then.
+/// Catches a helper that ends although something waits, because nothing did before: nothing would give that back.
 #[test]
 fn a_helper_stays_while_anything_waits() {
     for what in ["holes", "a range", "a cache"] {
@@ -441,7 +440,7 @@ fn a_helper_stays_while_anything_waits() {
     }
 }
 
-/// The same for memory that is held for the program, less than a helper is started for.
+/// Catches the same for memory that is held for the program, less than a helper is started for.
 #[test]
 fn a_helper_stays_while_memory_is_held() {
     let a = system(4096);
@@ -463,8 +462,8 @@ fn a_helper_stays_while_memory_is_held() {
     }
 }
 
-/// Catches a tick that does not count though the clock is nearly there, as clocks are coarse; and one that counts
-/// though the helper was woken long before its time.
+/// Catches a tick that does not count although the clock is only slightly early, as clocks are coarse; and one that
+/// counts although the helper was woken long before its time.
 #[test]
 fn coarse_clocks() {
     for (passes, gone) in [(88, true), (87, false)] {
@@ -480,12 +479,12 @@ fn coarse_clocks() {
     }
 }
 
-/// Catches a helper that looks for longer than it has to because caches are called full that are not.
+/// Catches a helper that runs longer than it has to because empty caches count as full.
 #[test]
 fn a_helper_ends_where_caches_are_empty() {
     let a = system(4096);
     let own = thread(&a);
-    // A cache of large blocks that had a block, and has room for more.
+    // A cache of large blocks that had a block, and has room for another.
     let p = fill(&a, &own, 8 << 16, 8 << 16)[0];
     free(&a, &own, p);
     assert_eq!(fill(&a, &own, 8 << 16, 8 << 16)[0], p);
@@ -494,14 +493,14 @@ fn a_helper_ends_where_caches_are_empty() {
     assert_eq!(ticks, Some(6), "five that find nothing, and the last");
 }
 
-/// Catches a purger that is asked for because a few slabs have free blocks.
+/// Catches a purger that is requested because a few slabs have free blocks.
 #[test]
 fn few_slabs_ask_for_no_purger() {
     let a = system(4096);
     let own = thread(&a);
     let blocks = fill(&a, &own, 1024, 4 << 20);
     let asked = |slabs: usize| {
-        // One block in each slab stays.
+        // One block in each slab stays live.
         let gone = blocks.iter().enumerate().skip(slabs * 64).take(30 * 64).filter(|(i, _)| i % 64 != 0);
         gone.for_each(|(_, &p)| free(&a, &own, p));
         a.os.faults.count(Call::StartPurger)
@@ -549,8 +548,8 @@ fn cycles_keep_their_holes() {
     }
 }
 
-/// Catches holes that are held though the program never missed them: those that went back on request, as it took
-/// others.
+/// Catches holes that are held although the program never missed them: those that went back on request count as taken
+/// again when the program takes others.
 #[test]
 fn holes_that_went_on_request_are_no_reason() {
     let a = system(4096);
@@ -567,7 +566,7 @@ fn holes_that_went_on_request_are_no_reason() {
         blocks.iter().for_each(|&(_, p)| free(&a, &own, p));
         calls::rest(&a, &own);
     };
-    // The holes of one slab go in their time, all others on request.
+    // The holes of one slab go when they are due, all others on request.
     let (request, time) = gone.split_at(39 * 120);
     free_all(request);
     assert_eq!(a.purge(), 39 * 15 * 4096);
@@ -582,7 +581,7 @@ fn holes_that_went_on_request_are_no_reason() {
     assert_eq!(went, 25 * 15 * 4096, "of 40 slabs 15 are held, as 15 OS pages were missed");
 }
 
-/// Catches a batch that does not get along with as many holes as it has room for: eight in each of sixteen slabs.
+/// Catches a batch that cannot take as many holes as it has room for: eight in each of sixteen slabs.
 #[test]
 fn each_second_page_goes_back() {
     let a = system(4096);
@@ -598,7 +597,7 @@ fn each_second_page_goes_back() {
     t.abandon(&a);
 }
 
-/// Catches batches that end inside a huge page: the system has to split it, and keeps the page table of its OS pages.
+/// Catches batches that end inside a huge page: the system would have to split it, and would keep its page table.
 #[test]
 fn batches_end_where_huge_pages_do() {
     const LEN: usize = (40 << 20) + 5 * CHUNK;

@@ -1,5 +1,4 @@
-//! Caches of large blocks: which blocks a thread gets back, how long they stay in the cache, and what is counted of
-//! them.
+//! Caches of large blocks: which blocks a thread gets back, how long they stay in the cache, and how they are counted.
 
 use neap_core::CHUNK;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
@@ -12,8 +11,7 @@ fn take(a: &Shared, t: &Owner, size: usize) -> *mut u8 {
     p
 }
 
-/// Catches a cached block that fits and is not used again, one that wastes more than an eighth, and one that is too
-/// short.
+/// Catches a cached block that fits and is not reused, one that wastes more than an eighth, and one that is too short.
 #[test]
 fn blocks_come_back_that_fit() {
     let cases =
@@ -56,7 +54,7 @@ fn blocks_leave_when_they_are_old() {
     assert_eq!(seen, [2, 2, 2, 3, 1, 1, 1, 0, 0], "in units of 4 chunks");
 }
 
-/// Number of threads that free blocks of these lengths, one thread after the other, until one requests a purger.
+/// Number of threads, one after the other, that free blocks of these lengths until a purger is requested.
 fn threads_until_asked(chunks: &[usize]) -> usize {
     let a = system(Config { purger: true, ..Config::default() });
     let asked = |_: &usize| {
@@ -68,7 +66,7 @@ fn threads_until_asked(chunks: &[usize]) -> usize {
     (1..100).find(asked).expect("16 MiB are much")
 }
 
-/// Catches room in a cache that is counted twice, or not at all: a purger would start too early, or too late.
+/// Catches room in a cache that counts twice, or not at all: a purger would start too early or too late.
 #[test]
 fn room_is_counted_once() {
     assert_eq!(threads_until_asked(&[8]), 16, "a MiB each: as much again as lies there");
@@ -76,7 +74,7 @@ fn room_is_counted_once() {
     assert_eq!(threads_until_asked(&[4, 8]), 11, "one and a half MiB each");
 }
 
-/// Catches room that still counts after a thread has given it back: in the end each block would request a purger.
+/// Catches room that still counts after a thread has given it up: in the end each block would request a purger.
 #[test]
 fn room_is_given_back() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -89,8 +87,8 @@ fn room_is_given_back() {
     assert_eq!(a.os.faults.count(Call::StartPurger), 0);
 }
 
-/// Catches a cache that holds more or less than 2 MiB, and one that keeps blocks of a size that the user wants back at
-/// once.
+/// Catches a cache that holds more or less than 2 MiB, and one that keeps blocks at or above `mmap_threshold`, which
+/// must go back at once.
 #[test]
 fn caches_hold_two_mebibytes() {
     let a = system(Config::default());
@@ -111,8 +109,7 @@ fn caches_hold_two_mebibytes() {
     }
 }
 
-/// Catches a thread that fills its cache on its fast path, and requests no purger although there is none and enough
-/// waits.
+/// Catches a thread that fills its cache on its fast path and requests no purger, although none runs and enough waits.
 #[test]
 fn a_full_cache_requests_a_purger() {
     let a = system(Config { purger: true, ..Config::default() });

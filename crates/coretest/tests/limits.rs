@@ -1,5 +1,5 @@
-//! A limit on address space that is set while the program runs: what is reserved and not used goes back, and every
-//! block stays what it was.
+//! A limit on address space that is set while the program runs: unused reservations go back, and all blocks stay
+//! unchanged.
 
 use neap_core::Allocator;
 use neap_core::Os;
@@ -14,11 +14,11 @@ fn history(most: usize) -> impl Strategy<Value = Vec<Op>> {
     prop::collection::vec(any::<[u8; OP_BYTES]>().prop_map(Op::decode), 0..most)
 }
 
-/// What the page map takes, which goes only where no other thread reads it.
+/// Bytes of the page map, which is given back only where no other thread reads it.
 const MAP: usize = 2 << 30;
 
-/// Runs `before`, sets the limit, and runs `after`. The port hears of the limit, or the allocator finds it when it
-/// grows.
+/// Runs `before`, sets the limit, and runs `after`. `heard`: the port reports the limit; otherwise the allocator finds
+/// it when it grows.
 fn run(page_size: usize, limit: usize, heard: bool, missing: &[Call], before: &[Op], after: &[Op]) {
     // A limit that leaves room for all reservations, so that the model excuses NULL from the beginning.
     let config = Config { page_size, address_limit: Some(1 << 40), missing: missing.to_vec(), ..Config::default() };
@@ -28,7 +28,7 @@ fn run(page_size: usize, limit: usize, heard: bool, missing: &[Call], before: &[
     model.a.os.set_address_limit(limit);
     if heard {
         assert!(model.a.give_reservations_back());
-        // What is committed at once beyond what is used: steps of the arenas and their tables.
+        // What may be committed beyond what is used: steps of the arenas and their tables.
         let room = used + (1 << 30);
         let taken = model.a.os.taken();
         assert!(taken < MAP + room || missing.contains(&Call::Unreserve), "{taken:#x} of address space");
@@ -45,8 +45,7 @@ fn run(page_size: usize, limit: usize, heard: bool, missing: &[Call], before: &[
 proptest! {
     #![proptest_config(Runs { cases: 40, failure_persistence: None, max_shrink_iters: 20_000, ..Runs::default() })]
 
-    /// Catches a part that is in use and goes back, a block that is not found without the page map, and reservations
-    /// that stay.
+    /// Catches a used part that goes back, a block that is not found without the page map, and reservations that stay.
     #[test]
     fn heard_of(
         page in 0..3u32,
@@ -63,15 +62,15 @@ proptest! {
         run(4096usize << (2 * page), 512 << 20, false, &[], &before, &after);
     }
 
-    /// Catches code that takes addresses for gone that the system did not take back.
+    /// Catches code that treats addresses as gone although the system did not take them back.
     #[test]
     fn refused(before in history(200), after in history(200)) {
         run(4096, 512 << 20, true, &[Call::Unreserve], &before, &after);
     }
 }
 
-/// Takes blocks of `size` bytes on a new system until there are no more, and frees them. Returns how many there were,
-/// and how many reservations the call made that got none.
+/// Takes blocks of `size` bytes on a new system until none are left, and frees them. Returns their number, and how many
+/// reservations the failing call made in vain.
 fn fill(page_size: usize, limit: usize, size: usize) -> (usize, u64) {
     let config = Config { page_size, address_limit: Some(limit), ..Config::default() };
     let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
@@ -91,8 +90,8 @@ fn fill(page_size: usize, limit: usize, size: usize) -> (usize, u64) {
     (blocks.len(), tries)
 }
 
-/// Catches a program that starts with little address space and gets no block, or leaves most of it unused; and failing
-/// calls that try one place after the other where none can be had.
+/// Catches a program that starts with little address space and gets no block or leaves most of it unused, and failing
+/// calls that try one place after the other although none can be had.
 #[test]
 fn little_address_space_is_used() {
     for page_size in [4096, 65536] {
@@ -107,11 +106,11 @@ fn little_address_space_is_used() {
     }
 }
 
-/// Catches a call that fails although an arena is free, as its parts differ in state or heaps have blocks in caches.
+/// Catches a call that fails although an arena is free, because its parts differ in state or blocks lie in caches.
 #[test]
 fn free_parts_make_one_block() {
     const LIMIT: usize = 64 << 20;
-    // Blocks of `size` bytes fill an arena of an eighth of the limit; every `nth` goes back to the system.
+    // Blocks of `size` bytes fill an arena of an eighth of the limit; each `nth` block is purged.
     for (size, nth) in [(1 << 20, 2), (1 << 20, 3), (100_000, 5), (1000, 7)] {
         let config = Config { address_limit: Some(LIMIT), ..Config::default() };
         let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
@@ -135,8 +134,8 @@ fn free_parts_make_one_block() {
     }
 }
 
-/// Catches a short arena at the place of a long one whose unused front was given back: blocks of the long one would not
-/// be known.
+/// Catches a short arena at the place of a long one whose unused front was given back: the long one's blocks would no
+/// longer be found.
 #[test]
 fn places_of_long_arenas_are_not_used_again() {
     if std::env::var_os("NEAP_TEST_SANITIZER").is_some() {
@@ -166,8 +165,8 @@ fn places_of_long_arenas_are_not_used_again() {
     unsafe { a.validate(Depth::Bits) }.expect("valid");
 }
 
-/// Catches arenas that lie elsewhere than the system wants them, at the same places in each process, or nowhere where
-/// it grants none of its own places.
+/// Catches arenas outside of the places that the system prefers, at the same places in each process, or nowhere because
+/// the system grants none of the preferred places.
 #[test]
 fn arenas_lie_where_there_is_room() {
     const TIB: usize = 1 << 40;
@@ -188,15 +187,15 @@ fn arenas_lie_where_there_is_room() {
         eprintln!("SKIPPED: the tables of sanitizers lie where arenas would, below 8 TiB");
         return;
     }
-    // Behind all that a program may have.
+    // Beyond all addresses that a program may have.
     let (at, tries, _) = first(1, Some(1 << 47..1 << 48));
     assert!((TIB..8 * TIB + (64 << 30)).contains(&at) && tries <= 18, "{at:#x} after {tries} tries");
     let (at, tries, _) = first(1, Some(0..0));
     assert!((TIB..8 * TIB + (64 << 30)).contains(&at) && tries <= 3, "{at:#x} after {tries} tries");
 }
 
-/// Catches reservations that are given back although much address space is left, or kept although little is; and parts
-/// of them that stay although nothing lies there.
+/// Catches reservations that are given back although much address space is left or kept although little is, and unused
+/// parts of them that stay.
 #[test]
 fn what_is_not_used_goes_where_little_is_left() {
     const LITTLE: usize = 8 << 30;
@@ -215,7 +214,7 @@ fn what_is_not_used_goes_where_little_is_left() {
     unsafe { a.validate(Depth::Bits) }.expect("valid");
 }
 
-/// Catches a page map, which is reserved in one piece, where a process starts with little address space.
+/// Catches a page map, which is reserved in one piece, in a process that starts with little address space.
 #[test]
 fn a_limited_process_has_no_page_map() {
     for (address_limit, maps) in [(None, 1), (Some(128 << 20), 0)] {

@@ -1,4 +1,4 @@
-//! Misuse is distinguished from correct use: each misuse ends the process with its line, and nothing else does.
+//! Misuse and correct use are told apart: each misuse ends the process with its message, and nothing else does.
 
 use neap_core::heap::{Block, Mine};
 use neap_core::{Allocator, CHUNK, Heap, class};
@@ -13,7 +13,7 @@ struct Two {
     other: Mine<'static>,
 }
 
-/// With caches or without, with a page map or without.
+/// Runs `test` with and without caches, with and without a page map.
 fn each(test: impl Fn(Two)) {
     for cached in [true, false] {
         for missing in [vec![], vec![Call::ReserveZeros]] {
@@ -37,14 +37,14 @@ impl Two {
         }
     }
 
-    /// The line with which freeing `p` ends.
+    /// The message with which freeing `p` ends.
     fn line(&self, heap: Mine<'static>, p: *mut u8) -> String {
         let end = catch_unwind(AssertUnwindSafe(|| self.free(heap, p))).expect_err("the misuse is seen");
         *end.downcast::<String>().expect("a line")
     }
 }
 
-/// Catches a double free that is not seen: by the owner, by another, after other frees.
+/// Catches an undetected double free: by the owner, by another thread, after other frees.
 #[test]
 fn double_free() {
     each(|t| {
@@ -74,7 +74,7 @@ fn double_free_of_a_large_block() {
     });
 }
 
-/// Catches a line that names a block where none was, or the wrong call: inside a large block that is free.
+/// Catches a message that names a block where none was, or the wrong call, for a pointer into a free large block.
 #[test]
 fn free_memory() {
     each(|t| {
@@ -93,7 +93,7 @@ fn free_memory() {
     });
 }
 
-/// Catches a pointer into a block that is taken for one.
+/// Catches a pointer into a block that passes as a block.
 #[test]
 fn interior_pointer() {
     each(|t| {
@@ -106,8 +106,8 @@ fn interior_pointer() {
     });
 }
 
-/// Catches a check that takes a program's data for a free block: a list whose nodes hold the tag's number, freed from
-/// its end, by the owner or by another.
+/// Catches a check that takes program data for a free block: a list whose nodes begin with the value of the tag, freed
+/// from its end, by the owner or by another thread.
 #[test]
 fn data_like_a_free_block() {
     each(|t| {
@@ -124,7 +124,7 @@ fn data_like_a_free_block() {
     });
 }
 
-/// Catches a heap that hands a block out which was written after its free.
+/// Catches a heap that hands out a block that was written after its free.
 #[test]
 fn write_after_free() {
     let t = Two { a: Box::new(Allocator::new(Fake::new(Config::default()))), own: Mine::none(), other: Mine::none() };
@@ -153,7 +153,7 @@ fn write_after_free_and_purge() {
     assert!(line.starts_with("neap: corrupted free block ") && line.contains(" (2048-byte block)"), "{line}");
 }
 
-/// Catches an allocator that takes a foreign pointer for its own.
+/// Catches an allocator that accepts a foreign pointer as its own.
 #[test]
 fn foreign_pointer() {
     each(|t| {
@@ -171,7 +171,7 @@ fn foreign_pointer() {
     });
 }
 
-/// Catches a pointer to memory of neap's own, or behind a block of a handler, that is called a part of a block.
+/// Catches a message that calls neap's own memory, or the memory behind a handler's block, part of a block.
 #[test]
 fn memory_that_is_no_blocks() {
     each(|t| {
@@ -190,7 +190,7 @@ fn memory_that_is_no_blocks() {
     });
 }
 
-/// Catches a double free that is not seen in each second slab: by another thread, of a block in its owner's cache.
+/// Catches a double free that is undetected in every second slab: by another thread, of a block in its owner's cache.
 #[test]
 fn double_free_in_each_slab() {
     each(|t| {
@@ -204,8 +204,8 @@ fn double_free_in_each_slab() {
     });
 }
 
-/// Catches a double free by another thread that is not seen, of one block of a whole slab: that which lies before a
-/// block in the slab's last OS page in its owner's cache.
+/// Catches a double free by another thread that is undetected for one block of a slab: the one before a block of the
+/// slab's last OS page in its owner's cache.
 #[test]
 fn double_free_of_each_block() {
     each(|t| {
@@ -218,7 +218,7 @@ fn double_free_of_each_block() {
     });
 }
 
-/// Catches a reentrant call that frees a block which is free in its slab, or tells its size.
+/// Catches a reentrant free or size query of a block that is free in its slab.
 #[test]
 fn reentrant_calls_with_a_free_block() {
     let a = Box::new(Allocator::new(Fake::new(Config::default())));
@@ -238,7 +238,7 @@ fn reentrant_calls_with_a_free_block() {
     }
 }
 
-/// Catches memory behind all that was ever handed out that is called free memory.
+/// Catches a message that calls memory beyond all that was ever handed out free memory.
 #[test]
 fn memory_that_was_never_used() {
     each(|t| {
@@ -248,7 +248,7 @@ fn memory_that_was_never_used() {
             // SAFETY: a wrong pointer is what the test is about.
             let end = catch_unwind(AssertUnwindSafe(|| unsafe { t.a.free(t.own, p) }));
             let line = match end {
-                // Behind all that is committed, for the port to report.
+                // Beyond all committed memory; the port reports it.
                 Ok(freed) => {
                     assert!(freed.is_err(), "{p:p} is foreign");
                     continue;
@@ -260,7 +260,7 @@ fn memory_that_was_never_used() {
     });
 }
 
-/// Catches a second free that is not seen because the program wrote to the block behind its tag.
+/// Catches a double free that is undetected because the program wrote behind the tag of the block.
 #[test]
 fn double_free_of_a_block_that_was_written() {
     for newer in 0..3 {
@@ -276,7 +276,7 @@ fn double_free_of_a_block_that_was_written() {
     }
 }
 
-/// Catches a line that names a block where none was, or none where one was, in memory that was a slab.
+/// Catches a message that names a block where none was, or no block where one was, in memory that was a slab.
 #[test]
 fn free_memory_of_a_slab() {
     for missing in [vec![], vec![Call::ReserveZeros]] {
@@ -301,8 +301,8 @@ fn free_memory_of_a_slab() {
     }
 }
 
-/// Catches a live block that is called free, as a block in a cache was written after its free and points to it: itself,
-/// or by way of a block of another size, of one in memory that was a slab, or of memory that no allocator handed out.
+/// Catches a live block that counts as free because a cached block was written after its free and links to it:
+/// directly, or through a block of another size, of a former slab, or of memory that no allocator handed out.
 #[test]
 fn what_written_free_blocks_point_to() {
     // SAFETY: the memory is there; that some of it is free is what the test is about.
@@ -337,8 +337,8 @@ fn what_written_free_blocks_point_to() {
     }
 }
 
-/// Catches a free that crashes: the data of a live block look like the tag, and a link to a block that a hardened slab
-/// withholds, as it reaches into the guard.
+/// Catches a free that crashes: the data of a live block looks like the tag and a link to a block that a hardened slab
+/// withholds because it reaches into the guard.
 #[test]
 fn data_that_point_into_a_guard() {
     let (a, t) = hardened(Config::default());

@@ -31,13 +31,13 @@ proptest! {
         Model::run(&plain(4096), &ops);
     }
 
-    /// Catches code that takes 4 KiB for the OS page.
+    /// Catches code that relies on OS pages of 4 KiB.
     #[test]
     fn pages_of_16_kib(ops in history(300)) {
         Model::run(&plain(16384), &ops);
     }
 
-    /// The same where an OS page is a whole chunk.
+    /// Catches the same where an OS page is a whole chunk.
     #[test]
     fn pages_of_64_kib(ops in history(300)) {
         Model::run(&plain(65536), &ops);
@@ -51,7 +51,7 @@ proptest! {
         Model::run(&setup, &ops);
     }
 
-    /// Every kind of system: small address space, missing calls, calls that fail by chance.
+    /// Catches the same faults on any kind of system: small address space, missing calls, calls that fail by chance.
     #[test]
     fn any_system(setup in any::<[u8; OP_BYTES]>().prop_map(Setup::decode), ops in history(300)) {
         Model::run(&setup, &ops);
@@ -61,12 +61,12 @@ proptest! {
 proptest! {
     #![proptest_config(runs(20))]
 
-    /// Catches free memory that never goes back, however long the program is idle, and a state that says clean where
-    /// the page table says otherwise.
+    /// Catches free memory that never goes back, however long the program is idle, and memory that counts as clean
+    /// although the page table shows that it holds memory.
     #[test]
     fn idle_memory_goes_back(setup in any::<[u8; OP_BYTES]>().prop_map(Setup::decode), ops in history(200)) {
         let mut setup = Setup { fault: 0.0, ..setup };
-        // What the system cannot give back stays, and so does what the user wants to keep.
+        // Memory that the system cannot take back stays, and so does what the policy keeps.
         setup.config.missing.retain(|call| !matches!(call, Call::Purge | Call::PurgeRuns | Call::PurgeLazily));
         setup.config.pool = None;
         if setup.choices.purge == Purge::Never {

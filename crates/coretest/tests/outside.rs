@@ -1,4 +1,4 @@
-//! What an observer in another process reads of a heap: copies of its structures, here of this process.
+//! What an observer in another process reads of a heap from copies of its structures; here copies of this process.
 
 use neap_core::class;
 use neap_core::observe::outside::{Kind, RECORD_BYTES, Seen, SeenArena, SeenHeap, SeenHuge, SeenLarge, SeenSlab};
@@ -16,7 +16,7 @@ fn word(at: usize) -> u64 {
     usize::from_ne_bytes(copy(at, size_of::<usize>()).try_into().expect("a word")) as u64
 }
 
-/// Where the allocator lies, and its structures.
+/// The address of the allocator, and the places of its structures.
 fn places<O: Os>(a: &Allocator<O>) -> (usize, neap_core::observe::outside::Places) {
     ((&raw const *a).expose_provenance(), Allocator::<O>::PLACES)
 }
@@ -27,7 +27,7 @@ fn record(arena: &SeenArena, address: usize) -> [u8; RECORD_BYTES] {
     copy(arena.base as usize + chunk * RECORD_BYTES, RECORD_BYTES).try_into().expect("a record")
 }
 
-/// Catches a structure that is read elsewhere than it is: arenas, records, bits, caches.
+/// Catches a structure that is read at the wrong place: arenas, records, bits, caches.
 #[test]
 #[cfg_attr(miri, ignore = "copies of whole structures have bytes that were never written")]
 fn structures_are_where_an_observer_looks() {
@@ -47,7 +47,7 @@ fn structures_are_where_an_observer_looks() {
     let seen = Seen::from(&record(&arena, large.addr()));
     assert_eq!((seen.kind, seen.bytes), (Kind::LARGE, 102_400));
     assert_eq!(SeenLarge::from(&record(&arena, large.addr())), SeenLarge { sample: false, place: 0 });
-    // Some blocks are freed: into the cache, and from there to their slab.
+    // Frees some blocks: into the cache, and from there to their slab.
     let (freed, kept) = blocks.split_at(200);
     freed.iter().for_each(|&p| free(&a, &t, p));
     let heap = SeenHeap::of(&copy(word(start + places.heaps) as usize, SeenHeap::BYTES));
@@ -71,8 +71,8 @@ fn structures_are_where_an_observer_looks() {
     kept.iter().chain([&large]).for_each(|&p| free(&a, &t, p));
 }
 
-/// Catches a sample whose place is another one than its block would have had, also where the cache is empty, and blocks
-/// that are lost by looking for it.
+/// Catches a sample whose recorded place is not that which its block would have had, also with an empty cache, and
+/// blocks that are lost by looking for it.
 #[test]
 #[cfg_attr(miri, ignore = "as above")]
 fn samples_say_where_they_would_lie() {
@@ -92,8 +92,8 @@ fn samples_say_where_they_would_lie() {
     neap_coretest::calls::valid(&a);
 }
 
-/// Catches the place of an earlier sample that a cached block hands on: the next sample there, a block that realloc has
-/// made, would count where the other one was.
+/// Catches a cached block that keeps the place of an earlier sample: the next sample at that address, made by realloc,
+/// would count at the old place.
 #[test]
 #[cfg_attr(miri, ignore = "as above")]
 fn a_cached_block_forgets_its_place() {
@@ -114,7 +114,7 @@ fn a_cached_block_forgets_its_place() {
     }
 }
 
-/// Catches huge blocks that are not found, in the slots of the library and in tables of more.
+/// Catches huge blocks that are not found, in the library's own slots and in further tables.
 #[test]
 #[cfg_attr(miri, ignore = "as above")]
 fn huge_blocks_are_found() {

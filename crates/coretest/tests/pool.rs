@@ -1,5 +1,5 @@
-//! Option `huge=hugetlb`: memory of arenas comes from a pool of huge pages, of which the system purges, moves and protects
-//! no part.
+//! Option `huge=hugetlb`: memory of arenas comes from a pool of huge pages, of which the system purges, moves and
+//! protects no part.
 
 use neap_core::pages::layout::HUGE_PAGE;
 use neap_core::policy::{HugePages, Setting};
@@ -17,7 +17,7 @@ fn with_pool(pages: usize, only: bool) -> Box<Shared> {
     a
 }
 
-/// Writes to all bytes of a block, or checks that they are as they were written.
+/// Writes all bytes of a block, or checks that they have this value.
 fn bytes(p: *mut u8, size: usize, byte: u8, write: bool) {
     // SAFETY: the caller's block, of this size.
     let block = unsafe { core::slice::from_raw_parts_mut(p, size) };
@@ -54,7 +54,8 @@ fn work(a: &Shared, t: &Owner) {
     valid(a);
 }
 
-/// Catches memory that is not of the pool, and bytes that are lost where the system refuses to purge, move or protect.
+/// Catches memory that is not from the pool, and bytes that are lost where the system refuses to purge, move or
+/// protect.
 #[test]
 fn memory_comes_from_the_pool() {
     let a = &*with_pool(400, false);
@@ -67,7 +68,7 @@ fn memory_comes_from_the_pool() {
     t.abandon(a);
 }
 
-/// Catches a program that stops where the pool is empty, or ends in the middle.
+/// Catches a program that stops because the pool is empty or becomes so.
 #[test]
 fn the_pool_is_used_up() {
     for pages in [0, 1, 5, 20] {
@@ -80,8 +81,8 @@ fn the_pool_is_used_up() {
     }
 }
 
-/// Catches other memory where only that of the pool will do, pages of the pool that are left, and an allocator that does
-/// not go on when memory is free again.
+/// Catches other memory where only the pool is allowed, pages that stay in the pool, and an allocator that does not go
+/// on when memory is free again.
 #[test]
 fn only_the_pool() {
     for pages in [2, 5, 20] {
@@ -110,7 +111,7 @@ fn only_the_pool() {
     }
 }
 
-/// Catches addresses that are used after other code has mapped something there.
+/// Catches lost addresses that are used, although other code may have mapped something there.
 #[test]
 fn lost_addresses_are_left() {
     for nth in [1, 2, 3] {

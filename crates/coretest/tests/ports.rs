@@ -1,4 +1,4 @@
-//! What a port says that has only what it must have.
+//! The defaults of a port that implements only what it must.
 
 use neap_core::Os;
 use neap_core::helper::Helper;
@@ -7,7 +7,7 @@ use neap_core::sync::AtomicU32;
 use neap_core::sync::Threads;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Panics in each call but those that the others are made of.
+/// Implements only the calls that the defaults use; all others panic.
 struct Bare {
     helper: Helper,
     barrier: bool,
@@ -111,8 +111,8 @@ unsafe impl Os for Bare {
     }
 }
 
-/// Catches a port that is taken for one that can do more than it says: that gives addresses back, knows of threads that
-/// have ended, or has a barrier; and one in which a sleeper is not woken, or whose arenas would lie anywhere.
+/// Catches defaults that promise more than a port can do (giving addresses back, knowing of ended threads, a barrier),
+/// a sleeper that is not woken, and arenas at any address.
 #[test]
 fn what_a_bare_port_says() {
     for barrier in [false, true] {

@@ -1,4 +1,5 @@
-//! Memory that is made resident before it is needed: who gets it, that it stays, and systems that cannot populate.
+//! Memory that is made resident before it is needed: which blocks get it, that it stays, and systems that cannot
+//! populate.
 
 use neap_core::os::Memory;
 use neap_core::policy::Setting;
@@ -16,7 +17,7 @@ fn present(a: &Shared) -> usize {
     a.os.usage().present
 }
 
-/// Panics unless every structure is whole and what is known to be zero is.
+/// Panics unless every structure is valid and all clean memory is zero.
 fn check(a: &Shared) {
     // SAFETY: no other thread uses the allocator.
     unsafe {
@@ -25,8 +26,8 @@ fn check(a: &Shared) {
     }
 }
 
-/// Catches memory that is populated where no block will lie, that goes back unused, or that is not zero; and memory that
-/// is kept once it was used and freed.
+/// Catches memory that is populated where no block will lie, that goes back unused, or that is not zero; and memory
+/// that is kept after it was used and freed.
 #[test]
 fn the_next_blocks_lie_in_it() {
     for missing in [vec![], vec![Call::Populate]] {
@@ -53,7 +54,7 @@ fn the_next_blocks_lie_in_it() {
     }
 }
 
-/// Catches more memory than is left of what the process shares with others.
+/// Catches a prefault of more memory than others that share the limit leave.
 #[test]
 fn memory_of_others_is_left_alone() {
     let memory = Some(Memory { limit: 64 << 20, used: 60 << 20, stalled: false });
@@ -63,7 +64,7 @@ fn memory_of_others_is_left_alone() {
     own.abandon(&a);
 }
 
-/// Catches more memory than the process may have, and a call before the first block.
+/// Catches a prefault of more memory than the process may have, and a call before the first block.
 #[test]
 fn limits_are_kept() {
     let a = system(Vec::new());

@@ -1,4 +1,4 @@
-//! Limits on memory: one that the user sets, which holds, and those of the system, near which nothing waits.
+//! Limits on memory: one set by the user, which is never passed, and those of the system, near which nothing waits.
 
 use neap_core::os::Memory;
 use neap_core::policy::Limit;
@@ -15,8 +15,8 @@ fn fill(a: &Shared, thread: &Owner, size: usize, most: usize) -> Vec<*mut u8> {
     (0..most / size).map(|_| try_malloc(a, thread, size)).take_while(|p| !p.is_null()).collect()
 }
 
-/// Catches a limit of the user's that is passed, refuses what fits, or counts free memory so that it cannot be used
-/// again as blocks of another size.
+/// Catches a user's limit that is passed, that refuses what fits, or under which free memory cannot be reused for
+/// blocks of another size.
 #[test]
 fn a_limit_of_the_users_holds() {
     let limit = 64 * MIB;
@@ -29,7 +29,7 @@ fn a_limit_of_the_users_holds() {
             let bytes = blocks.len() * size;
             let chunked = if size > 32 << 10 { size.next_multiple_of(CHUNK) } else { size };
             assert!(bytes <= limit, "{bytes} bytes in blocks of {size}");
-            // Heaps, and what blocks of slabs round up to.
+            // Subtracted: heaps, and what size classes round up to.
             assert!(blocks.len() * chunked + chunked + limit / 6 > limit, "only {bytes} bytes in blocks of {size} fit");
             valid(&a);
             blocks.into_iter().for_each(|p| free(&a, &t, p));
@@ -39,7 +39,7 @@ fn a_limit_of_the_users_holds() {
     }
 }
 
-/// Catches a block that grows beyond the limit, or that loses its contents where it may not.
+/// Catches a block that grows beyond the limit, or loses its contents where it may not grow.
 #[test]
 fn a_block_grows_to_the_limit() {
     let a = system(Config::default());
@@ -64,7 +64,7 @@ fn a_block_grows_to_the_limit() {
     free(&a, &t, p);
 }
 
-/// Frees 200 MiB in blocks of a MiB; returns the most bytes that waited, and those that wait at the end.
+/// Frees 200 MiB in blocks of a MiB; returns the peak of the bytes that waited, and those that wait at the end.
 fn free_much(a: &Shared, t: &Owner) -> (usize, usize) {
     let blocks = fill(a, t, MIB, 200 * MIB);
     assert_eq!(blocks.len(), 200);
@@ -80,7 +80,7 @@ fn free_much(a: &Shared, t: &Owner) -> (usize, usize) {
 }
 
 /// Catches free memory that waits although the system's memory is short, with a helper and without, and memory that
-/// does not wait where there is plenty.
+/// does not wait although there is plenty.
 #[test]
 fn nothing_waits_where_memory_is_short() {
     let limit = 1024 * MIB;
@@ -99,16 +99,16 @@ fn nothing_waits_where_memory_is_short() {
         let (most, end) = run(limit - 100 * MIB);
         let bound = if purger { 150 * MIB } else { 70 * MIB };
         assert!(most <= bound && end <= most, "{most} bytes waited, {end} at the end");
-        // A sixteenth is left, which is not nearly nothing: a helper has the rest.
+        // A sixteenth is left, which is not short: the helper has time.
         let (most, _) = run(limit - limit / 16);
         assert!(!purger || most >= 60 * MIB, "{most} bytes waited at most");
-        // Nearly nothing is left: what waits goes at each look.
+        // Nearly nothing is left: all waiting memory goes back at each look.
         let (most, end) = run(limit - MIB);
         assert!(most <= 33 * MIB && end <= 17 * MIB, "{most} bytes waited, {end} at the end");
     }
 }
 
-/// Catches a program that grows in small steps and never has its limit looked at, or at each step.
+/// Catches a program that grows in small steps and whose limit is never read, or is read at each step.
 #[test]
 fn the_limit_is_looked_at_while_a_program_grows() {
     let a = system(Config::default());
@@ -119,8 +119,7 @@ fn the_limit_is_looked_at_while_a_program_grows() {
     assert!((3..=5).contains(&looks), "{looks} looks in 64 MiB");
 }
 
-/// Makes holes in slabs while `used` bytes of a gigabyte are used, and has the helper woken; whether it has punched
-/// them.
+/// Makes holes in slabs while `used` bytes of a GiB are used, and wakes the helper; returns whether it punched them.
 fn are_punched(a: &Shared, t: &Owner, used: usize) -> bool {
     let blocks = fill(a, t, 512, 16 * MIB);
     let (kept, freed): (Vec<_>, Vec<_>) = blocks.into_iter().enumerate().partition(|(i, _)| i % 64 == 0);
@@ -129,15 +128,15 @@ fn are_punched(a: &Shared, t: &Owner, used: usize) -> bool {
     assert!(a.free_bytes().0 < 2 * MIB, "holes alone");
     a.os.set_memory(Some(Memory { limit: GIB, used, stalled: false }));
     let before = a.figures().totals.purged;
-    // Woken, not in time.
+    // The helper is woken before its time.
     assert!(a.tick().is_some());
     let purged = a.figures().totals.purged - before;
     kept.into_iter().for_each(|(_, p)| free(a, t, p));
     purged >= 8 << 20
 }
 
-/// Catches holes in slabs that wait for their time although nearly no memory is left, that go where there is plenty,
-/// and slabs that are looked at again and again.
+/// Catches holes in slabs that wait although nearly no memory is left, holes that go although there is plenty, and
+/// slabs that are searched again and again.
 #[test]
 fn holes_do_not_wait_where_nearly_nothing_is_left() {
     for (used, near) in [(GIB - GIB / 8, false), (GIB - GIB / 32, true)] {
@@ -151,7 +150,7 @@ fn holes_do_not_wait_where_nearly_nothing_is_left() {
     }
 }
 
-/// Catches a look for holes that takes long and comes again after half a second anyway.
+/// Catches a search for holes that takes long and is repeated after half a second anyway.
 #[test]
 fn a_long_look_for_holes_is_seldom() {
     static A: LazyLock<&Shared> = LazyLock::new(|| Box::leak(system(Config { purger: true, ..Config::default() })));
@@ -164,18 +163,18 @@ fn a_long_look_for_holes_is_seldom() {
     }
 }
 
-/// Catches holes that go before their time for a limit of the user's, which counts chunks: they gain nothing there.
+/// Catches holes that go early for a user's limit, which counts chunks: holes gain nothing there.
 #[test]
 fn holes_wait_beside_a_limit_of_the_users() {
     let a = system(Config { purger: true, ..Config::default() });
     let t = thread(&a);
-    // What the blocks take, and a bit: less than a sixteenth is left.
+    // What the blocks take, and a little more: less than a sixteenth is left.
     a.policy.set_limit(Limit::Bytes(18 * MIB));
     assert!(!are_punched(&a, &t, 0));
 }
 
-/// Catches memory that does not wait for its time although it is less than a quarter of the system's limit, and more
-/// than that which waits.
+/// Catches memory that goes early although it is less than a quarter of the system's limit, and more than a quarter
+/// that waits.
 #[test]
 fn a_quarter_of_the_limit_may_wait() {
     for (limit, waits) in [(1024 * MIB, true), (70 * MIB, false)] {
@@ -213,7 +212,7 @@ fn a_helper_ends_after_five_idle_ticks() {
     assert_eq!(left, 10, "five until the free blocks go, and five in which there is nothing to do");
 }
 
-/// Catches a helper that sleeps although more waits than the user allows, and one that is woken for less.
+/// Catches a helper that sleeps although more than `purge_bytes` waits, and one that is woken for less.
 #[test]
 fn a_helper_is_woken_where_more_waits_than_may() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -256,7 +255,7 @@ fn time_in_a_large_cache_counts() {
     assert_eq!(a.free_bytes().0, 0);
 }
 
-/// Catches a system whose memory runs out while much waits here, of which threads hear too late.
+/// Catches a shortage of the system's memory that threads notice too late while much waits here.
 #[test]
 fn the_limit_is_looked_at_while_much_waits() {
     let limit = 2048 * MIB;
@@ -272,7 +271,7 @@ fn the_limit_is_looked_at_while_much_waits() {
     assert!(a.free_bytes().0 <= 34 * MIB, "{} bytes wait", a.free_bytes().0);
 }
 
-/// Catches memory that goes before its time although no more waits than may, to the byte.
+/// Catches memory that goes early although no more than the limit waits, to the byte.
 #[test]
 fn just_as_much_waits_as_may() {
     for (size, waits) in [(8 * MIB, true), (8 * MIB + CHUNK, false)] {
@@ -286,7 +285,7 @@ fn just_as_much_waits_as_may() {
     }
 }
 
-/// Catches a wrong figure of what is used of the user's limit.
+/// Catches a wrong figure of how much of the user's limit is used.
 #[test]
 fn a_limit_of_the_users_is_published() {
     let a = system(Config { purger: true, ..Config::default() });
@@ -302,7 +301,7 @@ fn a_limit_of_the_users_is_published() {
     free(&a, &t, kept);
 }
 
-/// Catches caches of idle threads that are emptied, again and again, where memory is short but nothing waits.
+/// Catches caches of idle threads that are emptied again and again where memory is short but nothing waits.
 #[test]
 fn where_nothing_waits_nothing_is_done() {
     let a = system(Config::default());
@@ -335,7 +334,7 @@ fn the_limit_is_looked_at_when_less_waits() {
     assert!(a.free_bytes().0 <= 34 * MIB, "{} bytes wait", a.free_bytes().0);
 }
 
-/// Catches a thread that gives more back in one call than its share, where there is no helper, or none of it.
+/// Catches a thread that gives back more than its share in one call where there is no helper, or nothing.
 #[test]
 fn a_thread_gives_back_its_share() {
     let a = system(Config::default());

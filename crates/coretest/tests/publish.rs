@@ -1,4 +1,4 @@
-//! When figures are published: at each look of a helper, and else when a program grows or shrinks by much.
+//! When figures are published: at each tick of a helper; otherwise when a program grows or shrinks by much.
 
 use neap_core::policy::Purge;
 use neap_coretest::calls::{Shared, free, malloc, rest, system, thread};
@@ -12,8 +12,7 @@ fn with_thread(purger: bool) -> (Box<Shared>, Owner) {
     (a, t)
 }
 
-/// Catches figures that are old while the program grows or shrinks by megabytes, and a program that publishes for each
-/// block.
+/// Catches stale figures while the program grows or shrinks by megabytes, and a program that publishes for each block.
 #[test]
 fn growth_is_published() {
     let (a, t) = with_thread(false);
@@ -39,7 +38,7 @@ fn growth_is_published() {
     assert_eq!(a.os.published(), 5);
 }
 
-/// Catches a large program that publishes when it shrinks by little: less than an eighth is no news.
+/// Catches a large program that publishes when it shrinks by less than an eighth.
 #[test]
 fn an_eighth_less_is_news() {
     let (a, t) = with_thread(false);
@@ -53,7 +52,7 @@ fn an_eighth_less_is_news() {
     assert_eq!(a.os.published(), before + 1);
 }
 
-/// Catches a program that goes up and down with each call and publishes each time, or that is never heard of again.
+/// Catches a program that grows and shrinks with each call and publishes each time, or stops publishing.
 #[test]
 fn ups_and_downs_are_few() {
     let (a, t) = with_thread(false);
@@ -75,7 +74,7 @@ fn ups_and_downs_are_few() {
     assert_eq!(turns(10), 2 * 10 - 1, "it was up");
 }
 
-/// Catches threads that publish although a helper does, and figures that are seconds old because its looks are rare.
+/// Catches threads that publish although a helper does, and figures that are seconds old because its ticks are rare.
 #[test]
 fn a_helper_publishes() {
     let (a, t) = with_thread(true);
@@ -99,7 +98,7 @@ fn a_helper_publishes() {
     assert_eq!(a.os.published(), before + 4);
 }
 
-/// Catches figures that are old although the threads that free memory look each tick, as they are the purger.
+/// Catches stale figures where the threads that free memory are the purger.
 #[test]
 fn threads_that_purge_publish() {
     let (a, t) = with_thread(false);
@@ -109,7 +108,7 @@ fn threads_that_purge_publish() {
     for _ in 0..5 {
         let before = a.os.published();
         a.os.advance(100);
-        // Too little to be news.
+        // Too small a change to be published.
         let p = malloc(&a, &t, 400_000);
         free(&a, &t, p);
         rest(&a, &t);

@@ -1,4 +1,4 @@
-//! The free ranges against a model that knows of each chunk what it is: any order of taking, freeing, lengthening and
+//! The free ranges against a model that knows the state of each chunk: any order of taking, freeing, growing and
 //! purging, in a long arena and in many short ones.
 
 use neap_core::CHUNK;
@@ -10,7 +10,7 @@ use neap_core::sync::Ordering;
 use neap_coretest::{Config, Fake};
 use std::collections::BTreeMap;
 
-/// What a chunk is.
+/// The state of a chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Is {
     /// The test's.
@@ -21,21 +21,21 @@ enum Is {
     Free(u8),
 }
 
-/// A record's address, and chunks from there on.
+/// The address of the first record, and the number of chunks.
 type Range = (usize, usize);
 
 const RECORD: usize = RECORD_BYTES;
-/// Chunks from which on clean ranges start at a multiple of 2 MiB.
+/// Clean ranges of at least this many chunks start at a multiple of 2 MiB.
 const LONG: usize = (64 << 20) / CHUNK;
 
 struct Test {
     space: Box<Space<Fake>>,
     ranges: Box<Ranges>,
-    /// By the addresses of records.
+    /// By the addresses of their records.
     chunks: BTreeMap<usize, Is>,
     held: Vec<Range>,
     random: u64,
-    /// There is one arena, with room for all.
+    /// Whether there is one arena with room for all.
     is_long: bool,
 }
 
@@ -63,7 +63,7 @@ impl Test {
         (self.random >> 33) as usize % n
     }
 
-    /// Mostly few chunks.
+    /// A length: mostly few chunks.
     fn length(&mut self) -> usize {
         match self.below(12) {
             0 => 1 + self.below(300),
@@ -76,7 +76,7 @@ impl Test {
         records(range).for_each(|c| _ = self.chunks.insert(c, is));
     }
 
-    /// Maximal rows of free chunks of one state, clean or dirty.
+    /// Maximal runs of free chunks of one state, clean or dirty.
     fn free(&self, dirty: bool) -> Vec<Range> {
         let mut found: Vec<Range> = Vec::new();
         for (&c, &is) in &self.chunks {
@@ -90,7 +90,7 @@ impl Test {
         found
     }
 
-    /// What the frontier skipped is free and clean.
+    /// Adds what the frontier skipped to the model: it is free and clean.
     fn notice_skipped(&mut self) {
         for i in 0.. {
             let Some((first, used)) = self.space.arenas.used(self.ranges.lock(), i) else { return };
@@ -105,7 +105,7 @@ impl Test {
         let (fresh, before) = (self.ranges.fresh_chunks, self.chunks.len());
         let Test { space, ranges, .. } = self;
         let taken = if clean { ranges.take_clean(space, len, align) } else { ranges.take(space, len, align * CHUNK) };
-        // Lists hold each length below 32, then four lengths for each doubling.
+        // There is a list for each length below 32, and four for each doubling above.
         let need = len + align - 1;
         let sure = |rows: Vec<Range>| rows.iter().any(|row| row.1 >= need + if need < 32 { 0 } else { need / 4 + 1 });
         let Some(taken) = taken else {
@@ -130,12 +130,12 @@ impl Test {
         assert_eq!(self.ranges.fresh_chunks - fresh, len - dirty, "what was clean");
         self.set((taken.first.address(), len), Is::Taken);
         self.notice_skipped();
-        // No more of the arena than that.
+        // The arena grew by no more than that.
         assert!(self.chunks.len() <= before + len + align.max(LONG));
         self.held.push((taken.first.address(), len));
     }
 
-    /// A range of the test's, out of its list.
+    /// Takes any range of the test out of its list.
     fn any_held(&mut self) -> Option<Range> {
         let n = self.held.len();
         (n > 0).then(|| self.below(n)).map(|i| self.held.swap_remove(i))
@@ -146,7 +146,7 @@ impl Test {
         self.set(range, Is::Free(since));
     }
 
-    /// All of a range, or a part of it.
+    /// Frees all or a part of a range.
     fn give_some(&mut self) {
         let Some((c, len)) = self.any_held() else { return };
         let (from, since) = (if self.below(3) == 0 { self.below(len) } else { 0 }, self.any_age());
@@ -167,7 +167,7 @@ impl Test {
     fn extend(&mut self) {
         let Some((c, len)) = self.any_held() else { return };
         let (more, after) = (self.length(), c + len * RECORD);
-        // What the model has behind it, up to the first chunk that is not free; behind the last one lies the frontier.
+        // The chunks behind it in the model, up to the first that is not free; the frontier lies behind the last one.
         let known = |c: &usize| self.chunks.get(c).copied();
         let behind: Vec<usize> = (0..more).map(|i| after + i * RECORD).collect();
         let free: Vec<bool> = behind.iter().map_while(known).map(|is| matches!(is, Is::Free(_))).collect();
@@ -195,7 +195,7 @@ impl Test {
         }
     }
 
-    /// As the purger: out of a dirty range, from anywhere in it, and clean back.
+    /// Does what the purger does: takes a part of a dirty range, and returns it clean.
     fn purge(&mut self) {
         let rows = self.free(true);
         if rows.is_empty() {
@@ -279,8 +279,8 @@ impl Test {
     }
 }
 
-/// Catches ranges that overlap, are not joined, are said to be clean and are not, are not found although they are free,
-/// or lose the time since when they wait.
+/// Catches ranges that overlap, are not joined, count as clean although they are not, are not found although they are
+/// free, or lose the age since which they wait.
 #[test]
 fn ranges_are_as_the_model_says() {
     for seed in 1..5 {
@@ -300,7 +300,7 @@ fn short_arenas() {
     }
 }
 
-/// Catches long ranges that share a page table with what lies before them, and short ones that do not and so leave
+/// Catches long ranges that share a page table with what lies before them, and short ones that are aligned and so leave
 /// gaps.
 #[test]
 fn long_ranges_start_at_huge_pages() {
@@ -318,8 +318,8 @@ fn long_ranges_start_at_huge_pages() {
     assert_eq!(take(5), first + (3 + LONG) * CHUNK, "in the gap");
 }
 
-/// Catches free memory that is left out where a block could be made of it and of clean memory beside it, and blocks
-/// made of it where less than an eighth is free.
+/// Catches free memory that is not used although a block could be made of it and clean memory beside it, and blocks
+/// that are made so where less than an eighth is free.
 #[test]
 fn ranges_join_their_clean_neighbours() {
     let take = |test: &mut Test, len: usize| {
@@ -337,7 +337,7 @@ fn ranges_join_their_clean_neighbours() {
         let (first, dirty) = take(&mut test, len);
         assert_eq!((first == c, dirty), (joined, (0, if joined { 4 } else { 0 })), "4 of {len} chunks are free");
     }
-    // The neighbour before it has just what is missing.
+    // The neighbour in front has exactly the missing chunks.
     let mut test = Test::new(Config::default());
     let (c, _) = take(&mut test, 8);
     let (behind, _) = take(&mut test, 1);
@@ -347,8 +347,8 @@ fn ranges_join_their_clean_neighbours() {
     assert_eq!(take(&mut test, 8), (c, (4, 8)));
 }
 
-/// Catches an aligned hole that is not used again, alone or with the clean chunks on one side, and aligned chunks that
-/// are taken from elsewhere or are not aligned.
+/// Catches an aligned hole that is not reused, alone or with the clean chunks on one side, and aligned chunks that are
+/// taken from elsewhere or are not aligned.
 #[test]
 fn aligned_ranges_come_from_aligned_holes() {
     const ALIGN: usize = 32;
@@ -358,7 +358,7 @@ fn aligned_ranges_come_from_aligned_holes() {
         assert!(taken.first.start().addr().is_multiple_of(align * CHUNK));
         (taken.first, taken.dirty)
     };
-    // Chunks that were free before the hole and behind it, of the hole, and of the request.
+    // Free chunks before the hole, in the hole and behind it, and the requested chunks.
     let cases = [(0, 32, 0, 32), (0, 40, 0, 32), (0, 32, 8, 40), (32, 32, 0, 40), (32, 40, 32, 96), (16, 48, 0, 32)];
     for (before, len, behind, wanted) in cases {
         let mut test = Test::new(Config::default());

@@ -1,9 +1,9 @@
-//! Recorded histories: with the same calls the allocator does just what it did when they were recorded. It asks the
-//! system for the same, in the same order, hands out the same blocks and shows the same figures.
+//! Recorded histories: for the same calls the allocator does exactly what it did when they were recorded. It makes the
+//! same system calls in the same order, hands out the same blocks and shows the same figures.
 //!
-//! A change that is meant to change nothing but names, layers or speed passes. One that changes what the allocator does
-//! changes lines of `records.txt`; `NEAP_RECORD=1 cargo test -p neap-coretest --test records` writes them again, and the
-//! difference is part of the change's review.
+//! A change of names, layers or speed only leaves `records.txt` unchanged. A change of what the allocator does changes
+//! lines of it; `NEAP_RECORD=1 cargo test -p neap-coretest --test records` writes the file again, and the difference is
+//! part of the change's review.
 
 use neap_core::policy::Purge;
 use neap_core::{Allocator, misuse};
@@ -13,9 +13,9 @@ use std::collections::VecDeque;
 use std::fmt::Write;
 use std::path::Path;
 
-/// Histories of any system, behind those of plain ones.
+/// Number of histories; plain systems come first, then any systems.
 const HISTORIES: u64 = 40;
-/// Histories of zeroed blocks, behind these.
+/// Number of histories of zeroed blocks, which come last.
 const ZEROED: u64 = 6;
 /// Operations of each.
 const OPERATIONS: usize = 320;
@@ -37,7 +37,7 @@ impl Numbers {
     }
 }
 
-/// The system of a history: a plain one with each size of OS pages and each policy, or any.
+/// The system of a history: first plain systems, one for each size of OS pages and policy; then any.
 fn setup(number: u64, numbers: &mut Numbers) -> Setup {
     let plain = |page_size, purge, purger| {
         let mut setup = Setup { config: Config { page_size, purger, ..Config::default() }, ..Setup::default() };
@@ -54,12 +54,12 @@ fn setup(number: u64, numbers: &mut Numbers) -> Setup {
         6 => plain(4096, Purge::Never, false),
         _ => Setup::decode(numbers.next()),
     };
-    // Arenas of two histories lie in different places.
+    // So that the arenas of two histories lie at different places.
     setup.config.seed = number + 1;
     setup
 }
 
-/// What a program does for a while, as operations.
+/// One phase of a program, as operations.
 fn phase(n: [u8; OP_BYTES], ops: &mut Vec<Op>) {
     let [kind, heap, a, b, c, d, e, f] = n;
     let count = u16::from(c) * 4;
@@ -115,7 +115,7 @@ fn phase(n: [u8; OP_BYTES], ops: &mut Vec<Op>) {
     }
 }
 
-/// What a signal handler does in the middle of another call.
+/// The calls of a signal handler that interrupted another call.
 fn in_a_handler(a: &Allocator<Fake>, n: [u8; OP_BYTES]) {
     let [kind, b, c, d, ..] = n.map(usize::from);
     let size = [c + 1, c * 16 + b, c << 9, c << 13][kind % 4];
@@ -137,7 +137,7 @@ fn add(sum: u64, text: &str) -> u64 {
     text.bytes().fold(sum, |sum, byte| (sum ^ u64::from(byte)).wrapping_mul(FNV_PRIME))
 }
 
-/// Runs a history of zeroed blocks of which little is written, and writes a line for each few of them.
+/// Runs a history of zeroed blocks that are sparsely written; writes a line for every few of them.
 fn run_zeroed(number: u64, lines: &mut String) {
     let mut numbers = Numbers(number << 32 | 1);
     let mut config =
@@ -189,7 +189,7 @@ fn run_zeroed(number: u64, lines: &mut String) {
     owner.abandon(&a);
 }
 
-/// Runs a history, and writes a line for each few operations.
+/// Runs a history, and writes a line for each [`LINE`] operations.
 fn run(number: u64, lines: &mut String) {
     let mut numbers = Numbers(number << 32);
     let mut model = Model::new(&setup(number, &mut numbers));
@@ -199,7 +199,7 @@ fn run(number: u64, lines: &mut String) {
     }
     for (n, &op) in (1..=OPERATIONS).zip(&ops) {
         let op = match op {
-            // Not every system can.
+            // Not every machine can do these.
             Op::SwapOut { .. } | Op::Reclaim { .. } => Op::Tick,
             op => op,
         };
@@ -208,7 +208,7 @@ fn run(number: u64, lines: &mut String) {
             in_a_handler(&model.a, numbers.next());
         }
         if n % 48 == 0 {
-            // A handler that allocates and a program that trims find memory in any state.
+            // A handler that allocates, and a trim, meet memory in any state.
             sum = add(sum, &format!("{:?}", model.a.trim(n << 14, || true)));
             sum = add(sum, &format!("{:?}", model.a.resident().map(|resident| resident.total())));
         }
@@ -230,7 +230,7 @@ fn run(number: u64, lines: &mut String) {
     model.finish();
 }
 
-/// The histories in one row.
+/// Runs the history with this number, of either kind.
 fn run_any(number: u64, lines: &mut String) {
     match number.checked_sub(HISTORIES) {
         None => run(number, lines),

@@ -1,7 +1,6 @@
-//! Reentrant calls: those of a handler that interrupts another call of its thread. Here they come wherever the core
-//! calls the system, before and behind the call, with whatever locks are held; `tests/signals.rs` has real signals,
-//! which come anywhere. What a reentrant call must not do, take a lock that is held, would make these tests wait for
-//! ever.
+//! Reentrant calls: those of a handler that interrupts another call of its thread. Here a handler runs before and after
+//! each system call of the core, with whatever locks are held; `tests/signals.rs` has real signals, which come
+//! anywhere. A reentrant call that takes a held lock would make these tests hang.
 
 use neap_core::heap::Mine;
 use neap_core::helper::Helper;
@@ -16,7 +15,7 @@ use neap_coretest::slot::{self, Owner};
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::AtomicU32;
 
-/// A fake system in whose calls a handler comes.
+/// A fake system that runs a handler around each call.
 struct Interrupted {
     fake: Fake,
 }
@@ -24,13 +23,13 @@ struct Interrupted {
 type Neap = Allocator<Interrupted>;
 
 thread_local! {
-    /// The handler of this thread, if one is to come.
+    /// The program of this thread whose handler may run.
     static HANDLER: Cell<Option<*const Program>> = const { Cell::new(None) };
-    /// Handlers that this thread is in.
+    /// Number of nested handlers that this thread is in.
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Handlers interrupt handlers up to here.
+/// Limit on nested handlers.
 const DEEPEST: u32 = 2;
 
 impl Interrupted {
@@ -171,7 +170,7 @@ struct Block {
     id: u64,
 }
 
-/// Most blocks, and most bytes, that are live at one time.
+/// Limits on the live blocks, and on their bytes.
 const MOST_BLOCKS: usize = 3000;
 const MOST_BYTES: usize = 256 << 20;
 
@@ -183,7 +182,7 @@ struct Program {
     seed: Cell<u64>,
     ids: Cell<u64>,
     handled: Cell<u64>,
-    /// Calls may find no memory.
+    /// Whether calls may get no memory.
     limited: bool,
 }
 
@@ -213,7 +212,7 @@ impl Program {
         z ^ (z >> 31)
     }
 
-    /// Mostly small, sometimes up to 8 MiB, rarely more than an arena of a limited system has.
+    /// A size: mostly small, sometimes up to 8 MiB, rarely more than an arena of a limited system has.
     fn size(&self) -> usize {
         let r = self.random();
         let n = (r >> 16) as usize;
@@ -226,7 +225,7 @@ impl Program {
         }
     }
 
-    /// Runs `f`, a call that handlers interrupt.
+    /// Runs `f` as a call that handlers interrupt.
     fn interrupted<R>(&self, f: impl FnOnce() -> R) -> R {
         HANDLER.set(Some(self));
         let result = f();
@@ -268,7 +267,7 @@ impl Program {
         }
     }
 
-    /// Takes a new block in.
+    /// Adds a new block.
     fn add(&self, p: *mut u8, size: usize) {
         if p.is_null() {
             assert!(self.limited, "no memory for {size} bytes");
@@ -284,7 +283,7 @@ impl Program {
         self.blocks.borrow_mut().push(block);
     }
 
-    /// Runs `f` with a block that no other thread has meanwhile, and keeps what it returns.
+    /// Runs `f` with a block that no other call uses meanwhile, and keeps the block that it returns.
     fn with_block(&self, f: impl FnOnce(Block) -> Option<Block>) {
         let block = {
             let mut blocks = self.blocks.borrow_mut();
@@ -302,7 +301,7 @@ impl Program {
         }
     }
 
-    /// A realloc: the contents are kept. `None` if the block is another one, which was taken in.
+    /// Checks the result of a realloc, which keeps the contents. `None` if the block moved; the new one was added.
     fn resized(&self, block: Block, size: usize, f: impl FnOnce(*mut u8, usize) -> *mut u8) -> Option<Block> {
         let p = f(block.p, block.usable);
         if p.is_null() {
@@ -322,7 +321,7 @@ impl Program {
         self.interrupted(|| owner.with(&self.a, |heap| f(&self.a, heap)))
     }
 
-    /// A call of the program's.
+    /// One call of the program.
     fn step(&self) {
         let r = self.random();
         let size = self.size();
@@ -366,8 +365,8 @@ impl Program {
         }
         while self.blocks.borrow().len() > MOST_BLOCKS || self.bytes() > MOST_BYTES {
             self.with_block(|block| {
-                // Without handlers, which would make more: where there is no reentrant reserve, each free comes by the
-                // system.
+                // Without handlers, which would allocate more: without a reentrant reserve, each free makes a system
+                // call.
                 let owner = self.owner.as_ref().expect("the thread has a heap");
                 // SAFETY: as above.
                 assert_eq!(owner.with(&self.a, |heap| unsafe { self.a.free(heap, block.p) }), Ok(()));
@@ -380,9 +379,9 @@ impl Program {
         self.blocks.borrow().iter().map(|b| b.usable).sum()
     }
 
-    /// Compares the allocator's structures with themselves and with what is live.
+    /// Checks the allocator's structures, and compares them with the live blocks.
     fn validate(&self, depth: Depth) -> Census {
-        // What was noted while locks were held, and a fast path does not look at.
+        // Handles notes that were left under locks, which fast paths do not read.
         self.a.settle();
         // SAFETY: no other thread uses the allocator.
         let census = match unsafe { self.a.validate(depth) } {
@@ -395,7 +394,7 @@ impl Program {
         census
     }
 
-    /// A whole life: first use, calls, the thread's end, each interrupted.
+    /// A thread's whole life: first use, calls, its end, each interrupted.
     fn run(mut self, steps: usize) -> u64 {
         while self.owner.is_none() {
             self.owner = self.interrupted(|| Owner::new(&self.a, true, true));
@@ -415,7 +414,7 @@ impl Program {
                 None
             });
         }
-        // What is left of it is done by the next look.
+        // The next purge finishes what is left.
         self.a.purge();
         let census = self.validate(Depth::Bits);
         let left =
@@ -425,7 +424,7 @@ impl Program {
     }
 }
 
-/// Catches a reentrant call that waits for the call it interrupted, breaks what that one is changing, or is not
+/// Catches a reentrant call that waits for the call it interrupted, breaks what that call is changing, or is not
 /// counted.
 #[test]
 fn anywhere() {
@@ -435,8 +434,8 @@ fn anywhere() {
     }
 }
 
-/// Catches the same where address space is short, so that the reentrant reserve is full soon or was never there, where
-/// the page map is missing, or OS pages are longer.
+/// Catches the same where address space is short (so that the reentrant reserve is soon full, or never exists), where
+/// the page map is missing, and where OS pages are longer.
 #[test]
 fn anywhere_in_small_systems() {
     for seed in 0..16 {
@@ -449,7 +448,7 @@ fn anywhere_in_small_systems() {
             ..Config::default()
         };
         if config.missing.contains(&Call::Reserve) {
-            // There is no arena, so there are no heaps: reentrant calls alone.
+            // There is no arena, and so no heap: only reentrant calls.
             let program = Program::new(config, 0.0);
             (0..200).for_each(|_| program.handler());
             while !program.blocks.borrow().is_empty() {
@@ -465,7 +464,7 @@ fn anywhere_in_small_systems() {
     }
 }
 
-/// Catches a reentrant call that takes a failed system call for done.
+/// Catches a reentrant call that ignores the failure of a system call.
 #[test]
 fn anywhere_with_faults() {
     for seed in 0..24 {
@@ -473,8 +472,8 @@ fn anywhere_with_faults() {
     }
 }
 
-/// Catches a block of the reentrant reserve that is lost, or had by two, where threads allocate reentrant and free each
-/// other's blocks through their caches.
+/// Catches a block of the reentrant reserve that is lost or has two owners, where threads make reentrant allocations
+/// and free each other's blocks through their caches.
 #[test]
 fn threads_share_the_reserve() {
     const THREADS: usize = 4;
@@ -523,8 +522,8 @@ fn threads_share_the_reserve() {
     assert_eq!((census.small, census.large, census.deferred, census.cached), (0, 0, 0, 0), "{census:?}");
 }
 
-/// Catches memory of the reentrant reserve that stays when nothing there is in use, or one that goes while a
-/// block is.
+/// Catches memory of the reentrant reserve that stays although nothing there is in use, and memory that goes although a
+/// block there is.
 #[test]
 fn the_reserve_goes_back() {
     let a = Allocator::new(Fake::new(Config::default()));
@@ -558,7 +557,7 @@ fn message(f: impl FnOnce() + std::panic::UnwindSafe) -> String {
     panic.downcast_ref::<String>().expect("a line").clone()
 }
 
-/// Catches a mistake that a reentrant free does not see, or calls by another name.
+/// Catches a misuse that a reentrant free does not detect, or reports under another name.
 #[test]
 fn mistakes_are_named() {
     let expected: [(&str, usize, usize); 4] = [

@@ -1,4 +1,4 @@
-//! Memory that the system refuses to take back, as the program locked it: it stays, and keeps nothing else.
+//! Memory that the system refuses to take back because the program locked it: it stays, but keeps nothing else.
 
 use neap_core::CHUNK;
 use neap_core::policy::Purge;
@@ -14,8 +14,8 @@ fn system(page_size: usize) -> Box<Shared> {
     calls::system(Config { page_size, purger: true, ..Config::default() })
 }
 
-/// Locks the OS page of `p` in memory, as a program may do that forgets to unlock it. False where that is not allowed.
-/// By the call itself: AddressSanitizer has a function mlock that does nothing.
+/// Locks the OS page of `p` in memory, like a program that forgets to unlock it. False where that is not permitted.
+/// Uses the system call, because AddressSanitizer replaces mlock by a function that does nothing.
 fn lock(p: *mut u8) -> bool {
     // SAFETY: the page is a block's.
     unsafe { libc::syscall(libc::SYS_mlock, p, 1usize) == 0 }
@@ -26,15 +26,15 @@ fn unlock(p: *mut u8) {
     assert_eq!(unsafe { libc::syscall(libc::SYS_munlock, p, 1usize) }, 0);
 }
 
-/// Catches memory that stays because the system refused other memory in the same batch, and a purger that never ends
-/// because of what is refused.
+/// Catches memory that stays because the system refused other memory of the same batch, and a purger that never ends
+/// because of refused memory.
 #[test]
 fn locked_blocks_are_left_alone() {
     const SIZE: usize = 200_000;
     let a = &*system(4096);
     let own = thread(a);
     let blocks = fill(a, &own, SIZE, 200 * SIZE);
-    // Not two neighbours: each run is one block.
+    // Never two neighbours: each run is one block.
     let (kept, gone): (Vec<_>, Vec<_>) = (0..blocks.len()).partition(|i| i % 2 == 0);
     let locked: Vec<_> = gone.iter().step_by(10).collect();
     if !locked.iter().all(|&&i| lock(blocks[i].wrapping_add(SIZE / 2))) {
@@ -49,8 +49,8 @@ fn locked_blocks_are_left_alone() {
     own.abandon(a);
 }
 
-/// Catches a range that counts as clean although the system refused to take it, or others that count as refused with
-/// it: in a batch that is made free in several steps.
+/// Catches a range that counts as clean although the system refused it, and others that count as refused with it, in a
+/// batch that is freed in several steps.
 #[test]
 fn what_was_refused_stays_dirty() {
     let size = 2 * CHUNK;
@@ -59,7 +59,7 @@ fn what_was_refused_stays_dirty() {
         let own = thread(&a);
         let blocks: Vec<_> = (0..24).map(|_| (fill(&a, &own, size, size)[0], malloc(&a, &own, size)).0).collect();
         blocks.iter().for_each(|&p| free(&a, &own, p));
-        // One of the ranges, by chance.
+        // Refuses a random one of the ranges.
         a.os.faults.fail_nth(Call::PurgeRuns, a.os.faults.count(Call::PurgeRuns) + 1);
         let went = a.purge();
         assert_eq!((went, a.free_bytes().0), (23 * size, size), "seed {seed}");
@@ -67,8 +67,8 @@ fn what_was_refused_stays_dirty() {
     }
 }
 
-/// Catches ranges that were not tried, as the system refused all before them, and that nothing gives back then: they
-/// wait as before, and a purger is requested, even if they were purged lazily so that they did not wait.
+/// Catches ranges that were not tried because the system refused all before them, and that nothing gives back: they
+/// wait as before and a purger is requested, even if they did not wait because they were purged lazily.
 #[test]
 fn what_was_not_tried_waits() {
     let size = 2 * CHUNK;
@@ -113,7 +113,7 @@ fn what_was_locked_goes_back_later() {
     settle(a);
     assert!(a.os.usage().present > 50 * SIZE, "nothing was locked");
     blocks.iter().for_each(|&p| unlock(p));
-    // Something else is freed: the next helper.
+    // Another free starts the next helper.
     others.into_iter().for_each(|p| free(a, &own, p));
     settle(a);
     let held = a.os.usage().present;
@@ -121,7 +121,7 @@ fn what_was_locked_goes_back_later() {
     own.abandon(a);
 }
 
-/// The same for holes in slabs.
+/// Catches the same for holes in slabs.
 #[test]
 fn locked_holes_are_left_alone() {
     const SIZE: usize = 512;
@@ -136,7 +136,7 @@ fn locked_holes_are_left_alone() {
     let (kept, gone): (Vec<_>, Vec<_>) = (0..blocks.len()).partition(|i| i % 128 == 0);
     gone.iter().for_each(|&i| free(a, &own, blocks[i]));
     settle(a);
-    // A locked OS page keeps those of its slab.
+    // A locked OS page keeps the pages of its slab.
     let (held, most) = (a.os.usage().present, kept.len() * 4096 + locked.len() * 65536 + TABLES * 4096);
     assert!(held <= most, "{held} bytes held, {most} allowed");
     own.abandon(a);
@@ -152,7 +152,7 @@ fn refused_holes_keep_no_others() {
         let blocks = fill(a, &own, 512, 40 * CHUNK);
         let slabs: Vec<_> = blocks.chunks(CHUNK / 512).collect();
         assert!(slabs.iter().all(|slab| slab[0].addr().is_multiple_of(CHUNK)));
-        // All holes of the first batch.
+        // Locks all holes of the first batch.
         if !slabs[..16].iter().all(|slab| lock(slab[64])) {
             println!("SKIPPED: mlock is refused");
             return;

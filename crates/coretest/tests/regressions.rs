@@ -1,4 +1,4 @@
-//! Histories that once failed, shortest form first.
+//! Histories that once failed, in their shortest form.
 
 use neap_core::Allocator;
 use neap_core::policy::{Limit, Purge};
@@ -9,21 +9,21 @@ fn plain() -> Setup {
     Setup::default()
 }
 
-/// A large block that moved left the unused end of its last chunk dirty, in a range that was called clean.
+/// A large block that moved left the unused end of its last chunk dirty, in a range that counted as clean.
 #[test]
 fn moved_block_leaves_clean_chunks() {
     let ops = [
         Op::Malloc { heap: 0, size: 256 << 10 },
         Op::Malloc { heap: 0, size: 64 << 10 },
         Op::Free { heap: 0, block: 0 },
-        // In the dirty range that the first one left, and shorter.
+        // Uses the dirty range that the first one left, and is shorter.
         Op::Malloc { heap: 0, size: 200 << 10 },
         Op::Realloc { heap: 0, block: 1, size: 400 << 10 },
     ];
     Model::run(&plain(), &ops);
 }
 
-/// A short block began with the tag of free blocks, and behind it was still a link: it was called free.
+/// A short block began with the tag of free blocks, followed by an old link: it counted as free.
 #[test]
 fn data_like_a_tag() {
     let mut ops = vec![Op::Malloc { heap: 0, size: 0 }; 6];
@@ -37,7 +37,7 @@ fn data_like_a_tag() {
     Model::run(&plain(), &ops);
 }
 
-/// A block of no bytes with an alignment that no arena has was a mapping of no bytes: no block at all.
+/// A block of 0 bytes with an alignment that no arena has became a mapping of 0 bytes: no block at all.
 #[test]
 fn empty_block_with_a_huge_alignment() {
     let ops = [
@@ -56,8 +56,8 @@ fn realloc_to_a_size_that_no_system_has() {
     }
 }
 
-/// A large block that shrank, or that came back where a heap takes in what others freed, left its memory without a
-/// purger: it waited until another call freed something.
+/// A large block that shrank, or that was freed while a heap collected remote frees, left its memory without a purger:
+/// it waited until another call freed something.
 #[test]
 fn memory_that_waits_has_a_purger() {
     let ops = [
@@ -78,7 +78,7 @@ fn purger_of_a_child_ends() {
     lost.with(&a, |heap| {
         // SAFETY: the heap is lent by its thread.
         unsafe { a.free(heap, a.malloc(heap, 100)) }.expect("its own block");
-        // In the middle of a call: else its heap would be abandoned.
+        // In the middle of a call: otherwise its heap would be abandoned.
         assert_eq!(mine.fork_begin(&a), neap_core::fork::Begin::Ready);
         mine.fork_child(&a);
     });
@@ -103,7 +103,7 @@ fn purger_ends_without_barrier() {
     model.finish();
 }
 
-/// A slab whose untouched OS pages had gone to be clean never was clean as a whole where it has fewer than sixteen.
+/// A slab with fewer than sixteen OS pages never counted as clean after its untouched OS pages were purged.
 #[test]
 fn slab_of_few_os_pages_is_clean() {
     for page_size in [16384, 65536] {
@@ -116,8 +116,8 @@ fn slab_of_few_os_pages_is_clean() {
     }
 }
 
-/// A policy of purging lazily, under which chunks of which the system knew went on waiting, and holes in the slabs of
-/// an orphan were purged again and again.
+/// Under the lazy policy, chunks that were purged already went on waiting, and holes in the slabs of an orphan were
+/// purged again and again.
 #[test]
 fn lazy_purger_ends() {
     let mut setup = plain();
@@ -136,8 +136,8 @@ fn lazy_purger_ends() {
     }
 }
 
-/// An empty slab that a heap had kept, as the last one of its class, came to lie behind another one in the bin: when
-/// the thread ended it stayed.
+/// An empty slab that a heap kept as the last of its class moved behind another one in the bin, and stayed when the
+/// thread ended.
 #[test]
 fn kept_slab_behind_another() {
     let choices = Choices { zero_always: true, mmap_threshold: usize::MAX, ..Choices::default() };
@@ -160,7 +160,7 @@ fn kept_slab_behind_another() {
     Model::run(&setup, &ops.concat());
 }
 
-/// What a tick took out of the caches of idle threads waited without a purger, where there was no helper.
+/// Without a helper, what a tick took out of the caches of idle threads waited without a purger.
 #[test]
 fn tick_without_a_helper() {
     let limit = Limit::Bytes(16 << 20);
@@ -180,7 +180,7 @@ fn tick_without_a_helper() {
     Model::run(&Setup { cached: false, config, choices, ..plain() }, &ops);
 }
 
-/// The guard behind a large block was called clean memory, which can be read.
+/// The guard behind a large block counted as clean memory, which must be readable.
 #[test]
 fn guard_is_not_clean() {
     let choices = Choices { harden: true, ..Choices::default() };

@@ -1,4 +1,4 @@
-//! Blocks that grow again and again: when they are copied, moved, or grow in place, and what they hold.
+//! Blocks that grow again and again: when they are copied, moved, or grow in place, and how much memory they hold.
 
 use neap_core::CHUNK;
 use neap_core::policy::Purge;
@@ -33,8 +33,8 @@ fn grow(a: &Shared, t: &Owner, p: *mut u8, old: usize, size: usize) -> *mut u8 {
     p
 }
 
-/// Grows `count` blocks in turn from a chunk to `most` bytes, by `add` of their size, and frees them. Returns the
-/// maximum that was held.
+/// Grows `count` blocks in turn from a chunk to `most` bytes, by `add` of their size, and frees them. Returns the peak
+/// of held memory.
 fn round(a: &Shared, t: &Owner, count: usize, most: usize, add: fn(usize) -> usize) -> usize {
     let (mut size, mut held) = (CHUNK, 0);
     let mut blocks: Vec<_> = (0..count).map(|_| fresh(a, t, size)).collect();
@@ -55,8 +55,8 @@ fn moved(a: &Shared) -> u64 {
     a.os.faults.count(Call::MovePages)
 }
 
-/// Catches memory that goes back to the system whenever a block that has grown is freed, so that the next one pays for
-/// all of it in page faults; and memory that grows from round to round.
+/// Catches memory that goes back to the system whenever a grown block is freed, so that the next one pays page faults
+/// for all of it; and memory that grows from round to round.
 #[test]
 fn memory_of_blocks_that_grow_is_used_again() {
     let factors: [fn(usize) -> usize; 3] = [|size| size, |size| size / 2, |size| size / 8];
@@ -68,14 +68,14 @@ fn memory_of_blocks_that_grow_is_used_again() {
             let (moved_before, before) = (moved(&a), a.figures().totals.purged);
             let held = (0..8).map(|_| round(&a, &t, count, most, add)).max().expect("rounds");
             assert_eq!((moved(&a), a.figures().totals.purged), (moved_before, before), "{what}");
-            // The old blocks and the new ones of all that grow, and some that are too short.
+            // The old and the new blocks of all that grow, and some that are too short.
             assert!(held <= 9 * count * most / 4 + TABLES, "{what}: {held} bytes held");
         }
     }
 }
 
-/// Catches blocks that are copied although no memory waits and none was returned lately: that would cost more page
-/// faults, and more memory; and those that are copied although they are long.
+/// Catches blocks that are copied although no memory waits and none was returned lately, which costs more page faults
+/// and more memory; and long blocks that are copied.
 #[test]
 fn blocks_are_moved_where_nothing_waits() {
     for (wait, policy, most, again) in [
@@ -107,7 +107,7 @@ fn blocks_are_moved_where_nothing_waits() {
     }
 }
 
-/// Catches a block that the program changed and that is copied: parts of it may be such that they cannot be read.
+/// Catches a changed block that is copied: parts of it may be unreadable.
 #[test]
 fn changed_blocks_are_moved() {
     let a = system();

@@ -22,7 +22,7 @@ fn a_slab_stays_while_a_free_is_under_way() {
     unsafe {
         let p = a.malloc(heap, 5000);
         let (slab, i) = (OwnSlab::of(Record::at(p)), class::index(p, class) as usize);
-        // The first half of a free by another thread: the bit without the count.
+        // The first half of a free by another thread: it sets the bit, but does not count yet.
         remote_word(slab.chunk(), class, i / 64).fetch_or(1 << (i % 64), Ordering::Relaxed);
         assert_eq!(slab.collect(), Ok(()));
         assert_eq!(slab.used(), 0);
@@ -51,7 +51,7 @@ fn blocks_are_made_by_the_page() {
     }
 }
 
-/// Catches hardened blocks whose places follow one another.
+/// Catches hardened blocks that lie one after the other.
 #[test]
 fn hardened_blocks_lie_anywhere() {
     let (a, t) = hardened(Config::default());
@@ -60,7 +60,7 @@ fn hardened_blocks_lie_anywhere() {
     assert!(words.len() > 32, "200 blocks in {} of 64 words", words.len());
 }
 
-/// Catches a slab that hands out more blocks than are wanted, or blocks behind its end.
+/// Catches a slab that hands out more blocks than requested, or blocks behind its end.
 #[test]
 fn slabs_give_what_is_wanted_and_no_more() {
     for size in [16, 5000] {
@@ -72,7 +72,7 @@ fn slabs_give_what_is_wanted_and_no_more() {
             let first = a.malloc(heap, size);
             let slab = OwnSlab::of(Record::at(first));
             let mut out = Taken::new();
-            // The OS page has more of the small ones, and one of the others.
+            // The OS page has more of the small blocks, and one of the others.
             for want in [2, 5, 8] {
                 slab.carve(want, 4096, &mut out);
                 assert!(out.count <= want && (size > 16 || out.count == want), "{} blocks for {want}", out.count);
@@ -100,8 +100,8 @@ fn slabs_give_what_is_wanted_and_no_more() {
     }
 }
 
-/// Catches a process that ends because a thread which has caches still, as it has not followed yet, freed a block of a
-/// hardened slab: the tag and the link of its cache came back to the slab.
+/// Catches a process that ends because a thread that still has caches, as it has not followed yet, freed a block of a
+/// hardened slab: the cache's tag and link came back to the slab.
 #[test]
 fn hardened_blocks_may_pass_through_a_cache() {
     let a = system(Config::default());
@@ -114,12 +114,12 @@ fn hardened_blocks_may_pass_through_a_cache() {
         late.with(&a, |heap| unsafe { slot::free(&a, heap, p) }).expect("a block");
     }
     late.with(&a, |heap| a.follow(heap));
-    // All blocks of a slab, so the same ones too.
+    // All blocks of a slab, and so those too.
     (0..CHUNK / 100).for_each(|_| _ = malloc(&a, &own, 100));
     valid(&a);
 }
 
-/// Catches a guard inside a block: a thread that has caches still kept the large block in front of it.
+/// Catches a guard inside a block: a thread that still had caches kept the large block in front of it.
 #[test]
 fn hardened_blocks_are_not_cached() {
     let a = system(Config::default());

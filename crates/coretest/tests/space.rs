@@ -1,5 +1,4 @@
-//! Address space: what is asked of the system for blocks that are long, aligned, or do not fit, and how much of it is
-//! made usable.
+//! Address space: what is reserved for blocks that are long, aligned, or do not fit, and how much of it is committed.
 
 use neap_core::alloc::MAX_SIZE;
 use neap_core::pages::layout;
@@ -10,7 +9,7 @@ use neap_coretest::{Call, Config, Owner};
 
 const MIB: usize = 1 << 20;
 
-/// A system with this much address space.
+/// An allocator on a system with this limit on address space.
 fn short(address_limit: usize) -> Box<Shared> {
     system(Config { address_limit: Some(address_limit), ..Config::default() })
 }
@@ -19,7 +18,7 @@ fn aligned(a: &Shared, t: &Owner, size: usize, align: usize) -> *mut u8 {
     t.with(a, |heap| a.malloc_aligned(heap, size, align, false))
 }
 
-/// Catches a request beyond PTRDIFF_MAX for which the system is asked.
+/// Catches a request beyond PTRDIFF_MAX that reaches the system.
 #[test]
 fn more_than_there_can_be() {
     let a = system(Config::default());
@@ -32,11 +31,11 @@ fn more_than_there_can_be() {
     assert_eq!(calls(), before);
 }
 
-/// Catches blocks that get a mapping of their own although an arena could be had that holds them: where address space
-/// is limited, an arena is as long as a block needs, with its tables.
+/// Catches blocks that get a mapping of their own although an arena could hold them: where address space is limited, an
+/// arena is as long as a block needs, with its tables.
 #[test]
 fn long_blocks_in_short_arenas() {
-    // An arena of 32 MiB is the first. Others are as long up to 500 chunks, and longer from there on.
+    // The first arena has 32 MiB. Others are as long for blocks of up to 500 chunks, and longer for longer ones.
     for chunks in (473..496).step_by(5).chain(496..514) {
         let a = short(256 * MIB);
         let t = thread(&a);
@@ -53,14 +52,14 @@ fn long_blocks_in_short_arenas() {
     assert_eq!((a.figures().huge_blocks, a.figures().large_blocks), (0, 1));
 }
 
-/// Catches a program that ends where it has as many arenas as there can be: it may have no more, and keeps what it has.
+/// Catches a program that fails at the limit on the number of arenas: it gets no more, and keeps what it has.
 #[test]
 fn as_many_arenas_as_there_can_be() {
     let a = short(3 * MIB);
     let t = thread(&a);
     let mut blocks = Vec::new();
     for _ in 0..1000 {
-        // A little more, so that each arena is short.
+        // A little more each time, so that each arena is short.
         a.os.set_address_limit(a.os.taken() + MIB / 2);
         let p = try_malloc(&a, &t, CHUNK);
         if p.is_null() {
@@ -74,7 +73,7 @@ fn as_many_arenas_as_there_can_be() {
     valid(&a);
 }
 
-/// Catches an address behind an arena, or in its part that is not usable yet, that is taken for a block's place.
+/// Catches an address behind an arena, or in a part that is not committed yet, that counts as inside the arena.
 #[test]
 fn addresses_without_memory_are_foreign() {
     for limit in [usize::MAX, 64 * MIB] {
@@ -86,7 +85,7 @@ fn addresses_without_memory_are_foreign() {
         assert!(a.arenas.contains(reentrant));
         let arena = p.addr() & !((64 << 30) - 1);
         let len = if limit == usize::MAX { 64 << 30 } else { 8 * MIB };
-        // The tables; in front of the reentrant reserve; behind the arena.
+        // In the tables, twice; in front of the reentrant reserve; behind the arena.
         for at in [0, CHUNK, len - len / 16 - CHUNK, len] {
             let at = core::ptr::without_provenance_mut::<u8>(arena + at);
             assert!(!a.arenas.contains(at), "{at:p}, where the arena begins at {arena:#x}");
@@ -94,8 +93,7 @@ fn addresses_without_memory_are_foreign() {
     }
 }
 
-/// Catches more memory that is made usable than a program of that size needs: it counts where writable memory is
-/// limited.
+/// Catches more committed memory than a program of that size needs: it counts where writable memory is limited.
 #[test]
 fn what_is_usable_is_little() {
     let a = system(Config::default());
@@ -112,7 +110,7 @@ fn what_is_usable_is_little() {
     }
 }
 
-/// Catches a handler's block that makes more usable than the megabytes that it lies in, or none.
+/// Catches a handler's block that commits more than the MiB units it lies in, or none.
 #[test]
 fn what_is_usable_in_handlers_is_little() {
     let a = system(Config::default());
@@ -121,13 +119,13 @@ fn what_is_usable_in_handlers_is_little() {
         let before = a.os.committed();
         assert!(!a.malloc_reentrant(size, 16, false).is_null());
         let more = a.os.committed() - before;
-        // Of tables, at most a tile of bits each, 68 KiB, and OS pages of records and of the page map.
+        // Of tables: at most a tile of bits for each, 68 KiB, and OS pages of records and of the page map.
         let most = groups * (MIB + 80 * 1024);
         assert!((groups * MIB..=most).contains(&more), "{more} bytes for a block of {size}");
     }
 }
 
-/// Catches a handler's block that has not its alignment: one of a megabyte or a gigabyte, as far as there is room.
+/// Catches a handler's block without its alignment, from 16 bytes up to the largest that fits.
 #[test]
 fn alignments_of_handlers() {
     let a = system(Config::default());
@@ -139,12 +137,12 @@ fn alignments_of_handlers() {
     }
 }
 
-/// Catches memory of handlers that is lost where addresses go back: what was usable and free stays usable.
+/// Catches reserve memory that is lost where addresses go back: what was committed and free must stay usable.
 #[test]
 fn free_memory_of_handlers_stays() {
     let a = short(1 << 40);
     let _t = thread(&a);
-    // Six megabytes, of which the middle ones are free again.
+    // Six MiB, of which all but the first are free again.
     let blocks: Vec<_> = (0..6).map(|_| a.malloc_reentrant(MIB, 16, false)).collect();
     blocks[1..].iter().for_each(|&p| free_reentrant(&a, p));
     a.trim(0, || true);
@@ -163,8 +161,8 @@ fn most_huge(a: &Shared) -> (u64, u64) {
     (most.count, most.bytes)
 }
 
-/// Catches huge blocks that are counted wrong, at present or at most, that are copied to grow, or whose addresses
-/// inside are taken for blocks.
+/// Catches huge blocks that are counted wrong, at present or at the peak, that are copied to grow, or whose inner
+/// addresses pass as blocks.
 #[test]
 fn huge_blocks_are_counted() {
     let a = system(Config::default());
@@ -189,7 +187,8 @@ fn huge_blocks_are_counted() {
     assert_eq!(a.os.faults.count(Call::Unmap), 2);
 }
 
-/// Catches a shortest huge block that is not a MiB: where no arena is to be had, shorter blocks get no mapping each.
+/// Catches a shortest huge block that is not a MiB: where no arena can be had, shorter blocks get no mapping of their
+/// own.
 #[test]
 fn the_shortest_huge_block() {
     let a = system(Config { address_limit: Some(64 * MIB), reservations: Some(1), ..Config::default() });
@@ -205,7 +204,7 @@ fn the_shortest_huge_block() {
     assert_eq!(a.figures().huge, 0);
 }
 
-/// Catches room at the end of an arena that is not used, for a new block or for one that grows where it is.
+/// Catches room at the end of an arena that is not used, for a new block or for one that grows in place.
 #[test]
 fn arenas_are_used_to_their_ends() {
     // 512 chunks: tables take 10, handlers have 32, heaps one.
@@ -237,7 +236,7 @@ fn arenas_are_long_where_there_is_no_limit() {
     }
 }
 
-/// Catches a chunk that counts as usable and is not: the first one behind each step.
+/// Catches a chunk that counts as committed and is not: the first one behind each step.
 #[test]
 fn what_is_contained_can_be_read() {
     let a = system(Config::default());
@@ -249,7 +248,7 @@ fn what_is_contained_can_be_read() {
     assert!((10..=24).contains(&sum), "{sum} chunks");
 }
 
-/// Catches another reservation that is made where the system refuses memory: it would be refused there as well.
+/// Catches another reservation that is made after the system refused memory: it would be refused there as well.
 #[test]
 fn refused_memory_takes_no_addresses() {
     let a = system(Config::default());
@@ -263,7 +262,7 @@ fn refused_memory_takes_no_addresses() {
     valid(&a);
 }
 
-/// Catches huge blocks that are refused or lost where there are more than the first table has.
+/// Catches huge blocks that are refused or lost where the first table is full.
 #[test]
 fn many_huge_blocks() {
     let a = system(Config::default());
@@ -290,7 +289,7 @@ fn blocks_grow_in_place_to_the_limit() {
     valid(&a);
 }
 
-/// Catches tables that hold an OS page for a few slabs of large blocks each: the bits of 64 such slabs lie in one.
+/// Catches tables that hold an OS page for every few slabs of large size classes: the bits of 64 such slabs lie in one.
 #[test]
 fn bits_of_few_blocks_lie_together() {
     let a = system(Config::default());
@@ -303,8 +302,7 @@ fn bits_of_few_blocks_lie_together() {
     assert!(tables() - before <= 6 * 4096, "{} bytes", tables() - before);
 }
 
-/// Catches addresses of later arenas that stay where a limit is set: those of each go back as far as they were never
-/// used.
+/// Catches addresses of later arenas that stay where a limit is set: those of each that were never used go back.
 #[test]
 fn addresses_of_all_arenas_go_back() {
     let a = short(1 << 40);
@@ -313,7 +311,7 @@ fn addresses_of_all_arenas_go_back() {
     let before = a.os.taken();
     a.os.set_address_limit(512 * MIB);
     assert!(a.give_reservations_back());
-    // More than all of the first one.
+    // More than all of the first arena.
     assert!(before - a.os.taken() > 64 << 30, "{:#x} of {before:#x}", before - a.os.taken());
 }
 
@@ -334,7 +332,7 @@ fn what_is_behind_a_shorter_block_is_free() {
     valid(&a);
 }
 
-/// Catches bytes that went back with a block whose pages had moved, and are counted wrong.
+/// Catches wrong counts of the bytes that went back with a moved block.
 #[test]
 fn moved_blocks_go_back_at_once() {
     let a = system(Config::default());
@@ -348,14 +346,14 @@ fn moved_blocks_go_back_at_once() {
     valid(&a);
 }
 
-/// Catches room behind a block that counts as used by it, where just the chunks that it uses were used before.
+/// Catches room behind a block that counts as used although only the chunks of the block were used before.
 #[test]
 fn room_that_was_not_used_stays_clean() {
     let a = system(Config { missing: vec![Call::MovePages], ..Config::default() });
     let t = thread(&a);
     let [p, _kept, last] = [MIB, CHUNK, 4 * MIB].map(|size| malloc(&a, &t, size));
     free(&a, &t, last);
-    // It has as much room again, which nothing ever used.
+    // It has as much room again, which was never used.
     let q = realloc(&a, &t, p, MIB, 4 * MIB);
     assert_eq!(q, last);
     let before = a.figures().dirty;
@@ -377,7 +375,7 @@ fn a_limit_is_found_where_an_arena_grows() {
     valid(&a);
 }
 
-/// Catches an arena that takes most of the addresses that are left, where the first one had few.
+/// Catches a later arena that takes most of the remaining addresses, where the first one had few.
 #[test]
 fn later_arenas_leave_addresses_to_the_program() {
     let a = short(256 * MIB);
@@ -389,17 +387,18 @@ fn later_arenas_leave_addresses_to_the_program() {
     assert_eq!(a.os.taken() - before, left / 8);
 }
 
-/// Catches a block that gets a mapping of its own although a new arena has just the room for it.
+/// Catches a block that gets a mapping of its own although a new arena has exactly the room for it.
 #[test]
 fn the_longest_arena_is_used() {
     let a = system(Config::default());
     let t = thread(&a);
-    // A block so long begins at a multiple of 2 MiB, for which an arena is to have room.
+    // Such a long block begins at a multiple of 2 MiB, for which an arena must have room.
     malloc(&a, &t, (layout::longest() - 2 * MIB / CHUNK) * CHUNK);
     assert_eq!((a.figures().huge_blocks, a.figures().large_blocks), (0, 1));
 }
 
-/// Catches a look at a record that may not be read: that of an address in the tables, or of one that is not usable yet.
+/// Catches a read of a record that is not readable: that of an address in the tables, or of one that is not committed
+/// yet.
 #[test]
 fn foreign_pointers_go_into_no_cache() {
     let a = system(Config::default());
@@ -413,8 +412,8 @@ fn foreign_pointers_go_into_no_cache() {
     }
 }
 
-/// Catches free memory that is passed over although a block fits there: a range behind a shorter one of nearly its
-/// length, and one that has clean memory beside it, behind a longer one that has none.
+/// Catches free memory that is passed over although a block fits: a range behind a shorter one of nearly its length,
+/// and one with clean memory beside it, behind a longer one without any.
 #[test]
 fn free_memory_is_found_behind_other() {
     let a = system(Config { purger: true, ..Config::default() });

@@ -1,4 +1,4 @@
-//! Long blocks of which little was touched: what holds memory goes back as soon as they are freed.
+//! Long blocks that are sparsely touched: their resident memory goes back as soon as they are freed.
 
 use neap_core::policy::Purge;
 use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
@@ -7,15 +7,15 @@ use neap_coretest::{Call, Config};
 const MIB: usize = 1 << 20;
 const PAGE: usize = 4096;
 
-/// Panics if memory that is called clean is not zero.
+/// Panics if clean memory is not zero.
 fn check(a: &Shared) {
     valid(a);
     // SAFETY: no other thread uses the allocator.
     unsafe { a.for_each_clean(|p, len| assert_eq!(a.os.first_nonzero(p, len), None, "known zero, but is not")) };
 }
 
-/// Catches a sparse block that waits as a whole, a dense, a scattered or a short one that does not, and one that is
-/// called clean although the system refused it.
+/// Catches a sparse block that waits as a whole; a dense, scattered or short one that does not wait; and one that
+/// counts as clean although the system refused it.
 #[test]
 fn long_sparse_blocks_go_back_at_once() {
     // Megabytes, OS pages that are touched, their distance in OS pages, the policy, a refused call, and whether all

@@ -1,12 +1,12 @@
-//! The side tables of free memory, which go back to the system, and nothing with them that is needed.
+//! The side tables of free memory, which go back to the system, but only where no other memory needs them.
 
 use neap_core::CHUNK;
 use neap_core::policy::Purge;
 use neap_coretest::calls::{free, malloc, system, thread, valid};
 use neap_coretest::{Call, Config};
 
-/// Catches an entry of a neighbour, or of the ends of a range, that goes back with a range's own, wherever they lie in
-/// their OS pages.
+/// Catches a table entry of a neighbour, or of the ends of a range, that goes back with a range's own, wherever they
+/// lie in their OS pages.
 #[test]
 fn neighbours_keep_their_entries() {
     for extra in 0..64 {
@@ -26,14 +26,14 @@ fn neighbours_keep_their_entries() {
     }
 }
 
-/// Catches tables of long free ranges that stay, and a system that is asked to take those of short ones.
+/// Catches tables of long free ranges that stay, and system calls for those of short ones.
 #[test]
 fn tables_of_long_ranges_go() {
     let a = system(Config::default());
     let t = thread(&a);
     let tables = || a.resident().expect("the fake can tell").tables;
     let calls = || a.os.faults.count(Call::PurgeRuns);
-    // Slabs, so that there are records and bits.
+    // Slabs have records and bits.
     let blocks: Vec<_> = (0..(64 << 20) / 1024).map(|_| malloc(&a, &t, 1024)).collect();
     let behind = malloc(&a, &t, 100_000);
     let full = tables();
@@ -52,8 +52,8 @@ fn tables_of_long_ranges_go() {
     valid(&a);
 }
 
-/// Catches a program that pays system calls for each megabyte by which it grows, and one that has far more made usable
-/// than it needs.
+/// Catches a program that makes system calls for each MiB by which it grows, and one that commits far more than it
+/// needs.
 #[test]
 fn growth_takes_few_calls() {
     let a = system(Config::default());
@@ -89,7 +89,7 @@ fn tables_go_when_much_was_freed_at_once() {
     }
 }
 
-/// Catches tables that stay when a program rests that has freed much, and a system that is asked after little.
+/// Catches tables that stay when a program rests that has freed much, and system calls after it has freed little.
 #[test]
 fn tables_go_when_the_program_rests() {
     for (mib, tables) in [(24, 0), (64, 1)] {
@@ -108,7 +108,7 @@ fn tables_go_when_the_program_rests() {
     }
 }
 
-/// Catches a purge of tables that takes more ranges than it has room for.
+/// Catches a purge of tables that takes more ranges at a time than it has room for.
 #[test]
 fn sixteen_ranges_at_a_time() {
     let a = system(Config::default());
@@ -122,7 +122,7 @@ fn sixteen_ranges_at_a_time() {
     valid(&a);
 }
 
-/// Catches a batch that is longer than 4 MiB, or a purge that leaves some of what is free.
+/// Catches a batch that is longer than 4 MiB, or a purge that leaves some free memory.
 #[test]
 fn memory_goes_back_in_batches() {
     let a = system(Config { purger: true, ..Config::default() });

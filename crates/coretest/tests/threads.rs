@@ -111,7 +111,7 @@ impl Thread<'_> {
         }
     }
 
-    /// Swaps a handful of blocks with the others.
+    /// Exchanges some blocks with other threads.
     fn exchange(&mut self) {
         let n = self.next() % 64;
         let keep = self.blocks.len().saturating_sub(n);
@@ -119,7 +119,7 @@ impl Thread<'_> {
         let mut mail = self.mail.lock().unwrap();
         let from = mail.len().saturating_sub(n);
         let got = mail.split_off(from);
-        // New ones at the far end, so that they are old when they are fetched.
+        // New blocks go to the far end, so that they are old when they are fetched.
         sent.append(&mut mail);
         *mail = sent;
         drop(mail);
@@ -192,7 +192,7 @@ fn stress(config: Config, threads: u64, steps: usize) {
     finish(&a, &mail);
 }
 
-/// A thread that is counted; also when it panics, so that no thread waits for it.
+/// Counts a thread as working until it ends or panics, so that no thread waits for it in vain.
 struct AtWork<'a>(&'a AtomicU64);
 
 impl Drop for AtWork<'_> {
@@ -201,8 +201,7 @@ impl Drop for AtWork<'_> {
     }
 }
 
-/// Goes through all heaps all the time, and gives back what waits or all there is. Until the number of threads at work
-/// is 0.
+/// Goes through all heaps over and over, and gives back what waits or all that is free, until no thread is at work.
 fn make_handshakes(a: &Shared, working: &AtomicU64, start: &Barrier) {
     start.wait();
     let mut round = 0_u64;
@@ -217,7 +216,8 @@ fn make_handshakes(a: &Shared, working: &AtomicU64, start: &Barrier) {
     }
 }
 
-/// Threads that use their heaps most of the time, and rest now and then, beside one that makes handshakes with them.
+/// Runs threads that use their heaps most of the time, and rest now and then, beside one that makes handshakes with
+/// them.
 fn beside_handshakes(config: Config, purge: Purge, steps: usize) {
     let a = Box::new(Allocator::new(Fake::new(config)));
     a.policy.set_purge(purge);
@@ -244,23 +244,23 @@ fn beside_handshakes(config: Config, purge: Purge, steps: usize) {
     finish(&a, &mail);
 }
 
-/// Catches a handshake with a thread that uses its heap, gives it up, or gets it back too late; memory that is on its
-/// way to the system and is handed out.
+/// Catches a handshake with a thread that is using or giving up its heap, a heap that is returned too late, and memory
+/// on its way to the system that is handed out.
 #[test]
 fn blocks_survive_handshakes() {
     beside_handshakes(Config { purger: true, ..Config::default() }, Purge::Decay, 60_000);
     beside_handshakes(Config { page_size: 16384, purger: true, ..Config::default() }, Purge::Lazy, 30_000);
 }
 
-/// The same where the threads that free memory are the purgers, and the memory of each freed block goes at once.
+/// Catches the same where the threads that free memory are the purgers, and where freed memory goes at once.
 #[test]
 fn blocks_survive_inline_and_eager_purges() {
     beside_handshakes(Config::default(), Purge::Decay, 30_000);
     beside_handshakes(Config { page_size: 65536, ..Config::default() }, Purge::Eager, 15_000);
 }
 
-/// What the system does meanwhile: swaps pages out, takes what was purged lazily, lets time go by; and it is the
-/// purger. Until the number of threads at work is 0.
+/// Acts as system and purger: swaps pages out, reclaims what was purged lazily, advances the clock and ticks, until no
+/// thread is at work.
 fn disturb(a: &Shared, working: &AtomicU64) {
     let mut seed = 0;
     while working.load(Ordering::Relaxed) > 0 {
@@ -273,7 +273,7 @@ fn disturb(a: &Shared, working: &AtomicU64) {
     }
 }
 
-/// Catches a purge or a calloc that goes wrong while other threads use the memory, and pages are swapped out.
+/// Catches a purge or a calloc that fails while other threads use the memory and pages are swapped out.
 #[test]
 fn blocks_survive_the_system() {
     for page_size in [4096, 65536] {
@@ -301,7 +301,7 @@ fn blocks_change_hands() {
     stress(Config::default(), 4, 300_000);
 }
 
-/// The same without a page map, on OS pages of 64 KiB, where all of it takes the slow paths.
+/// Catches the same without a page map, on OS pages of 64 KiB, where all calls take the slow paths.
 #[test]
 fn blocks_change_hands_without_page_map() {
     stress(Config { page_size: 65536, missing: vec![Call::ReserveZeros], ..Config::default() }, 3, 150_000);

@@ -13,7 +13,7 @@ fn with_thread(config: Config) -> (Box<Shared>, Owner) {
     (a, t)
 }
 
-/// A zeroed block, which is zero; what was cleared for it, and what was not.
+/// Allocates a zeroed block and checks it; returns it, the bytes cleared for it, and the bytes skipped.
 fn calloc(a: &Shared, t: &Owner, size: usize) -> (*mut u8, u64, u64) {
     let before = a.figures().totals;
     let p = t.with(a, |heap| a.malloc_aligned(heap, size, 16, true));
@@ -24,7 +24,7 @@ fn calloc(a: &Shared, t: &Owner, size: usize) -> (*mut u8, u64, u64) {
     (p, after.cleared - before.cleared, after.skipped - before.skipped)
 }
 
-/// Writes the first `touched` of each `of` OS pages.
+/// Writes the first `touched` OS pages of each `of`.
 fn write(p: *mut u8, len: usize, touched: usize, of: usize) {
     for page in (0..len / 4096).filter(|page| page % of < touched) {
         // SAFETY: the block is that long.
@@ -32,7 +32,7 @@ fn write(p: *mut u8, len: usize, touched: usize, of: usize) {
     }
 }
 
-/// Catches clean memory that is cleared, or that counts as spared although the program did not ask for zeroes.
+/// Catches clean memory that is cleared, or that counts as skipped although the program did not ask for zeros.
 #[test]
 fn clean_memory_is_not_cleared() {
     let (a, t) = with_thread(Config::default());
@@ -50,7 +50,7 @@ fn clean_memory_is_not_cleared() {
     assert_eq!(a.figures().totals, before);
 }
 
-/// Catches untouched memory that is cleared, and a system that is asked of memory that was written all over each time.
+/// Catches untouched memory that is cleared, and system calls each time for memory that was fully written.
 #[test]
 fn what_was_not_touched_is_not_cleared() {
     let size = 6 * MIB;
@@ -58,7 +58,7 @@ fn what_was_not_touched_is_not_cleared() {
     for touched in [1, 3, 4] {
         let (a, t) = with_thread(Config::default());
         let p = malloc(&a, &t, size);
-        // One run after another, of 64 KiB.
+        // In runs of 64 KiB.
         write(p, size, touched * 16, 160);
         free(&a, &t, p);
         let (p, cleared, skipped) = calloc(&a, &t, size);
@@ -81,8 +81,8 @@ fn what_was_not_touched_is_not_cleared() {
     }
 }
 
-/// Catches a block that was written once and then left alone, for which the program pays each time, and one that goes
-/// back to the system although the user wants none to.
+/// Catches a block that was written once and then left alone, and for which the program pays each time; and one that
+/// goes back to the system although the policy is to keep it.
 #[test]
 fn what_is_left_alone_goes_back() {
     for (purge, purger) in [(Purge::Decay, false), (Purge::Decay, true), (Purge::Never, false)] {
@@ -102,12 +102,12 @@ fn what_is_left_alone_goes_back() {
     }
 }
 
-/// Catches memory that is put aside although no helper will see to it.
+/// Catches memory that is put aside although no helper will purge it.
 #[test]
 fn what_is_left_alone_goes_at_once() {
     for (purger, size, aside) in [(false, 6 * MIB, 0), (true, 6 * MIB, 6 * MIB)] {
         let (a, t) = with_thread(Config { purger, ..Config::default() });
-        // Asks for a helper, and stays behind.
+        // Requests a helper; the second block keeps the place.
         let helped = malloc(&a, &t, 20 * MIB);
         free(&a, &t, helped);
         malloc(&a, &t, 20 * MIB);
@@ -125,12 +125,12 @@ fn what_is_left_alone_goes_at_once() {
     }
 }
 
-/// Catches a clean block in place of another that has lost its alignment, where a helper gives the other back.
+/// Catches a clean replacement block that lost the alignment, where a helper gives the original back.
 #[test]
 fn blocks_keep_their_alignment() {
     let (a, t) = with_thread(Config { purger: true, ..Config::default() });
     let (size, align) = (3 * MIB, 4 * MIB);
-    // So that clean chunks do not begin at such a multiple.
+    // So that clean chunks do not begin at a multiple of the alignment.
     malloc(&a, &t, 5 * CHUNK);
     // Long enough for the alignment, wherever it begins.
     let p = malloc(&a, &t, size + align);
@@ -151,8 +151,8 @@ fn blocks_keep_their_alignment() {
     assert!(places.len() > 1, "a clean block took the place of one that was left alone");
 }
 
-/// Catches a program that pays four times for a block that it writes whole each time, as the last one was taken for one
-/// that is left alone.
+/// Catches a program that writes its block fully each time and pays four times for it, because the block was taken for
+/// one that is left alone.
 #[test]
 fn a_drop_that_was_wrong_is_not_repeated() {
     let (a, t) = with_thread(Config::default());
@@ -161,7 +161,7 @@ fn a_drop_that_was_wrong_is_not_repeated() {
     let p = malloc(&a, &t, size);
     write(p, size, 1, 1);
     free(&a, &t, p);
-    // Was it written, and does the system have to be asked of it?
+    // Was it written, and does the system have to be asked about it?
     for (round, (written, asks)) in [(false, true), (true, false), (false, true), (true, true)].into_iter().enumerate()
     {
         let before = asked();
@@ -174,7 +174,7 @@ fn a_drop_that_was_wrong_is_not_repeated() {
     }
 }
 
-/// Catches memory that goes back instead of being cleared although the user wants none to.
+/// Catches memory that goes back instead of being cleared although the policy is to keep it.
 #[test]
 fn what_is_left_alone_stays_where_the_user_wants_it() {
     let (a, t) = with_thread(Config::default());
@@ -190,7 +190,7 @@ fn what_is_left_alone_stays_where_the_user_wants_it() {
 }
 
 /// Catches a zeroed block from a cache of large blocks that is not zero, is cleared where it was not touched, or is
-/// purged for nothing.
+/// purged without need.
 #[test]
 fn blocks_from_a_large_cache_are_cleared() {
     let (a, t) = with_thread(Config::default());
@@ -204,13 +204,13 @@ fn blocks_from_a_large_cache_are_cleared() {
     assert_eq!(a.figures().totals.purged, 0);
 }
 
-/// Catches a block that is cleared whole although less than a quarter of it was touched, or in parts although more was,
-/// where the touched OS pages lie close together at its start.
+/// Catches a block that is cleared as a whole although less than a quarter of it was touched, or in parts although more
+/// was, where the touched OS pages lie close together at its start.
 #[test]
 fn what_counts_as_dense() {
     let size = 6 * MIB;
     let quarter = size / 4096 / 4;
-    // The system names 16 runs at a time: a long one and 15 single OS pages.
+    // The system reports 16 runs at a time: a long one and 15 single OS pages.
     for (first, whole) in [(64, false), (quarter - 15, false), (quarter - 14, true)] {
         let (a, t) = with_thread(Config::default());
         let p = malloc(&a, &t, size);
@@ -222,8 +222,8 @@ fn what_counts_as_dense() {
     }
 }
 
-/// Catches parts of a block that count as cleared and as spared, or as neither, where it was touched here and there at
-/// its start and all over behind that; and one that is cleared whole though just a half was touched.
+/// Catches parts of a block that count as both cleared and skipped, or as neither, where it was touched here and there
+/// at its start and fully behind that; and one that is cleared as a whole although only a half was touched.
 #[test]
 fn all_bytes_are_counted() {
     let (a, t) = with_thread(Config::default());
@@ -258,8 +258,8 @@ fn all_bytes_are_counted() {
     assert_eq!((q, cleared, skipped), (p, 2048, 8192));
 }
 
-/// Catches parts of a block that stay for ever though they were written once, and system calls for short parts, of
-/// which each costs more than clearing does.
+/// Catches parts of a block that stay for ever although they were written only once, and system calls for short parts,
+/// each of which costs more than clearing.
 #[test]
 fn long_parts_that_are_left_alone_go_back() {
     let size = 5 * MIB;
@@ -275,13 +275,13 @@ fn long_parts_that_are_left_alone_go_back() {
     }
 }
 
-/// Catches small blocks that are looked at, and not cleared, although the user wants all to be cleared.
+/// Catches small blocks that are scanned instead of cleared although the option says to clear all.
 #[test]
 fn all_blocks_are_cleared_where_the_user_wants_it() {
     for (always, wanted) in [(true, 20_480), (false, 0)] {
         let (a, t) = with_thread(Config::default());
         a.policy.set_zero_always(always);
-        // Twice: the second block was used before, and holds nothing.
+        // Twice: the second block was used before, and reads as zero.
         let cleared: Vec<_> = (0..2)
             .map(|_| {
                 let (p, cleared, _) = calloc(&a, &t, 20_480);
@@ -293,7 +293,7 @@ fn all_blocks_are_cleared_where_the_user_wants_it() {
     }
 }
 
-/// Catches memory that was put aside for the helper and stays, is counted as free, or goes where free ranges are to
+/// Catches memory that was put aside for the helper and stays, counts as free, or goes although free ranges are to
 /// stay; and a batch of it that is too long.
 #[test]
 fn what_is_put_aside_goes_back() {
@@ -324,8 +324,8 @@ fn what_is_put_aside_goes_back() {
     blocks.into_iter().for_each(|p| free(&a, &t, p));
 }
 
-/// Catches small blocks that are read each time although they come back written, and ones that are cleared although the
-/// program leaves them untouched now, once a few of them were looked at.
+/// Catches small blocks that are scanned each time although they come back written, and blocks that are cleared each
+/// time although the program now leaves them untouched, after a few were scanned.
 #[test]
 fn a_class_that_comes_back_written_is_cleared_at_once() {
     for size in [8 << 10, 16 << 10, 32 << 10] {
@@ -341,7 +341,7 @@ fn a_class_that_comes_back_written_is_cleared_at_once() {
             p = q;
             cleared > 0
         };
-        // Looks at this one, finds it untouched, and looks on.
+        // Scans this one, finds it untouched, and goes on to scan.
         assert!(!round(false));
         assert!((0..10).all(|_| round(true)));
         assert!(round(false), "it is not looked at");

@@ -10,7 +10,7 @@ use neap_launch::units::counted;
 
 use crate::args::ReserveArgs;
 
-/// What the command has while it runs.
+/// The reservation, while the command runs.
 struct Held(Reservation);
 
 impl Attendant for Held {}
@@ -21,8 +21,8 @@ pub fn run(args: &ReserveArgs) -> Result<u8, Error> {
     let path = target::resolve(command)?;
     let program = Program::new(&path, &args.command, std::env::vars_os().collect())?;
     let request = Request { bytes: args.size, node: args.node, pages: args.pages };
-    // Inside: signals are blocked from before the change of the pool until after the change back.
-    // Where the journal is longer than files may be, that is an error.
+    // Inside: signals are blocked from before the change of the pool until after the change back. A journal beyond the
+    // limit on file sizes is an error.
     let reserve = || Reservation::new(&Root::system(), request).map(Held).map_err(error);
     let (ended, held, _) = child::supervise_watched(&program, |_| sys::with_size_errors(reserve))?;
     match held.0.give_back() {

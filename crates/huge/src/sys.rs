@@ -4,7 +4,7 @@ use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// How much memory a process may lock; `None`: all.
+/// Limit on the memory that a process may lock; `None`: no limit.
 pub fn locked_limit() -> Option<u64> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is writable.
@@ -12,15 +12,15 @@ pub fn locked_limit() -> Option<u64> {
     (done == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
 }
 
-/// What PR_GET_THP_DISABLE says of this process: 0, or flags (1: disabled; 2: except where it asks, Linux 6.18).
+/// The value of PR_GET_THP_DISABLE for this process: 0, or flags (1: disabled; 2: except where advised, Linux 6.18).
 pub fn transparent_disabled() -> Option<u32> {
     // SAFETY: the call takes numbers; those after the first must be 0.
     let flags = unsafe { libc::prctl(libc::PR_GET_THP_DISABLE, 0, 0, 0, 0) };
     u32::try_from(flags).ok()
 }
 
-/// Whether the kernel can have a process get only the transparent huge pages that it asks for (Linux 6.18). Tried on
-/// this process, and put back. `None` where the process has none.
+/// Whether the kernel can restrict a process to the transparent huge pages that it requests (Linux 6.18). Tried on this
+/// process, and restored. `None` if the process has none.
 pub fn can_restrict() -> Option<bool> {
     match transparent_disabled()? {
         // SAFETY: the calls take numbers; those after the third must be 0. The second puts back what was.

@@ -1,4 +1,4 @@
-//! What neap has to put back, in files: `/run/neap-huge/PID-START`, one for each process that holds a reservation. If a
+//! The changes that neap must undo, in files: `/run/neap-huge/PID-START`, one for each process with a reservation. If a
 //! neap was killed, the next one reads them. The folder is also the lock under which pools are changed.
 //!
 //! ```text
@@ -16,21 +16,21 @@ use crate::pool::Place;
 use crate::refused::Refused;
 use crate::root::Root;
 
-/// The folder: it goes away when the system is started again, as the pools do.
+/// The folder: it is gone after a restart of the system, as the pools are.
 pub const FOLDER: &str = "/run/neap-huge";
 
-/// One thing to put back.
+/// One change to undo.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Undo {
-    /// Give the pool at this place that size. Only until the change is complete: the lock is held from before it, and
-    /// the next owner of the lock puts it back first, so no other reservation is lost.
+    /// Sets the pool at this place to that size. Only until the change is complete: the lock is held from before it,
+    /// and the next owner of the lock undoes it first, so no other reservation is lost.
     Size(Place, u64),
-    /// Take that many pages away from the pool at this place.
+    /// Takes that many pages away from the pool at this place.
     Less(Place, u64),
 }
 
 impl Undo {
-    /// Does it; the pages that were gone already.
+    /// Undoes the change; returns the number of pages that were gone already.
     pub fn carry_out(&self, root: &Root) -> io::Result<u64> {
         match self {
             Undo::Size(place, pages) => place.resize(root, *pages).map(|()| 0),
@@ -66,7 +66,7 @@ impl Undo {
 pub struct Lock(#[expect(dead_code, reason = "the lock ends when the file is closed")] File);
 
 impl Lock {
-    /// Waits for it.
+    /// Waits for the lock.
     pub fn take(root: &Root) -> Result<Lock, Refused> {
         let folder = root.path(FOLDER);
         let refused = |error: &io::Error| {
@@ -103,7 +103,7 @@ pub struct Journal {
 }
 
 impl Journal {
-    /// That of this process, not written yet. Refused where other processes could not see that this one is alive.
+    /// The journal of this process, not written yet. Refused if other processes could not see that this one is alive.
     pub fn own(root: &Root, _: &Lock) -> Result<Journal, Refused> {
         let pid = std::process::id();
         let start = start(root, pid).ok_or_else(|| {
@@ -120,7 +120,7 @@ impl Journal {
         }
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes it completely or not at all.
     pub fn write(&self, steps: &[Undo]) -> io::Result<()> {
         let text: String = steps.iter().map(Undo::line).collect();
         let part = self.path.with_extension("new");
@@ -128,25 +128,25 @@ impl Journal {
         fs::rename(&part, &self.path)
     }
 
-    /// Nothing has to be put back any more.
+    /// Nothing has to be undone any longer.
     pub fn remove(&self) {
         let _ = fs::remove_file(&self.path);
     }
 }
 
-/// A reservation that a journal tells of.
+/// A reservation in a journal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Held {
     /// The process.
     pub pid: u32,
-    /// Whether it is still there; else it was killed, and the next reservation gives the pages back.
+    /// Whether it still runs; otherwise it was killed, and the next reservation gives the pages back.
     pub alive: bool,
-    /// What has to be put back.
+    /// The changes to undo.
     steps: Vec<Undo>,
 }
 
 impl Held {
-    /// The size of its pages, and how many there are; `None` before the end of a change.
+    /// The size and the number of its pages; `None` before the end of a change.
     pub fn pages(&self) -> Option<(u64, u64)> {
         let mut pages = None;
         for step in &self.steps {
@@ -157,17 +157,17 @@ impl Held {
     }
 }
 
-/// All that journals tell of; none where there is no folder, or it may not be read.
+/// All reservations in journals; empty if there is no folder, or it may not be read.
 pub fn held(root: &Root) -> Vec<Held> {
     entries(root).into_iter().map(|(_, held)| held).collect()
 }
 
-/// Puts back what killed processes left.
+/// Undoes the changes that killed processes left.
 pub fn restore_leftovers(root: &Root, _: &Lock) {
     for (path, held) in entries(root) {
         if !held.alive {
             for step in held.steps.iter().rev() {
-                // What the kernel refuses now it would refuse later, too.
+                // If the kernel refuses this now, it would refuse it later, too.
                 let _ = step.carry_out(root);
             }
             let _ = fs::remove_file(path);
@@ -181,7 +181,7 @@ fn entries(root: &Root) -> Vec<(PathBuf, Held)> {
         let mut parts = name.split('-');
         let (pid, started): (u32, u64) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
         let path = root.path(&format!("{FOLDER}/{name}"));
-        // One that is not complete (`.new`) belongs to a change that was not begun.
+        // An incomplete one (`.new`) belongs to a change that was not begun.
         let steps = match name.ends_with(".new") {
             true => Vec::new(),
             false => fs::read_to_string(&path).ok()?.lines().filter_map(Undo::parse).collect(),
@@ -191,10 +191,11 @@ fn entries(root: &Root) -> Vec<(PathBuf, Held)> {
     names.into_iter().filter_map(entry).collect()
 }
 
-/// When a process started, in ticks: with it, a process number is not used twice. The 22nd field of its stat.
+/// The start time of a process, in ticks, which distinguishes processes with the same number. The 22nd field of its
+/// stat.
 fn start(root: &Root, pid: u32) -> Option<u64> {
     let text = root.read(&format!("/proc/{pid}/stat")).ok()?;
-    // The name may have blanks and parentheses.
+    // The name may contain blanks and parentheses.
     text.rsplit_once(')')?.1.split_whitespace().nth(22 - 3)?.parse().ok()
 }
 
@@ -202,7 +203,7 @@ fn start(root: &Root, pid: u32) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Catches a journal that is read otherwise than it was written.
+    /// Catches a journal that changes when it is read back.
     #[test]
     fn lines_come_back() {
         for step in [Undo::Size(Place::machine(2 << 20), 10), Undo::Less(Place::node(1, 1 << 30), 3)] {
@@ -213,7 +214,7 @@ mod tests {
         }
     }
 
-    /// Catches a process number that was used again and is taken for the owner.
+    /// Catches a reused process number that counts as the owner.
     #[test]
     fn a_process_is_known_by_its_start() {
         let root = Root::system();

@@ -1,5 +1,5 @@
-//! The kernel's pools of huge pages (hugetlb): what is in them, and reservations that are given back. What `neap huge`
-//! and `neap lab` share.
+//! The kernel's pools of huge pages (hugetlb): their contents, and reservations that are given back. `neap huge` and
+//! `neap lab` share this.
 //!
 //! | word | meaning |
 //! |---|---|

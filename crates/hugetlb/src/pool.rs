@@ -1,4 +1,4 @@
-//! What is in the pools, by size and by NUMA node.
+//! The contents of the pools, by size and by NUMA node.
 //!
 //! ```text
 //! /sys/kernel/mm/hugepages/hugepages-2048kB/{nr_hugepages,free_hugepages,resv_hugepages,surplus_hugepages,...}
@@ -16,17 +16,17 @@ pub const POOLS: &str = "/sys/kernel/mm/hugepages";
 /// The folder of the NUMA nodes.
 pub const NODES: &str = "/sys/devices/system/node";
 
-/// Where the numbers of a pool stand: for the machine, or for one node. The path of the folder.
+/// Where the numbers of a pool are: for the machine, or for one node. The path of the folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place(pub(crate) String);
 
 impl Place {
-    /// That of the whole machine.
+    /// The place of the whole machine.
     pub fn machine(bytes: u64) -> Place {
         Place(format!("{POOLS}/hugepages-{}", size::folder(bytes)))
     }
 
-    /// That of one node.
+    /// The place of one node.
     pub fn node(node: u32, bytes: u64) -> Place {
         Place(format!("{NODES}/node{node}/hugepages/hugepages-{}", size::folder(bytes)))
     }
@@ -46,7 +46,7 @@ impl Place {
         size::of_folder(self.0.rsplit_once("hugepages-")?.1)
     }
 
-    /// What it counts now.
+    /// Its current counts.
     pub fn counts(&self, root: &Root) -> io::Result<Counts> {
         let number = |name| root.number(&self.file(name));
         Ok(Counts {
@@ -56,7 +56,7 @@ impl Place {
         })
     }
 
-    /// Asks the kernel for a pool of that size. It may give less; the caller reads what it has.
+    /// Requests this size of the pool. The kernel may give less; the caller reads what it has.
     pub(crate) fn resize(&self, root: &Root, pages: u64) -> io::Result<()> {
         #[cfg(test)]
         let pages = pages.min(root.most);
@@ -69,9 +69,9 @@ impl Place {
 pub struct Counts {
     /// All of them.
     pub total: u64,
-    /// Those that hold no memory of a program.
+    /// Pages that hold no memory of a program.
     pub free: u64,
-    /// Those beyond the pool's size; they go when they are freed.
+    /// Pages beyond the pool's size; they go when they are freed.
     pub surplus: u64,
 }
 
@@ -98,12 +98,12 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// That of pages of `bytes`.
+    /// The pool of pages of `bytes`.
     pub fn read(root: &Root, bytes: u64) -> io::Result<Pool> {
         let place = Place::machine(bytes);
         let counts = place.counts(root)?;
         let number = |name| root.number(&place.file(name));
-        // A node without memory has no such folder, and so has a kernel without NUMA.
+        // A node without memory has no such folder, and neither has a kernel without NUMA.
         let node = |node: u32| Place::node(node, bytes).counts(root).ok().map(|counts| (node, counts));
         Ok(Pool {
             bytes,
@@ -115,13 +115,13 @@ impl Pool {
         })
     }
 
-    /// Pages that a program can have now without the kernel making more.
+    /// Pages that a program can get now without the kernel making more.
     pub fn available(&self) -> u64 {
         self.counts.free.saturating_sub(self.reserved)
     }
 }
 
-/// The sizes of pages that the kernel has pools for, the least first.
+/// The page sizes for which the kernel has pools, the smallest first.
 pub fn sizes(root: &Root) -> io::Result<Vec<u64>> {
     let mut sizes: Vec<u64> =
         root.names(POOLS, "hugepages-")?.iter().filter_map(|name| size::of_folder(name)).collect();
@@ -129,7 +129,7 @@ pub fn sizes(root: &Root) -> io::Result<Vec<u64>> {
     Ok(sizes)
 }
 
-/// The numbers of the NUMA nodes; none where the kernel knows no nodes.
+/// The numbers of the NUMA nodes; empty if the kernel knows no nodes.
 pub fn nodes(root: &Root) -> Vec<u32> {
     let names = root.names(NODES, "node").unwrap_or_default();
     let mut nodes: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();

@@ -1,8 +1,8 @@
 //! Pages that are added to a pool, and taken away again.
 //!
-//! Several processes may reserve at the same time. Each adds what it needs, and later removes as much, instead of
-//! restoring a number that it saw. So none removes pages of another, in whatever order they end. A change is made under
-//! a lock (`Lock`), because the kernel accepts only totals. Changes by hand meanwhile stay.
+//! Several processes may reserve at the same time. Each adds what it needs, and later removes the same number, instead
+//! of restoring a total that it saw. So none removes pages of another, in whatever order they end. A change is made
+//! under a lock (`Lock`), because the kernel accepts only totals. Manual changes meanwhile stay.
 //!
 //! The kernel spreads added pages over the nodes, and may remove them from other nodes. So neap notes what each node
 //! got, and removes it there.
@@ -16,10 +16,10 @@ use crate::refused::Refused;
 use crate::root::Root;
 use crate::size;
 
-/// How often a pool is made larger for pages of the surplus that became pages of the pool.
+/// How often a pool is enlarged again because pages of the surplus became pages of the pool.
 const TRIES: u32 = 4;
 
-/// What is to be reserved.
+/// What to reserve.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// The size of a page.
@@ -38,7 +38,7 @@ impl Request {
         }
     }
 
-    /// The places whose numbers change: the node, or all of them; the machine where the kernel knows no nodes.
+    /// The places whose numbers change: the node, or all of them; the machine if the kernel knows no nodes.
     fn parts(&self, root: &Root) -> Vec<Place> {
         let has_pool = |place: &Place| place.counts(root).is_ok();
         let nodes = match self.node {
@@ -50,7 +50,7 @@ impl Request {
     }
 }
 
-/// Pages that were added. They are taken away when the value is dropped, or after a kill by the next reservation.
+/// Added pages. They are taken away when the value is dropped, or after a kill by the next reservation.
 #[derive(Debug)]
 pub struct Reservation {
     root: Root,
@@ -59,7 +59,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Adds free pages to a pool. Where the kernel gives fewer, the pool is as before.
+    /// Adds free pages to a pool. If the kernel gives fewer, the pool is restored.
     pub fn new(root: &Root, request: Request) -> Result<Reservation, Refused> {
         check(root, request)?;
         let lock = Lock::take(root)?;
@@ -99,7 +99,7 @@ impl Reservation {
         })
     }
 
-    /// Takes the pages away; how many were gone already, because another process made the pool smaller.
+    /// Takes the pages away; returns how many were gone already, because another process made the pool smaller.
     pub fn give_back(mut self) -> Result<u64, Refused> {
         let lock = Lock::take(&self.root)?;
         self.undo(&lock).map_err(|error| {
@@ -110,8 +110,8 @@ impl Reservation {
         })
     }
 
-    /// Takes all steps back, also behind one that fails. What others may do later stays in the journal: the next
-    /// reservation after the end of this process does it.
+    /// Undoes all steps, also after one that fails. Steps that others can do later stay in the journal: the next
+    /// reservation after the end of this process does them.
     fn undo(&mut self, _: &Lock) -> io::Result<u64> {
         let (mut results, mut left) = (Vec::new(), Vec::new());
         for step in self.steps.drain(..) {
@@ -138,7 +138,7 @@ impl Drop for Reservation {
     }
 }
 
-/// What cannot succeed, before anything is changed.
+/// Refuses what cannot succeed, before anything is changed.
 fn check(root: &Root, request: Request) -> Result<(), Refused> {
     let Request { bytes, node, pages } = request;
     let page = size::text(bytes);
@@ -188,15 +188,15 @@ fn check(root: &Root, request: Request) -> Result<(), Refused> {
     }
 }
 
-/// Bytes that programs can have without swapping.
+/// Bytes that programs can get without swapping.
 fn available(root: &Root) -> Option<u64> {
     let text = root.read("/proc/meminfo").ok()?;
     let rest = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     rest.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// Makes the pool larger until it has that many more pages. Pages of the surplus become pages of the pool first: those
-/// are in use, so they do not count.
+/// Enlarges the pool until it has `pages` more. Pages of the surplus become pages of the pool first: those are in use,
+/// so they do not count.
 fn grow(root: &Root, place: &Place, request: Request) -> Result<(), Refused> {
     let Request { bytes, pages, .. } = request;
     let page = size::text(bytes);
@@ -247,7 +247,7 @@ mod tests {
             static NUMBER: AtomicU32 = AtomicU32::new(0);
             let name = format!("neap-test-hugetlb-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));
             let folder = std::env::temp_dir().join(name);
-            // A test that was killed left it, and its process had this one's number.
+            // A killed test with the same process number left it.
             let _ = fs::remove_dir_all(&folder);
             let root = Root::at(&folder);
             let system = System { folder, root };
@@ -284,7 +284,7 @@ mod tests {
         Request { bytes: MIB_2, node: Some(1), pages }
     }
 
-    /// Catches reservations that take each other's pages away, or those that were added by hand.
+    /// Catches reservations that take each other's pages away, or pages that were added manually.
     #[test]
     fn changes_are_relative() {
         let system = System::new();
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(held(&system.root), []);
     }
 
-    /// Catches a pool that is left larger where the kernel gave fewer pages, and an error that does not help.
+    /// Catches a pool that stays larger although the kernel gave fewer pages, and an unhelpful error.
     #[test]
     fn fewer_pages_than_wanted_are_given_back() {
         let mut system = System::new();
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!((system.size(&Place::node(1, MIB_2)), held(&system.root)), (10, vec![]));
     }
 
-    /// Catches pages that another process took out of the pool, and are taken away from a third.
+    /// Catches pages that another process took out of the pool, and that are then taken away from a third one.
     #[test]
     fn pages_that_are_gone_are_said() {
         let system = System::new();
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(system.size(&Place::node(1, MIB_2)), 0);
     }
 
-    /// Catches pages that could not be taken away, without a word.
+    /// Catches pages that could not be taken away, without a message.
     #[test]
     fn pages_that_stay_are_said() {
         let system = System::new();
@@ -346,7 +346,7 @@ mod tests {
         assert_eq!((system.size(&Place::node(1, MIB_2)), pages), (18, vec![Some((MIB_2, 8))]));
     }
 
-    /// Catches a change that was not begun and is shown, and a reservation that others would take for that of a killed
+    /// Catches a change that was not begun but is shown, and a live reservation that counts as that of a killed
     /// process.
     #[test]
     fn others_see_what_is_reserved() {

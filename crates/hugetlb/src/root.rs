@@ -4,11 +4,11 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The folder in which `/proc`, `/sys` and `/run` lie: `/`, or in tests one with copies of a system's files.
+/// The folder that contains `/proc`, `/sys` and `/run`: `/`, or in tests one with copies of a system's files.
 #[derive(Clone, Debug)]
 pub struct Root {
     folder: PathBuf,
-    /// In tests: the kernel makes no pool larger than this.
+    /// In tests: limit on the size of a pool.
     #[cfg(test)]
     pub(crate) most: u64,
 }
@@ -19,7 +19,7 @@ impl Root {
         Root::at(Path::new("/"))
     }
 
-    /// Copies of files, in that folder.
+    /// Copies of files, in this folder.
     pub fn at(folder: &Path) -> Root {
         Root {
             folder: folder.to_owned(),
@@ -28,7 +28,7 @@ impl Root {
         }
     }
 
-    /// Where the file of that absolute path is.
+    /// The place of the file with this absolute path.
     pub fn path(&self, path: &str) -> PathBuf {
         self.folder.join(path.trim_start_matches('/'))
     }

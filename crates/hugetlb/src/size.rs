@@ -1,4 +1,4 @@
-//! Sizes of pages: as people write them, and as the kernel names its folders.
+//! Sizes of pages: for messages and command lines, and in the names of the kernel's folders.
 
 /// `4 KiB`, `2 MiB`, `1 GiB`.
 pub fn text(bytes: u64) -> String {
@@ -41,7 +41,7 @@ pub fn folder(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Catches sizes that are read or written wrong, and a number without a unit, which could be pages or bytes.
+    /// Catches sizes that are read or written wrongly, and a number without a unit, which could mean pages or bytes.
     #[test]
     fn sizes() {
         for (bytes, long, brief) in [(4 << 10, "4 KiB", "4K"), (2 << 20, "2 MiB", "2M"), (1 << 30, "1 GiB", "1G")] {

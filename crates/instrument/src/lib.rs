@@ -1,10 +1,10 @@
 //! libneap_instrument.so: records the calls of a program that is compiled with `-finstrument-functions`.
 //!
 //! `neap order trace` preloads it. The compiler makes each function call `__cyg_profile_func_enter`, which counts in a
-//! table that the program shares with neap (`record.rs`). The table is open-addressed, with one slot for each function
-//! and place that calls it. One compare-and-swap takes a slot, which is never given up. So threads and signal handlers
-//! need no lock, and a killed program leaves its counts. No call allocates. From the C library it uses `syscall`,
-//! errno, and the functions on memory that compilers call.
+//! table that the program shares with neap (`record.rs`). The table uses open addressing, with one slot for each pair
+//! of a function and a place that calls it. One compare-and-swap takes a slot, which is never given up. So threads and
+//! signal handlers need no lock, and a killed program leaves its counts. No call allocates. From the C library it uses
+//! `syscall`, errno, and the memory functions that compilers call.
 //!
 //! | what happens | what the library does |
 //! |---|---|
@@ -29,12 +29,12 @@ use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize};
 use record::{Header, Slot};
 use sys::{Errno, call, map, now, process};
 
-/// How many slots are tried for a call.
+/// Limit on the slots that are tried for a call.
 const TRIES: u64 = 64;
-/// Mappings without the target that are remembered.
+/// Limit on the mappings without the target that are remembered.
 const OTHERS: usize = 256;
 
-/// What a call needs: on an OS page of its own, which the kernel wipes in the child of a fork.
+/// The state that a call needs: on an OS page of its own, which the kernel wipes in the child of a fork.
 #[repr(C, align(64))]
 struct State {
     /// The beginning of the target's code.
@@ -43,26 +43,27 @@ struct State {
     length: AtomicUsize,
     /// The table.
     table: AtomicPtr<Slot>,
-    /// Its slots less one.
+    /// The number of its slots minus one.
     mask: AtomicU64,
-    /// This process made the page.
+    /// Whether this process made the OS page.
     own: AtomicBool,
-    /// A call is looking for the target.
+    /// Whether a call is looking for the target.
     looking: AtomicBool,
 }
 
-/// Null until the record is open. The page, once mapped, stays.
+/// Null until the record is open. The OS page stays mapped.
 static STATE: AtomicPtr<State> = AtomicPtr::new(ptr::null_mut());
 /// Null until the record is open. The mapping stays.
 static HEADER: AtomicPtr<Header> = AtomicPtr::new(ptr::null_mut());
 /// When the program began.
 static BEGAN: AtomicU64 = AtomicU64::new(0);
-/// Mappings in which there is no target: beginnings and ends. A pair is written once, by the thread that got its number.
+/// Mappings without the target: beginnings and ends. A pair is written once, by the thread that got its index.
 static OTHER: [[AtomicUsize; 2]; OTHERS] = [const { [const { AtomicUsize::new(0) }; 2] }; OTHERS];
 static KNOWN: AtomicUsize = AtomicUsize::new(0);
 
-/// A function is entered: `function`, as the compiler names it, from behind `caller`. What it returns to lies in the
-/// function that was entered, also where that is a clone of the other, or has it inside.
+/// Called when a function is entered: `function`, as the compiler names it, called from the place before `caller`. The
+/// return address of this call lies in the function that was really entered, which may be a clone of the named one, or
+/// contain it inlined.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(no_mangle)]
 #[unsafe(naked)]
@@ -70,14 +71,14 @@ extern "C" fn __cyg_profile_func_enter(_function: *const c_void, _caller: *const
     core::arch::naked_asm!("mov rdx, [rsp]", "jmp {}", sym enter)
 }
 
-/// The same where nothing says which function was entered but the compiler.
+/// The same for processors on which only the compiler's name of the entered function is used.
 #[cfg(not(target_arch = "x86_64"))]
 #[unsafe(no_mangle)]
 extern "C" fn __cyg_profile_func_enter(function: *const c_void, caller: *const c_void) {
     enter(function, caller, function.wrapping_byte_add(1));
 }
 
-/// A function is left.
+/// Called when a function is left.
 #[unsafe(no_mangle)]
 extern "C" fn __cyg_profile_func_exit(_function: *const c_void, _caller: *const c_void) {}
 
@@ -120,7 +121,7 @@ fn hash(key: u64) -> u64 {
     key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32
 }
 
-/// Takes an empty slot. False where another thread was first, with another key.
+/// Takes an empty slot. False if another thread took it first, with another key.
 #[cold]
 fn take(slot: &Slot, key: u64, function: u32) -> bool {
     if let Err(other) = slot.key.compare_exchange(0, key, Relaxed, Relaxed) {
@@ -133,7 +134,7 @@ fn take(slot: &Slot, key: u64, function: u32) -> bool {
     true
 }
 
-/// A call from code that is not known to be the target's. Whether it is now.
+/// Handles a call from code that is not known to be the target's. Returns whether it is now.
 #[cold]
 fn outside(address: usize, state: &State) -> bool {
     let Some(header) = header() else { return false };
@@ -152,7 +153,7 @@ fn outside(address: usize, state: &State) -> bool {
     (start + 1..start + length).contains(&address)
 }
 
-/// Looks for the target. A mapping without it, where that call came from, is remembered. Leaves errno alone.
+/// Looks for the target. A mapping without it that the call came from is remembered. Leaves errno alone.
 fn look(header: &Header, state: &State, address: Option<usize>) {
     let errno = Errno::keep();
     let found = maps::find(header, address);
@@ -217,7 +218,7 @@ extern "C" fn start(_count: c_int, _arguments: *const *const c_char, environment
 #[unsafe(link_section = ".init_array")]
 static START: extern "C" fn(c_int, *const *const c_char, *const *const c_char) = start;
 
-/// The value of the variable.
+/// The value of the variable with the record's path.
 fn variable(mut environment: *const *const c_char) -> Option<&'static CStr> {
     loop {
         // SAFETY: the list ends with null, and this is not behind its end.
@@ -242,7 +243,8 @@ fn open(path: &CStr) -> Option<&'static Header> {
     let size = call(libc::SYS_lseek, [file, 0, END]).ok().filter(|&size| size >= record::TABLE_AT);
     let mapped = size.and_then(|size| map(size, libc::MAP_SHARED, file).ok());
     let _ = call(libc::SYS_close, [file]);
-    // SAFETY: the mapping is that long, page-aligned, and stays; all fields are integers, and those that change are atomic.
+    // SAFETY: the mapping is that long, page-aligned, and stays; all fields are integers, and those that change are
+    // atomic.
     let header = unsafe { &*mapped?.cast::<Header>() };
     let whole = header.magic == record::MAGIC
         && header.slots.is_power_of_two()
@@ -251,7 +253,7 @@ fn open(path: &CStr) -> Option<&'static Header> {
     whole.then_some(header)
 }
 
-/// Makes the page of the state, and looks for the target.
+/// Makes the OS page of the state, and looks for the target.
 fn prepare(header: &'static Header) {
     const SIZE: usize = size_of::<State>();
     let wipe = |page: *mut c_void| {

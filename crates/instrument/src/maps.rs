@@ -1,4 +1,4 @@
-//! Where the target is mapped: `/proc/self/maps`, read in pieces.
+//! Finds the target in `/proc/self/maps`, which is read in pieces.
 
 use core::ffi::c_int;
 
@@ -10,20 +10,20 @@ use crate::sys::call;
 pub struct Mapping {
     pub start: usize,
     pub end: usize,
-    /// Of the first byte, in the file.
+    /// File offset of the first byte.
     pub offset: u64,
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Clone, Copy, Default)]
 pub struct Found {
     /// From the first to the last mapping of its code.
     pub target: Option<Mapping>,
-    /// The mapping of an address, if it is not the target's.
+    /// The mapping of the address, if it is not the target's.
     pub other: Option<(usize, usize)>,
 }
 
-/// What is looked at of a line. Of a longer path only the beginning is seen. Signal handlers have small stacks.
+/// Bytes of a line that are examined, so only the beginning of a long path. Signal handlers have small stacks.
 const LINE: usize = 1024;
 
 /// Looks for the target, and for the mapping of an address.
@@ -71,7 +71,7 @@ fn take(line: &[u8], header: &Header, address: Option<usize>, found: &mut Found)
     }
 }
 
-/// `7f0-7f8 r-xp 1000 fe:01 123   /path`, numbers in hexadecimal digits but for the inode.
+/// `7f0-7f8 r-xp 1000 fe:01 123   /path`, with hexadecimal numbers except for the inode.
 struct Line<'l> {
     start: usize,
     end: usize,
@@ -101,7 +101,7 @@ impl<'l> Line<'l> {
         Some(Self { start, end, code, offset, device, inode, path })
     }
 
-    /// Some file systems have another device here than in `stat`: the path counts there.
+    /// Some file systems report another device here than in `stat`: then the path decides.
     fn is(&self, header: &Header) -> bool {
         let path = header.path.get(..header.path_length as usize);
         self.inode == header.inode && (self.device == header.device || Some(self.path) == path)

@@ -1,27 +1,27 @@
 //! System calls. Only the C library's `syscall` makes them: it is not a cancellation point, and programs do not replace
-//! it, as they do `open` or `clock_gettime`.
+//! it, as they may replace `open` or `clock_gettime`.
 
 use core::ffi::{c_int, c_long, c_void};
 use core::ptr;
 
-/// The errno of the thread.
+/// A saved errno of the thread.
 pub struct Errno(c_int);
 
 impl Errno {
-    /// As it is.
+    /// Saves errno.
     pub fn keep() -> Self {
         // SAFETY: the address is that of the thread's own errno.
         Self(unsafe { *libc::__errno_location() })
     }
 
-    /// As it was.
+    /// Restores errno.
     pub fn restore(self) {
         // SAFETY: as above.
         unsafe { *libc::__errno_location() = self.0 };
     }
 }
 
-/// A system call. The error is errno.
+/// Makes a system call. The error is errno.
 pub fn call<const N: usize>(number: c_long, arguments: [usize; N]) -> Result<usize, c_int> {
     let argument = |place: usize| arguments.get(place).copied().unwrap_or(0);
     let [a, b, c, d, e] = [0, 1, 2, 3, 4].map(argument);
@@ -37,7 +37,7 @@ pub fn now() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The process's number.
+/// The process number.
 pub fn process() -> u32 {
     call(libc::SYS_getpid, []).map_or(0, |pid| pid as u32)
 }

@@ -1,8 +1,8 @@
-//! Finds programs that contain their own allocator: jemalloc in Redis as its authors build it, mimalloc or jemalloc as
-//! the global allocator of a Rust program. What such a program allocates there is not neap's, even under `libneap.so`.
+//! Finds programs that contain an allocator: jemalloc in Redis as its authors build it, mimalloc or jemalloc as the
+//! global allocator of a Rust program. What such a program allocates there is not neap's, even under `libneap.so`.
 //!
-//! Their files are stripped, so there are no symbols. But the messages of each allocator are in its code, and begin
-//! alike in all versions. `crates/heaps` finds a heap in use; this module also works for a program that has ended.
+//! Their files are stripped, so there are no symbols. But each allocator's messages are in its code, and begin alike in
+//! all versions. `crates/heaps` finds a heap in use; this module also works for a program that has ended.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -10,17 +10,16 @@ use std::path::Path;
 
 use crate::target;
 
-/// An allocator, and a text that each program has that carries it.
+/// An allocator, and a text that every program with this allocator contains.
 const MARKS: &[(&str, &[u8])] =
     &[("jemalloc", b"<jemalloc>: "), ("mimalloc", b"mimalloc: warning: "), ("tcmalloc", b"src/tcmalloc.cc")];
 
 /// Bytes that are read at a time.
 const PIECE: usize = 1 << 20;
-/// The longest mark, less one.
+/// The length of the longest mark, minus one.
 const OVERLAP: usize = 31;
 
-/// The allocator that the program at `path` carries, which may be a script; `None` if none is found, or the file cannot
-/// be read.
+/// The allocator in the program at `path`, which may be a script; `None` if none is found, or the file cannot be read.
 pub fn allocator(path: &Path) -> Option<&'static str> {
     find(target::program_of(path)?).ok().flatten()
 }
@@ -54,7 +53,8 @@ mod tests {
     use super::*;
     use std::io::Write;
 
-    /// Catches a mark that is overlooked at any place of a file, also across two reads, or is longer than what is kept.
+    /// Catches a mark that is missed at some place of a file, also across two reads, or that is longer than the
+    /// overlap.
     #[test]
     fn marks_at_any_place() {
         assert!(MARKS.iter().all(|(_, mark)| mark.len() <= OVERLAP + 1));
@@ -72,7 +72,7 @@ mod tests {
         std::fs::remove_file(&dir).unwrap();
     }
 
-    /// Catches marks that the allocators do not have, as far as they are installed here.
+    /// Catches marks that the allocators do not contain, for those that are installed here.
     #[test]
     fn marks_of_real_ones() {
         let mut found = 0;

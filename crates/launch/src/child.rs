@@ -28,8 +28,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// Puts everything in the form that the kernel takes. `arguments` begins with the program's name as the
-    /// user gave it.
+    /// Converts everything to the form that execve requires. `arguments` begins with the program's name as the user
+    /// gave it.
     pub fn new(path: &Path, arguments: &[OsString], env: Vec<(OsString, OsString)>) -> Result<Self, Error> {
         let assignments = env.into_iter().map(|(name, value)| {
             let mut bytes = name.into_vec();
@@ -46,16 +46,16 @@ impl Program {
         })
     }
 
-    /// Has the process do something before it becomes the program, in system calls only: at once, while neap prepares
-    /// what has to be prepared.
+    /// Makes the process call `what` before it becomes the program, with system calls only: at once, while neap makes
+    /// its own preparations.
     pub fn before_exec(&mut self, what: fn() -> io::Result<()>) {
         self.before_exec = Some(what);
     }
 
-    /// The OS pages that the kernel fills with the path, the arguments and the environment when it executes the program.
-    /// It gets them without a trap. (A script's interpreter adds some bytes.)
+    /// The number of OS pages that the kernel fills with the path, the arguments and the environment when it executes
+    /// the program. It gets them without a trap. (A script's interpreter adds some bytes.)
     pub fn argument_pages(&self) -> u64 {
-        // They end one pointer below the end of the stack, which is that of a page.
+        // They end one pointer below the end of the stack, which is an OS page border.
         let lists = self.arguments.bytes() + self.environment.bytes();
         let bytes = size_of::<usize>() + self.c_path.as_bytes_with_nul().len() + lists;
         bytes.div_ceil(sys::page_size()) as u64
@@ -77,7 +77,7 @@ impl Program {
     pub fn exec_error(&self, error: &io::Error) -> Error {
         let cause = format!("cannot run {}: {}", self.path.display(), system_message(error));
         match error.raw_os_error() {
-            // The kernel's words do not tell what is missing, and in what form it is.
+            // The kernel's message does not say what is missing.
             Some(libc::ENOENT | libc::ENOEXEC | libc::ELOOP) if let Some(error) = target::obstacle(&self.path) => error,
             Some(libc::ENOENT) => Error::not_found(cause),
             Some(libc::E2BIG) => Error::cannot_run(cause).remedy("shorten the arguments or the environment"),
@@ -99,7 +99,7 @@ impl CStrings {
         Ok(Self { owners, pointers })
     }
 
-    /// The bytes of all strings, with their ends.
+    /// The bytes of all strings, including their terminators.
     fn bytes(&self) -> usize {
         self.owners.iter().map(|string| string.as_bytes_with_nul().len()).sum()
     }
@@ -119,28 +119,28 @@ pub struct Ended {
     pub pid: u32,
     /// Its exit status.
     pub status: ExitStatus,
-    /// From just before the fork until it was waited for.
+    /// From just before the fork to the end of the wait.
     pub wall: Duration,
-    /// Of the program and the children it waited for.
+    /// For the program and the children that it waited for.
     pub usage: libc::rusage,
-    /// Page faults of its process before it executed the program; they are in `usage` too.
+    /// Page faults of its process before it executed the program; `usage` contains them.
     pub faults_before_exec: u64,
-    /// See [`Program::argument_pages`]; they are in `usage` too.
+    /// See [`Program::argument_pages`]; `usage` contains them.
     pub argument_pages: u64,
 }
 
-/// What `wait4` tells.
+/// The result of `wait4`.
 pub type Status = (c_int, libc::rusage);
 
-/// What attends to the program while it runs.
+/// A tool that works on the program while it runs.
 pub trait Attendant {
-    /// The program's next status: that it stopped, went on, or ended; none when nothing has happened yet.
+    /// The program's next status: it stopped, continued, or ended; `None` when nothing has happened yet.
     fn wait(&mut self, pid: pid_t) -> io::Result<Option<Status>> {
         wait_for(pid, libc::WNOHANG | libc::WUNTRACED | libc::WCONTINUED)
     }
 }
 
-/// Waits, and does no more.
+/// Only waits.
 impl Attendant for () {}
 
 /// Runs the program as a child: passes signals on, stops and continues with it, and waits for its end.
@@ -148,9 +148,9 @@ pub fn supervise(program: &Program) -> Result<Ended, Error> {
     supervise_watched(program, |_| Ok(())).map(|(ended, (), _)| ended)
 }
 
-/// The same, where something has to be prepared for the process before it becomes the program: `prepare` is given
-/// its pid, and the process waits until that returns. If it fails, the program is not started; what it returned is dropped
-/// where the program cannot be executed. Signals stay blocked, also after the program's end, until they are released.
+/// The same with preparations before the process becomes the program: it waits until `prepare`, which gets its pid,
+/// returns. If `prepare` fails, the program is not started; if the program cannot be executed, the result of `prepare`
+/// is dropped. Signals stay blocked, also after the program's end, until they are released.
 pub fn supervise_watched<T: Attendant>(
     program: &Program,
     prepare: impl FnOnce(pid_t) -> Result<T, Error>,
@@ -180,7 +180,7 @@ pub fn supervise_watched<T: Attendant>(
     let mut prepared = match prepare(pid) {
         Ok(prepared) => prepared,
         Err(error) => {
-            // The child finds the gate closed for ever, and ends.
+            // The child finds the gate closed, and ends.
             drop(opener);
             return Err(give_up(error));
         }
@@ -191,7 +191,7 @@ pub fn supervise_watched<T: Attendant>(
     let no_wait = |e: io::Error| Error::failed(format!("cannot wait for the program: {e}"));
     let (faults, failure) = exec_report(read_end, &mut watch, &mut prepared).map_err(no_wait)?;
     if let Some(error) = failure {
-        // While signals are still blocked: what was prepared may have to be undone.
+        // While signals are still blocked: preparations may have to be undone.
         drop(prepared);
         return Err(give_up(program.exec_error(&error)));
     }
@@ -220,16 +220,16 @@ fn pipe() -> Option<(OwnedFd, OwnedFd)> {
 
 /// The child's side of the fork.
 fn become_program(program: &Program, inherited: &Inherited, report: &OwnedFd, gate: OwnedFd) -> ! {
-    // If neap is killed the program would run on without a process that waits for it. The signal is forgotten when
-    // the program makes children; one that changes its identity loses it too.
+    // If neap is killed, the program would run on without a process that waits for it. The signal is not inherited by
+    // the program's children; a program that changes its identity loses it too.
     sys::die_with_parent();
     inherited.restore();
     let prepared = program.before_exec.map_or(Ok(()), |prepare| prepare());
     let opened = matches!(File::from(gate).read(&mut [0]), Ok(1));
     let mut errno = libc::ECANCELED.to_ne_bytes();
     if opened {
-        // Once in vain (an empty path is refused before anything else is looked at, and nothing is written): all the code
-        // that it needs is in place then, and its faults are counted.
+        // First with an empty path, which fails at once and writes nothing: then all needed code is mapped, and its
+        // faults are counted.
         for (path, length) in [(c"", 0), (&*program.c_path, size_of::<u64>())] {
             let faults = sys::faults_of_this_process().to_ne_bytes();
             // SAFETY: the buffer is valid for that length.
@@ -248,8 +248,8 @@ fn become_program(program: &Program, inherited: &Inherited, report: &OwnedFd, ga
     }
 }
 
-/// What the child reports before it becomes the program: its page faults so far; and the error, if exec failed. A signal may
-/// stop a child that is traced, which then goes on only if it is attended to.
+/// The child's report before it becomes the program: its page faults so far, and the error if exec failed. A signal may
+/// stop a traced child, which continues only if the attendant handles it.
 fn exec_report(
     report: OwnedFd,
     watch: &mut Watch,
@@ -275,7 +275,7 @@ fn exec_report(
     Ok((faults, errno.map(|number| io::Error::from_raw_os_error(i32::from_ne_bytes(*number)))))
 }
 
-/// What is known of the program while neap waits for its end.
+/// The state of the program while neap waits for its end.
 struct Watch {
     pid: pid_t,
     stopped: bool,
@@ -284,14 +284,14 @@ struct Watch {
 }
 
 impl Watch {
-    /// Takes what has happened to the program.
+    /// Handles what has happened to the program.
     fn look(&mut self, attendant: &mut dyn Attendant) -> io::Result<()> {
         while self.ended.is_none()
             && let Some((status, usage)) = attendant.wait(self.pid)?
         {
             if libc::WIFSTOPPED(status) {
                 self.stopped = true;
-                // The shell that waits for neap sees the job stop, and continues the whole of it.
+                // The shell that waits for neap sees the job stop, and continues all of it.
                 signals::suffer(libc::WSTOPSIG(status));
             } else if libc::WIFCONTINUED(status) {
                 self.stopped = false;
@@ -302,7 +302,7 @@ impl Watch {
         Ok(())
     }
 
-    /// Takes signals until the program has ended; its wait status and usage.
+    /// Handles signals until the program has ended; returns its wait status and usage.
     fn supervise(mut self, attendant: &mut dyn Attendant) -> io::Result<Status> {
         let session_leader = sys::is_session_leader();
         loop {
@@ -310,12 +310,12 @@ impl Watch {
                 return Ok(ended);
             }
             let received = signals::wait()?;
-            // Look at the program first: a stop or an end that is already there decides what a signal means.
+            // Checks the program first: a stop or an end that has already happened determines what a signal means.
             self.look(attendant)?;
             match received.number {
                 _ if self.ended.is_some() => {}
                 libc::SIGCHLD => {}
-                // Continued together with the program, as a rule; alone, if only neap was sent the signal.
+                // Usually neap is continued together with the program; alone, if only neap got the signal.
                 libc::SIGCONT if !self.stopped => {}
                 libc::SIGCONT => signals::send(self.pid, libc::SIGCONT),
                 number if received.must_be_passed_on(self.pid, session_leader) => signals::send(self.pid, number),
@@ -325,7 +325,7 @@ impl Watch {
     }
 }
 
-/// wait4: the status and usage, or none when nothing has happened yet.
+/// wait4: the status and usage, or `None` when nothing has happened yet.
 fn wait_for(pid: pid_t, flags: c_int) -> io::Result<Option<Status>> {
     let mut status: c_int = 0;
     // SAFETY: rusage is a plain structure of integers, for which zero is a value.
@@ -346,8 +346,8 @@ fn wait_for(pid: pid_t, flags: c_int) -> io::Result<Option<Status>> {
     }
 }
 
-/// neap's own end, like the program's: the same exit status, or death by the same signal without a second core
-/// dump. Returns the exit status.
+/// Ends neap like the program: with the same exit status, or by the same signal without a second core dump. Returns the
+/// exit status.
 pub fn end_like(status: ExitStatus) -> u8 {
     if let Some(code) = status.code() {
         return code as u8;
@@ -355,6 +355,7 @@ pub fn end_like(status: ExitStatus) -> u8 {
     let number = status.signal().unwrap_or(0);
     sys::leave_no_core();
     signals::suffer(number);
-    // Only if the signal did not end us (a default effect that is not death): what a shell would show.
+    // Reached only if the signal did not end neap (its default effect is not death): the status that a shell would
+    // show.
     (128 + number) as u8
 }

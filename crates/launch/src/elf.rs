@@ -1,4 +1,4 @@
-//! Looks at an ELF file: will its dynamic linker load `libneap.so` into it?
+//! Examines an ELF file: will its dynamic linker load `libneap.so` into it?
 //!
 //! Reads the headers, and the names of dynamic symbols (`sanitizer`); no I/O of its own.
 
@@ -12,7 +12,7 @@ use object::{Endianness, ReadRef};
 
 use crate::sanitizer::{self, Sanitizer};
 
-/// The e_machine of this build: programs of any other cannot load the library.
+/// The e_machine of this build: programs for any other cannot load the library.
 #[cfg(target_arch = "x86_64")]
 pub const MACHINE: u16 = elf::EM_X86_64.0;
 #[cfg(target_arch = "aarch64")]
@@ -30,7 +30,7 @@ pub enum Loadable {
 /// Why neap cannot be loaded into a program.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// No dynamic linker, hence no preloading; `pie` tells static-pie from plain static.
+    /// There is no dynamic linker, hence no preloading; `pie` distinguishes static-pie from plain static.
     Static {
         /// Position-independent.
         pie: bool,
@@ -39,7 +39,7 @@ pub enum Refusal {
     OtherMachine(String),
     /// The dynamic linker of another C library.
     OtherLibc(PathBuf),
-    /// Built with a sanitizer that brings its own malloc.
+    /// Built with a sanitizer that has its own malloc.
     Sanitized(&'static Sanitizer),
     /// An object file or a core file.
     NotAProgram(&'static str),
@@ -47,7 +47,7 @@ pub enum Refusal {
     Malformed(String),
 }
 
-/// Looks at the ELF file `data`.
+/// Examines the ELF file `data`.
 pub fn inspect<'data, R: ReadRef<'data>>(data: R) -> Result<Loadable, Refusal> {
     let ident = data.read_bytes_at(0, 20).map_err(|()| Refusal::Malformed("the file is truncated".to_owned()))?;
     let (class, encoding) = (ident[4], ident[5]);
@@ -71,7 +71,7 @@ pub fn inspect<'data, R: ReadRef<'data>>(data: R) -> Result<Loadable, Refusal> {
     })
 }
 
-/// Either outcome of reading a damaged or unsuitable file, so that `?` works on both.
+/// Either outcome for a damaged or unsuitable file, so that `?` works on both.
 enum Fault {
     Refusal(Refusal),
     Read(object::read::Error),
@@ -93,7 +93,7 @@ fn inspect_native<'data, R: ReadRef<'data>>(data: R) -> Result<Loadable, Fault> 
             if !is_linker_of_neap(&path) {
                 return Err(Fault::Refusal(Refusal::OtherLibc(path)));
             }
-            // A program whose symbols cannot be read is for the dynamic linker to judge.
+            // If the symbols cannot be read, the dynamic linker decides.
             if let Ok(Some(sanitizer)) = sanitizer::find(data) {
                 return Err(Fault::Refusal(Refusal::Sanitized(sanitizer)));
             }
@@ -118,13 +118,13 @@ fn inspect_native<'data, R: ReadRef<'data>>(data: R) -> Result<Loadable, Fault> 
 }
 
 /// Whether a path names the dynamic linker of glibc or musl: `ld-linux-x86-64.so.2` or `ld-musl-x86_64.so.1` on every
-/// distribution, wherever it lies.
+/// distribution, in any folder.
 fn is_linker_of_neap(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().as_bytes();
     name.starts_with(b"ld-linux") || name.starts_with(b"ld-musl-")
 }
 
-/// A name for people.
+/// A readable name.
 fn machine_name(machine: u16, class: u8) -> String {
     let bits = match class {
         1 => "32-bit ",
@@ -163,7 +163,7 @@ mod tests {
         }
     }
 
-    /// Catches programs of other processors that would fail in the middle of start-up.
+    /// Catches programs for other processors that would fail in the middle of their start.
     #[test]
     fn other_machines_are_refused() {
         let mut file = own_program();
@@ -177,7 +177,7 @@ mod tests {
         assert!(matches!(inspect(file.as_slice()), Err(Refusal::OtherMachine(_))));
     }
 
-    /// Catches a panic or a yes on truncated files.
+    /// Catches a panic or an acceptance of truncated files.
     #[test]
     fn truncated_files_are_refused() {
         let file = own_program();
@@ -186,7 +186,7 @@ mod tests {
         }
     }
 
-    /// Catches programs on musl that are refused, and those on other C libraries that are not.
+    /// Catches programs on musl that are refused, and those on other C libraries that are accepted.
     #[test]
     fn dynamic_linkers_are_told_apart() {
         let mut file = own_program();
@@ -205,7 +205,7 @@ mod tests {
         assert_eq!(inspect(file.as_slice()), Err(Refusal::NotAProgram("an object file")));
     }
 
-    /// Catches the dynamic linker, run as a command, taken for a static program.
+    /// Catches the dynamic linker, run as a command, that counts as a static program.
     #[test]
     fn the_dynamic_linker_is_accepted() {
         let Ok(Loadable::Interpreter(path)) = inspect(own_program().as_slice()) else { panic!("/bin/sh") };

@@ -1,4 +1,4 @@
-//! The environment that a program on neap is started with.
+//! The environment of a program that is started on neap.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -22,7 +22,7 @@ pub fn with_library(library: &Path, settings: &[Setting]) -> Vec<(OsString, OsSt
             env.push((setting.env.into(), setting.value.clone().into()));
         }
     }
-    // What an outer `neap run` has set still is.
+    // The variables that an outer `neap run` has set still are.
     let mut names = std::env::var_os(SET_BY_RUN).unwrap_or_default();
     for setting in settings {
         if !names.is_empty() {
@@ -36,12 +36,12 @@ pub fn with_library(library: &Path, settings: &[Setting]) -> Vec<(OsString, OsSt
     env
 }
 
-/// What a list of libraries to preload names: separated by colons or spaces, as the dynamic linker reads it.
+/// The entries of a list of libraries to preload: separated by colons or spaces, as for the dynamic linker.
 pub fn preload_entries(list: &OsStr) -> impl Iterator<Item = &[u8]> {
     list.as_bytes().split(|b| matches!(b, b':' | b' ')).filter(|entry| !entry.is_empty())
 }
 
-/// The library, then what was preloaded already, without a second mention of the library.
+/// The library, then what was preloaded already, without a second entry for the library.
 fn preload_list(library: &Path, existing: Option<&OsStr>) -> OsString {
     let library = library.as_os_str().as_bytes();
     let mut list = library.to_vec();
@@ -56,7 +56,7 @@ fn preload_list(library: &Path, existing: Option<&OsStr>) -> OsString {
 mod tests {
     use super::*;
 
-    /// Catches a lost or reordered preload of the user, and a list that grows with every nested `neap run`.
+    /// Catches a preload of the user that is lost or reordered, and a list that grows with every nested `neap run`.
     #[test]
     fn an_existing_preload_is_kept_after_ours() {
         let ours = Path::new("/c/libneap.so");
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!(preload_list(ours, Some(OsStr::new("/c/libneap.so:/a.so"))), "/c/libneap.so:/a.so");
     }
 
-    /// Catches two values for one variable, of which a program may take either.
+    /// Catches two values for one variable, of which a program may read either.
     #[test]
     fn the_last_setting_wins() {
         let setting = |value: &str| Setting { name: "foreign", env: "NEAP_FOREIGN", value: value.to_owned() };

@@ -6,12 +6,12 @@ use std::io::{self, Write};
 
 /// Exit status when neap itself failed, as with env(1) and timeout(1).
 pub const FAILED: u8 = 125;
-/// Exit status when the program was found and cannot be run under neap.
+/// Exit status when the program was found but cannot be run under neap.
 pub const CANNOT_RUN: u8 = 126;
 /// Exit status when the program was not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// What a failure to write to standard output is called.
+/// The error for a failed write to standard output.
 pub fn cannot_print(error: &io::Error) -> Error {
     if error.raw_os_error() == Some(libc::EBADF) {
         return Error::failed("cannot write to standard output: it is closed");
@@ -87,13 +87,13 @@ impl fmt::Display for Error {
     }
 }
 
-/// Writes a line to standard error; a failure to do so has nowhere to go, and ends nothing.
+/// Writes a line to standard error; ignores a failure, which cannot be reported.
 pub fn tell(line: impl fmt::Display) {
     let _ = io::stderr().lock().write_all(format!("{line}\n").as_bytes());
 }
 
-/// A text that may have names of files in it, as one line that changes nothing on a terminal, and without the numbers
-/// that follow the system's words.
+/// A text that may contain file names, as one line that does not control a terminal, and without the numbers that
+/// follow the system's messages.
 fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     let mut rest = text;
@@ -114,7 +114,7 @@ fn one_line(text: &str) -> String {
     }
 }
 
-/// The system's words for an error: `No such file or directory`, without the number.
+/// The system's message for an error: `No such file or directory`, without the number.
 pub fn system_message(error: &io::Error) -> String {
     one_line(&error.to_string())
 }
@@ -123,7 +123,7 @@ pub fn system_message(error: &io::Error) -> String {
 mod tests {
     use super::*;
 
-    /// Catches names of files that break an error in two or recolour the terminal, and numbers for people.
+    /// Catches file names that break an error into two lines or recolour the terminal, and numbers in messages.
     #[test]
     fn errors_are_one_line() {
         let error = Error::failed("no file a\nb\x1b[31m: gone (os error 2); (os error x)").remedy("c\td");

@@ -1,8 +1,9 @@
-//! Text in lines that the terminal does not break.
+//! Breaks text into lines that fit the terminal.
 
-/// Breaks lines at blanks where they have more than `width` columns. What follows is aligned with the last part of the
-/// line behind a gap of two blanks, if that begins in the first three fifths of the width; else with the begin of the line
-/// or of the text of an item. A word that is longer than a line, as a path, is left whole.
+/// Breaks lines at blanks where they have more than `width` columns. The following lines are aligned with the last part
+/// of the line after a gap of two blanks, if that begins in the first three fifths of the width; otherwise with the
+/// beginning of the line, or of the text of a list item. A word that is longer than a line, such as a path, is not
+/// broken.
 pub fn fit(text: &str, width: usize) -> String {
     text.split_inclusive('\n')
         .map(|line| if columns(line) > width { broken(line, width) } else { line.to_owned() })
@@ -29,7 +30,7 @@ fn broken(line: &str, width: usize) -> String {
     out + end
 }
 
-/// Where the lines after the first begin.
+/// The column in which the lines after the first begin.
 fn indent(line: &str, width: usize) -> usize {
     let lead = line.len() - line.trim_start().len();
     let item = if line[lead..].starts_with("- ") || line[lead..].starts_with("# ") { 2 } else { 0 };
@@ -40,7 +41,7 @@ fn indent(line: &str, width: usize) -> usize {
     gaps.filter(|&column| column <= width * 3 / 5).last().unwrap_or(lead + item)
 }
 
-/// The columns that a text takes; the colours in it take none.
+/// The width of a text; colour codes have none.
 fn columns(text: &str) -> usize {
     let mut escape = false;
     let visible = |letter: &char| match *letter {
@@ -75,14 +76,14 @@ mod tests {
         assert_eq!(fit("short\nlines\n", 5), "short\nlines\n");
     }
 
-    /// Catches paths and commands that can no longer be copied, and an empty line in front of one.
+    /// Catches paths and commands that can no longer be copied, and an empty line before one.
     #[test]
     fn long_words_stay_whole() {
         assert_eq!(fit("/a/path/that/is/long of it", 10), "/a/path/that/is/long\nof it");
         assert_eq!(fit("of /a/path/that/is/long", 10), "of\n/a/path/that/is/long");
     }
 
-    /// Catches colours that are counted as text.
+    /// Catches colour codes that are counted as text.
     #[test]
     fn colours_take_no_room() {
         let line = "\x1b[32mmet\x1b[0m: 3 of 4\n";

@@ -1,9 +1,9 @@
-//! Starts programs, on neap or not, as they would start without the command, and waits for them. Everything that the
-//! commands which run or read a program share: finds it and examines its file (`target`, `elf`, `sanitizer`), writes an
-//! embedded library to a file (`library`), becomes the program or supervises it (`child`, `signals`), stops it
-//! (`ptrace`), asks which of its pages are resident (`pagemap`) and what is mounted (`mounts`); opens the file of the
-//! result (`output`); has errors with a cause and a remedy (`error`), numbers for people (`units`), and lines that fit
-//! the terminal (`fit`).
+//! Starts programs, on neap or not, as they would start without the command, and waits for them. This is what the
+//! commands that run or read programs share: finding a program and examining its file (`target`, `elf`, `sanitizer`),
+//! writing an embedded library to a file (`library`), becoming the program or supervising it (`child`, `signals`),
+//! stopping it (`ptrace`), asking which of its pages are resident (`pagemap`) and what is mounted (`mounts`), opening
+//! the file for the result (`output`), errors with a cause and a remedy (`error`), readable numbers (`units`), and
+//! lines that fit the terminal (`fit`).
 //!
 //! May depend on `neap-options`, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -26,7 +26,7 @@ pub mod sys;
 pub mod target;
 pub mod units;
 
-/// The version of neap, and which library is inside.
+/// The version of neap, and the hash of the embedded library.
 pub const VERSION: &str =
     concat!(env!("CARGO_PKG_VERSION"), " (libneap.so ", env!("NEAP_LIBRARY_HASH"), ", ", env!("NEAP_TARGET"), ")");
 

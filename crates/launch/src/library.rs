@@ -1,6 +1,6 @@
 //! Puts an embedded library in a file that the dynamic linker can load.
 //!
-//! The place is `BASE/neap/lib/HASH/NAME` in the user's cache, shared by every run of this build. An existing file is
+//! The file is `BASE/neap/lib/HASH/NAME` in the user's cache, shared by every run of this build. An existing file is
 //! used only if the directories belong to the user, no other user can write them, and the file is the one that this
 //! build wrote, unchanged since. Each directory is checked before anything in it is used. Because no other user can
 //! change its entries from then on, paths are as safe as descriptors. If there is no such place, the file goes to a
@@ -17,7 +17,7 @@ use crate::error::{Error, system_message};
 use crate::private_dir::{PrivateDir, absolute_env, temporary_bases};
 use crate::sys::{self, Identity};
 
-/// A library that is inside of the command.
+/// A library that is embedded in the command.
 pub struct Library {
     /// The file's name.
     name: &'static str,
@@ -29,26 +29,26 @@ pub struct Library {
 /// `libneap.so`: the allocator.
 pub static NEAP: Library =
     Library { name: "libneap.so", bytes: include_bytes!(env!("NEAP_LIBRARY")), hash: env!("NEAP_LIBRARY_HASH") };
-/// `libneap_instrument.so`: the calls of instrumented programs.
+/// `libneap_instrument.so`: records the calls of instrumented programs.
 pub static INSTRUMENT: Library = Library {
     name: "libneap_instrument.so",
     bytes: include_bytes!(env!("NEAP_INSTRUMENT")),
     hash: env!("NEAP_INSTRUMENT_HASH"),
 };
-/// Readable and executable by all: a program that gives up its rights still loads it in what it starts.
+/// Readable and executable by all: a program that gives up its rights must still be able to load it into its children.
 const FILE_MODE: u32 = 0o555;
 
-/// How often a build marks that it is used.
+/// How often a build marks its use.
 const MARK: Duration = Duration::from_hours(24);
-/// For how long the library of a build that is not used stays: programs that it started may run for long, and start others.
+/// How long the library of an unused build stays: programs that it started may run for long, and start others.
 const UNUSED: Duration = Duration::from_hours(24 * 60);
 
-/// How long ago a directory was changed or marked; none where that is not known.
+/// Time since a directory was changed or marked; `None` where that is unknown.
 fn age(dir: &Path) -> Option<Duration> {
     fs::symlink_metadata(dir).ok()?.modified().ok()?.elapsed().ok()
 }
 
-/// Where the library is.
+/// The place of the library.
 #[derive(Debug)]
 pub struct Placed {
     /// The path for LD_PRELOAD.
@@ -58,14 +58,14 @@ pub struct Placed {
 }
 
 impl Placed {
-    /// Whether the file goes away with this value, so that the caller must outlive the program.
+    /// Whether the file is removed with this value, so that the caller must outlive the program.
     pub fn is_temporary(&self) -> bool {
         self.temporary.is_some()
     }
 }
 
 impl Library {
-    /// Finds or makes the file.
+    /// Finds or writes the file.
     pub fn place(&self) -> Result<Placed, Error> {
         let mut reasons = Vec::new();
         for base in cache_bases(absolute_env("XDG_CACHE_HOME"), absolute_env("HOME"), absolute_env("XDG_RUNTIME_DIR")) {
@@ -89,8 +89,8 @@ impl Library {
     fn place_in_cache(&self, base: &Path) -> Result<PathBuf, Reason> {
         check_path(base)?;
         let metadata = match fs::metadata(base) {
-            // Made if only its last component is missing. It may be a symbolic link: where the user keeps the
-            // cache is the user's business.
+            // Made if only its last component is missing. It may be a symbolic link: where the user keeps the cache is
+            // the user's choice.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 make_directory(base)?;
                 fs::metadata(base)
@@ -101,7 +101,7 @@ impl Library {
         if !metadata.is_dir() {
             return Err("it is not a directory".to_owned());
         }
-        // In a base that others can write, they could exchange our directory for theirs after we looked at it.
+        // In a base that others can write, they could replace our directory after the check.
         check_owner(&metadata, true)?;
         check_mount(base)?;
         let mut dir = base.to_owned();
@@ -114,7 +114,7 @@ impl Library {
         if missing {
             self.write(&dir)?;
         }
-        // Once a day: each build marks the day of its last use, and those of builds that are no longer used go away.
+        // Once a day each build marks its use, and removes builds that are no longer used.
         if missing || age(&dir).is_none_or(|age| age > MARK) {
             let _ = File::open(&dir).and_then(|dir| dir.set_modified(SystemTime::now()));
             self.remove_unused(dir.parent().unwrap_or(&dir));
@@ -122,7 +122,7 @@ impl Library {
         Ok(file)
     }
 
-    /// Removes the libraries of other builds that were not used for [`UNUSED`]. What cannot be removed stays.
+    /// Removes the libraries of other builds that were not used for [`UNUSED`]. Errors are ignored.
     fn remove_unused(&self, libraries: &Path) {
         let Ok(entries) = fs::read_dir(libraries) else { return };
         for entry in entries.filter_map(Result::ok) {
@@ -143,9 +143,9 @@ impl Library {
         Ok(Placed { path: temporary.path().join(self.name), temporary: Some(temporary) })
     }
 
-    /// Whether the file is the embedded library, ours, and protected. To read it all at every start would cost more than
-    /// the rest of the start; instead the modification time says so: it is set to a value of this build once the content
-    /// is complete, and any later write changes it.
+    /// Whether the file is the embedded library, ours, and protected. Reading all of it at every start would cost more
+    /// than the rest of the start; instead the modification time identifies it: it is set to a value of this build once
+    /// the content is complete, and any later write changes it.
     fn is_current(&self, path: &Path) -> bool {
         fs::symlink_metadata(path).is_ok_and(|metadata| {
             metadata.is_file()
@@ -156,14 +156,14 @@ impl Library {
         })
     }
 
-    /// The modification time of a complete file: some second that the content's hash names.
+    /// The modification time of a complete file: a time derived from the content's hash.
     fn seal(&self) -> SystemTime {
         let seconds = u32::from_str_radix(&self.hash[..7], 16).expect("the hash is hexadecimal");
         UNIX_EPOCH + Duration::from_secs(u64::from(seconds))
     }
 
-    /// Writes the file under another name, and gives it its own once its content is on the disk: a reader that opens
-    /// it meanwhile finds the whole file or none.
+    /// Writes the file under a temporary name, and renames it once its content is on disk: a reader that opens it
+    /// meanwhile finds the complete file or none.
     fn write(&self, dir: &Path) -> Result<(), Reason> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos());
         let partial = dir.join(format!(".{}.{}.{now:x}", self.name, std::process::id()));
@@ -188,12 +188,12 @@ impl Library {
     }
 }
 
-/// The lasting places, best first.
+/// The permanent places, best first.
 fn cache_bases(cache: Option<PathBuf>, home: Option<PathBuf>, runtime: Option<PathBuf>) -> Vec<PathBuf> {
     cache.or_else(|| home.map(|home| home.join(".cache"))).into_iter().chain(runtime).collect()
 }
 
-/// Why a place cannot be used, for people.
+/// Why a place cannot be used, as text.
 type Reason = String;
 
 fn reason(what: &str) -> impl Fn(io::Error) -> Reason {
@@ -203,12 +203,12 @@ fn reason(what: &str) -> impl Fn(io::Error) -> Reason {
 fn make_directory(path: &Path) -> Result<(), Reason> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(reason("cannot make it")(error)),
-        // Another start of neap may have been first.
+        // Another start of neap may have been faster.
         _ => Ok(()),
     }
 }
 
-/// The dynamic linker splits LD_PRELOAD at spaces and colons and expands dollar signs; it knows no quotes.
+/// The dynamic linker splits LD_PRELOAD at spaces and colons and expands dollar signs; it has no quoting.
 fn check_path(base: &Path) -> Result<(), Reason> {
     let special = base.as_os_str().as_bytes().iter().find(|b| matches!(b, b' ' | b':' | b'$' | b'\n' | b'\t'));
     match special {
@@ -225,8 +225,8 @@ fn check_mount(dir: &Path) -> Result<(), Reason> {
     }
 }
 
-/// Only the user (and root, where `or_root` says so) may own it, and no other user may write it. A
-/// base with the sticky bit (/tmp) protects what is in it.
+/// Only the user (and root, with `or_root`) may own it, and no other user may write it. A base with the sticky bit
+/// (/tmp) protects its entries.
 fn check_owner(metadata: &Metadata, or_root: bool) -> Result<(), Reason> {
     let (user, owner) = (Identity::current().euid, metadata.uid());
     if owner != user && !(or_root && owner == 0) {
@@ -239,7 +239,7 @@ fn check_owner(metadata: &Metadata, or_root: bool) -> Result<(), Reason> {
     Ok(())
 }
 
-/// Makes sure that `dir`, in a directory that was checked, is a directory of ours; makes it if it is missing.
+/// Checks that `dir`, in a directory that was checked, is a directory of ours; makes it if it is missing.
 fn check_directory(dir: &Path) -> Result<(), Reason> {
     let metadata = match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -268,7 +268,7 @@ mod tests {
         crate::private_dir::for_test()
     }
 
-    /// Catches debug information in the copy, which is four fifths of it: the command is to be at most 8 MB.
+    /// Catches debug information in the copy, which is four fifths of it: the command must have at most 8 MB.
     #[test]
     fn the_copies_are_small() {
         assert!(NEAP.bytes.len() < 900_000 && INSTRUMENT.bytes.len() < 50_000);
@@ -332,7 +332,7 @@ mod tests {
         expected.sort();
         let path = NEAP.place_in_cache(base.path()).expect("placed");
         assert_eq!(left(), expected);
-        // This build too marks its use, once a day.
+        // This build also marks its use, once a day.
         let own = path.parent().expect("a directory");
         File::open(own).and_then(|dir| dir.set_modified(old)).expect("a time");
         NEAP.place_in_cache(base.path()).expect("placed");
@@ -360,7 +360,7 @@ mod tests {
         assert!(NEAP.place_in_cache(open_base.path()).is_err());
     }
 
-    /// Catches a link or a FIFO in place of the file that is followed or waited for.
+    /// Catches a link or a FIFO in place of the file that is followed or blocks.
     #[test]
     fn odd_files_are_replaced() {
         let base = base();

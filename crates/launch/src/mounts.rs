@@ -12,9 +12,9 @@ use std::path::PathBuf;
 pub struct Line {
     /// The device, major and minor.
     pub device: (u32, u32),
-    /// Where it is mounted.
+    /// The mount point.
     pub at: PathBuf,
-    /// The part of the file system that is seen there.
+    /// The part of the file system that is mounted there.
     pub root: PathBuf,
     /// The kind of file system.
     pub kind: String,
@@ -34,7 +34,7 @@ impl Line {
     }
 }
 
-/// The lines that can be read.
+/// The valid lines.
 pub fn parse(text: &str) -> Vec<Line> {
     text.lines().filter_map(parse_line).collect()
 }
@@ -51,7 +51,7 @@ fn parse_line(line: &str) -> Option<Line> {
     Some(Line { device, at, root, kind, options })
 }
 
-/// A path as the kernel writes it: blanks, tabs, line ends and backslashes are `\ooo`.
+/// Decodes a path of the kernel: blanks, tabs, line ends and backslashes are `\ooo`.
 fn unescape(text: &str) -> PathBuf {
     let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
     while let Some((&first, after)) = rest.split_first() {
@@ -75,7 +75,7 @@ mod tests {
     use super::*;
     use std::path::Path;
 
-    /// Catches paths that stay as the kernel writes them, fields in front of the kind that move it, and lines that are none.
+    /// Catches paths that are not decoded, optional fields that shift the kind, and invalid lines that are accepted.
     #[test]
     fn lines_are_read() {
         let table =

@@ -1,4 +1,4 @@
-//! The file that a command writes: opened before there is anything to write, so that no result of a run is lost.
+//! The output file of a command: opened before the run, so that no result is lost.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -8,24 +8,24 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, cannot_print, system_message};
 use crate::sys;
 
-/// Where the result goes.
+/// The destination of the result.
 pub struct Output {
     path: PathBuf,
     file: File,
     /// Whether it is standard output.
     standard: bool,
-    /// Whether neap made the file and has written nothing: then it goes away again.
+    /// Whether neap made the file and has written nothing: then the file is removed again.
     fresh: bool,
 }
 
 impl Output {
-    /// Opens the file that the user named (`-` is standard output), else one of that other name. What a file has stays in
-    /// it until the result is written.
+    /// Opens the file that the user named (`-` is standard output), otherwise one named `otherwise`. An existing file
+    /// keeps its contents until the result is written.
     pub fn create(named: Option<&Path>, otherwise: &str) -> Result<Self, Error> {
         match named {
             Some(path) if path.as_os_str() == "-" => Self::standard(),
             Some(path) => Self::open(path.to_owned(), 0),
-            // A name that can be guessed: where another user put a link there, it is not followed.
+            // A predictable name: if another user put a link there, it is not followed.
             None => Self::open(PathBuf::from(otherwise), libc::O_NOFOLLOW),
         }
     }
@@ -59,10 +59,10 @@ impl Output {
         &self.path
     }
 
-    /// Writes the result, which is called `what`.
+    /// Writes the result; `what` names it in messages.
     pub fn write(&mut self, what: &str, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
         self.fresh = false;
-        // What is standard output may have something of others, also where it is a file.
+        // Standard output may already have contents of others, even if it is a file.
         let emptied = if self.standard { Ok(()) } else { empty(&self.file) };
         let all = || emptied.map_err(|error| (error, 0)).and_then(|()| write_all(write, &mut self.file));
         let written = sys::with_size_errors(all);
@@ -90,24 +90,24 @@ impl Drop for Output {
     }
 }
 
-/// Takes what was in the file away; pipes and terminals have nothing.
+/// Truncates the file; pipes and terminals have no contents.
 fn empty(file: &File) -> io::Result<()> {
     if file.metadata()?.is_file() { file.set_len(0) } else { Ok(()) }
 }
 
-/// Writes the result; where that fails, the bytes that were written.
+/// Writes the result; on failure returns the number of bytes that were written.
 fn write_all(
     write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
     out: &mut dyn Write,
 ) -> Result<(), (io::Error, u64)> {
     let mut out = BufWriter::with_capacity(64 << 10, Counted { out, bytes: 0 });
     let written = write(&mut out).and_then(|()| out.flush());
-    // What waits in the buffer is not tried again.
+    // Does not retry what is left in the buffer.
     let (counted, _) = out.into_parts();
     written.map_err(|error| (error, counted.bytes))
 }
 
-/// Counts what goes through.
+/// Counts the bytes that are written.
 struct Counted<'w> {
     out: &'w mut dyn Write,
     bytes: u64,

@@ -1,5 +1,5 @@
 //! Which pages of a process are resident: the ioctl PAGEMAP_SCAN of `/proc/PID/pagemap` (Linux 6.7). The allocator has
-//! its own (`neap_sys::scan`), without the standard library.
+//! its own version (`neap_sys::scan`), without the standard library.
 
 use std::fs::File;
 use std::io;
@@ -12,11 +12,11 @@ use std::os::fd::AsRawFd;
 pub struct Region {
     /// Its addresses.
     pub range: Range<u64>,
-    /// Swapped out, not resident.
+    /// Whether it is swapped out instead of resident.
     pub swapped: bool,
-    /// Each entry of the page table maps a whole huge page.
+    /// Whether each entry of the page table maps a whole huge page.
     pub huge: bool,
-    /// The page of zeros that all processes share: it is in no process's Rss.
+    /// Whether it is the shared zero page, which counts in no process's Rss.
     pub zero: bool,
 }
 
@@ -53,12 +53,12 @@ const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
 const IS_HUGE: u64 = 1 << 6;
-/// Limit of the regions that one scan returns.
+/// Limit on the regions that one scan returns.
 const REGIONS: usize = 1024;
 
-/// What of a range is resident or swapped out, and up to where that is known: more regions may follow.
+/// The resident or swapped-out parts of a range, and the address up to which they are known: more regions may follow.
 pub fn scan(pagemap: &File, range: Range<u64>) -> io::Result<(Vec<Region>, u64)> {
-    // Not filled with zeros: most answers have a few regions.
+    // Not filled with zeros: most results have few regions.
     let mut regions = [const { MaybeUninit::<PageRegion>::uninit() }; REGIONS];
     let mut argument = ScanArg {
         size: size_of::<ScanArg>() as u64,
@@ -84,7 +84,7 @@ pub fn scan(pagemap: &File, range: Range<u64>) -> io::Result<(Vec<Region>, u64)>
     Ok((found.map(region).collect(), argument.walk_end))
 }
 
-/// Whether the kernel has that call.
+/// Whether the kernel has this call.
 pub fn can_scan(pagemap: &File) -> bool {
     scan(pagemap, 0..0).is_ok()
 }

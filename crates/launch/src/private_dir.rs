@@ -8,7 +8,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How many names are tried before a base directory is given up.
+/// Number of names that are tried in a base directory.
 const TRIES: u32 = 16;
 
 /// A private directory and its removal.
@@ -18,8 +18,8 @@ pub struct PrivateDir {
 }
 
 impl PrivateDir {
-    /// Makes a directory with mode 0700 in the first base that allows it. mkdir fails on a name that exists,
-    /// a symbolic link included, so what it makes is ours alone; a guessed name can only delay us.
+    /// Makes a directory with mode 0700 in the first base that allows it. mkdir fails for a name that exists, including
+    /// a symbolic link, so the new directory is ours alone; guessing names can only delay this.
     ///
     /// The error names every base and why it was refused.
     pub fn create(bases: &[PathBuf], prefix: &str) -> Result<Self, String> {
@@ -48,7 +48,7 @@ impl PrivateDir {
         Err("every name that was tried exists".to_owned())
     }
 
-    /// Where it is.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -70,19 +70,19 @@ pub fn temporary_bases() -> Vec<PathBuf> {
     bases
 }
 
-/// Directories for files that need not survive: the user's runtime directory (in memory on most systems)
-/// before the temporary ones.
+/// Directories for files that need not survive: the user's runtime directory (in memory on most systems), then the
+/// temporary ones.
 pub fn volatile_bases() -> Vec<PathBuf> {
     absolute_env("XDG_RUNTIME_DIR").into_iter().chain(temporary_bases()).collect()
 }
 
-/// The bases in whose file system this user may take as many bytes, before the others. Each part keeps its order.
+/// Puts first the bases in whose file system this user may take this many bytes. Both parts keep their order.
 pub fn roomy_first(mut bases: Vec<PathBuf>, bytes: u64) -> Vec<PathBuf> {
     bases.sort_by_key(|base| free_bytes(base).is_none_or(|free| free < bytes));
     bases
 }
 
-/// What this user may take in the file system of a path.
+/// The free bytes for this user in the file system of a path.
 fn free_bytes(path: &Path) -> Option<u64> {
     let path = CString::new(path.as_os_str().as_bytes()).ok()?;
     let mut found = MaybeUninit::<libc::statvfs>::uninit();
@@ -95,7 +95,7 @@ fn free_bytes(path: &Path) -> Option<u64> {
     }
 }
 
-/// A directory named by a variable. Relative paths are ignored, as the XDG specification wants.
+/// A directory named by a variable. Relative paths are ignored, as the XDG specification requires.
 pub fn absolute_env(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute())
 }
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
-    /// Catches a directory that others can enter, one that is left behind, and a base that ends the search.
+    /// Catches a directory that others can enter, one that is left behind, and an unusable base that ends the search.
     #[test]
     fn a_private_directory_is_made_and_removed() {
         let base = for_test();
@@ -130,7 +130,7 @@ mod tests {
         assert!(reasons.contains("missing"), "{reasons}");
     }
 
-    /// Catches a small file system that is taken although there is a larger one, and bases that are left out.
+    /// Catches a small file system that is used although there is a larger one, and bases that are lost.
     #[test]
     fn bases_with_room_come_first() {
         let base = for_test();

@@ -4,23 +4,24 @@ use std::io;
 
 use libc::{c_int, c_long, pid_t};
 
-/// A `PTRACE_EVENT_STOP` (what `waitpid` says in the third byte), which the C library's headers have since glibc 2.26.
+/// A `PTRACE_EVENT_STOP` (in the third byte of `waitpid`'s status), which the C library's headers define since glibc
+/// 2.26.
 pub const EVENT_STOP: c_int = 128;
 /// A stop at a system call has this added to SIGTRAP (`PTRACE_O_TRACESYSGOOD`).
 pub const SYSCALL_STOP: c_int = libc::SIGTRAP | 0x80;
 
-/// How `wait4` tells that a process was continued, and, in the lower byte, that it was stopped.
+/// How `wait4` reports that a process was continued, and, in the lower byte, that it was stopped.
 const CONTINUED: c_int = 0xffff;
 const STOPPED: c_int = 0x7f;
 
-/// How a stopped thread goes on.
+/// How a stopped thread continues.
 #[derive(Clone, Copy, Debug)]
 pub enum Go {
-    /// On; with a signal, unless it is 0.
+    /// Continues; with a signal, unless it is 0.
     On(c_int),
-    /// On to the beginning or the end of a system call.
+    /// Continues to the beginning or the end of a system call.
     ToSystemCall,
-    /// It stays stopped, as job control wants, until it is continued.
+    /// Stays stopped, as job control requires, until it is continued.
     Listen,
 }
 
@@ -30,7 +31,7 @@ pub fn seize(pid: pid_t, options: c_int) -> io::Result<()> {
     check(unsafe { libc::ptrace(libc::PTRACE_SEIZE, pid, 0 as c_long, c_long::from(options)) })
 }
 
-/// Lets a stopped thread go on. It may have been killed meanwhile.
+/// Continues a stopped thread. It may have been killed meanwhile.
 pub fn go(tid: pid_t, how: Go) {
     let (request, signal) = match how {
         Go::On(signal) => (libc::PTRACE_CONT, signal),
@@ -41,19 +42,19 @@ pub fn go(tid: pid_t, how: Go) {
     unsafe { libc::ptrace(request, tid, 0 as c_long, c_long::from(signal)) };
 }
 
-/// No longer traces a stopped thread, which goes on: with a signal, unless it is 0. It may have been killed meanwhile.
+/// Stops tracing a stopped thread, which continues: with a signal, unless it is 0. It may have been killed meanwhile.
 pub fn detach(tid: pid_t, signal: c_int) {
     // SAFETY: PTRACE_DETACH takes numbers.
     unsafe { libc::ptrace(libc::PTRACE_DETACH, tid, 0 as c_long, c_long::from(signal)) };
 }
 
-/// Stops a thread that runs; the stop is an [`EVENT_STOP`]. False if it has ended.
+/// Stops a running thread; the stop is an [`EVENT_STOP`]. False if it has ended.
 pub fn interrupt(tid: pid_t) -> bool {
     // SAFETY: PTRACE_INTERRUPT takes numbers.
     unsafe { libc::ptrace(libc::PTRACE_INTERRUPT, tid, 0 as c_long, 0 as c_long) == 0 }
 }
 
-/// What belongs to the event at which a thread stopped: of a fork the new process, of a clone the new thread.
+/// The message of the event at which a thread stopped: for a fork the new process, for a clone the new thread.
 pub fn event_message(tid: pid_t) -> io::Result<pid_t> {
     let mut message: libc::c_ulong = 0;
     // SAFETY: PTRACE_GETEVENTMSG writes one unsigned long.
@@ -70,11 +71,11 @@ pub fn signal_code(tid: pid_t) -> io::Result<c_int> {
     Ok(info.si_code)
 }
 
-/// Replaces one byte of a stopped thread's memory, if it is the old one; also where the thread may not write.
+/// Replaces one byte of a stopped thread's memory if it has the old value; also where the thread may not write.
 pub fn replace_byte(tid: pid_t, address: u64, old: u8, new: u8) -> io::Result<()> {
     let aligned = address & !7;
     let mut word: c_long = 0;
-    // The system call, unlike the C library's function, stores the word.
+    // The system call, unlike the C library's function, stores the word through a pointer.
     // SAFETY: PTRACE_PEEKDATA writes one word.
     check(unsafe { libc::syscall(libc::SYS_ptrace, libc::PTRACE_PEEKDATA, tid, aligned, &raw mut word) })?;
     let mut bytes = word.to_ne_bytes();
@@ -87,19 +88,19 @@ pub fn replace_byte(tid: pid_t, address: u64, old: u8, new: u8) -> io::Result<()
     check(unsafe { libc::ptrace(libc::PTRACE_POKEDATA, tid, aligned, c_long::from_ne_bytes(bytes)) })
 }
 
-/// What happened to a thread that is traced.
+/// An event of a traced thread.
 #[derive(Clone, Copy)]
 pub struct Happened {
     /// The thread.
     pub tid: pid_t,
-    /// As `waitpid` tells it.
+    /// The status as `waitpid` reports it.
     pub status: c_int,
-    /// What it used, where it ended.
+    /// Its usage, where it ended.
     pub usage: libc::rusage,
 }
 
-/// At an [`EVENT_STOP`]: the thread stops with its job, or goes on with it. What `wait4` tells of that to the parent of a
-/// process that is not traced.
+/// For an [`EVENT_STOP`]: the thread stops or continues with its job. Returns what `wait4` would report of that to the
+/// parent of a process that is not traced.
 pub fn with_job(happened: &Happened) -> (c_int, libc::rusage) {
     let signal = libc::WSTOPSIG(happened.status);
     let (how, status) = match signal {
@@ -110,7 +111,7 @@ pub fn with_job(happened: &Happened) -> (c_int, libc::rusage) {
     (status, happened.usage)
 }
 
-/// The next thing that happened: to any thread, or to that one. With `block` it waits for something to happen.
+/// The next event of any thread, or of that one. With `block` it waits for an event.
 pub fn next(tid: Option<pid_t>, block: bool) -> io::Result<Option<Happened>> {
     let mut status = 0;
     // SAFETY: rusage is a plain structure of integers, for which zero is a value.
@@ -132,8 +133,8 @@ pub fn next(tid: Option<pid_t>, block: bool) -> io::Result<Option<Happened>> {
     }
 }
 
-/// For a process that is traced only for its exit (`PTRACE_O_TRACEEXIT`): what `wait4` would report of it next, if
-/// anything. `at_exit` is called while the process is stopped, about to exit, with all its memory still there.
+/// For a process that is traced only for its exit (`PTRACE_O_TRACEEXIT`): what `wait4` would report next, if anything.
+/// `at_exit` is called while the process is stopped just before its exit, with all its memory still mapped.
 pub fn next_status(pid: pid_t, mut at_exit: impl FnMut(pid_t)) -> io::Result<Option<(c_int, libc::rusage)>> {
     while let Some(happened) = next(Some(pid), false)? {
         let Happened { tid, status, usage } = happened;
@@ -184,18 +185,18 @@ impl Registers {
         check(unsafe { libc::ptrace(libc::PTRACE_SETREGS, tid, 0 as c_long, from) })
     }
 
-    /// The same, about to execute the system call instruction at that address.
+    /// The same registers, about to execute the system call instruction at this address.
     pub fn calling(mut self, instruction: u64, number: c_long, arguments: [u64; 2]) -> Self {
         let registers = &mut self.0;
         registers.rip = instruction;
         registers.rax = number as u64;
-        // No call is in progress, so none is restarted.
+        // No call is in progress, so none may be restarted.
         registers.orig_rax = u64::MAX;
         [registers.rdi, registers.rsi] = arguments;
         self
     }
 
-    /// At the end of a system call: what it returned.
+    /// The result of a system call, at its end.
     pub fn result(&self) -> io::Result<u64> {
         match self.0.rax as i64 {
             error @ -4095..0 => Err(io::Error::from_raw_os_error(-error as i32)),
@@ -203,7 +204,7 @@ impl Registers {
         }
     }
 
-    /// At the end of `mmap`: the length that it was given.
+    /// The length argument of `mmap`, at its end.
     pub fn mapped_length(&self) -> u64 {
         self.0.rsi
     }
@@ -213,32 +214,32 @@ impl Registers {
         self.0.rip
     }
 
-    /// The top of the stack.
+    /// The stack pointer.
     pub fn stack(&self) -> u64 {
         self.0.rsp
     }
 
-    /// The same, about to execute the instruction at that address, with that top of the stack.
+    /// The same registers, about to execute the instruction at this address, with this stack pointer.
     pub fn about_to(mut self, instruction: u64, stack: u64) -> Self {
         (self.0.rip, self.0.rsp) = (instruction, stack);
         self
     }
 
-    /// Whether the program is one of 64 bits.
+    /// Whether the program is a 64-bit one.
     pub fn is_64_bit(&self) -> bool {
         const CODE_SEGMENT: u64 = 0x33;
         self.0.cs == CODE_SEGMENT
     }
 }
 
-/// The registers of a stopped thread: of a processor for which this is not written yet, so there are none.
+/// The registers of a stopped thread, on a processor for which this is not written: there are none.
 #[cfg(not(target_arch = "x86_64"))]
 #[derive(Clone, Copy)]
 pub struct Registers(std::convert::Infallible);
 
 #[cfg(not(target_arch = "x86_64"))]
 impl Registers {
-    /// Refused.
+    /// Fails.
     pub fn of(_tid: pid_t) -> io::Result<Self> {
         Err(io::ErrorKind::Unsupported.into())
     }

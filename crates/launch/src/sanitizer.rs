@@ -1,9 +1,9 @@
-//! Recognises programs that were built with a sanitizer whose runtime has its own malloc.
+//! Recognises programs that were built with a sanitizer that has its own malloc.
 //!
 //! AddressSanitizer and related tools find errors through their own allocator. With `libneap.so` in front of it they
 //! abort (AddressSanitizer), refuse the address space (ThreadSanitizer) or find nothing (LeakSanitizer); where the
 //! runtime is linked into the program, the program's malloc comes first and neap has no effect.
-//! UndefinedBehaviorSanitizer has no allocator, so it is none of these.
+//! UndefinedBehaviorSanitizer has no allocator, so it does not count.
 
 use object::elf::{self, FileHeader64};
 use object::read::elf::{Dyn, FileHeader, ProgramHeader, Sym};
@@ -14,9 +14,9 @@ use object::{Endianness, ReadRef};
 pub struct Sanitizer {
     /// Its name in the compilers' manuals.
     pub name: &'static str,
-    /// What its runtime is called: `asan` of `libasan.so.8`.
+    /// The name of its runtime: `asan` in `libasan.so.8`.
     runtime: &'static str,
-    /// What instrumented code calls before main; the runtime defines it.
+    /// The function that instrumented code calls before main; the runtime defines it.
     init: &'static str,
 }
 
@@ -28,11 +28,11 @@ const TABLE: &[Sanitizer] = &[
     Sanitizer { name: "LeakSanitizer", runtime: "lsan", init: "__lsan_init" },
 ];
 
-/// One whose runtime is linked into the program and exports no name of its own.
+/// A sanitizer whose runtime is linked into the program and exports no name of its own.
 static UNKNOWN: Sanitizer = Sanitizer { name: "a sanitizer", runtime: "", init: "" };
 
 impl Sanitizer {
-    /// The sanitizer whose runtime a library is, by its file name: `libasan.so.8` of GCC, `libclang_rt.asan-x86_64.so`
+    /// The sanitizer whose runtime this library is, by file name: `libasan.so.8` of GCC, `libclang_rt.asan-x86_64.so`
     /// of Clang.
     pub fn of_library(file_name: &[u8]) -> Option<&'static Self> {
         TABLE.iter().find(|sanitizer| {
@@ -53,7 +53,7 @@ pub fn find<'data, R: ReadRef<'data>>(data: R) -> object::read::Result<Option<&'
     if found.is_some() { Ok(found) } else { by_libraries(header, data) }
 }
 
-/// By the dynamic symbols, where the section headers say where they are.
+/// By the dynamic symbols, which are found through the section headers.
 fn by_symbols<'data, R: ReadRef<'data>>(
     header: &FileHeader64<Endianness>,
     data: R,
@@ -65,7 +65,7 @@ fn by_symbols<'data, R: ReadRef<'data>>(
     for symbol in table.iter() {
         let name = symbol.name(endian, table.strings())?;
         let defined = symbol.st_shndx(endian) != elf::SHN_UNDEF;
-        // A weak reference is of a program that only asks whether a sanitizer is there.
+        // A weak reference only tests whether a sanitizer is present.
         if defined || symbol.st_bind() != elf::STB_WEAK {
             let found = TABLE.iter().find(|sanitizer| sanitizer.init.as_bytes() == name);
             if found.is_some() {
@@ -75,7 +75,7 @@ fn by_symbols<'data, R: ReadRef<'data>>(
         own_malloc |= defined && name == b"malloc";
         runtime |= name.starts_with(b"__sanitizer_");
     }
-    // GCC's static runtimes export malloc, and none of their own names but some weak references.
+    // GCC's static runtimes export malloc, and of their own names only weak references.
     Ok((own_malloc && runtime).then_some(&UNKNOWN))
 }
 
@@ -92,7 +92,7 @@ fn by_libraries<'data, R: ReadRef<'data>>(
         let Some(strings) = values(elf::DT_STRTAB).next() else { continue };
         for offset in values(elf::DT_NEEDED) {
             let Some(at) = strings.checked_add(offset) else { continue };
-            // The longest name of a runtime, and what ends it.
+            // The longest name of a runtime, and its terminator.
             let name = segments.iter().find_map(|s| s.data_range(endian, data, at, 24).ok().flatten());
             let found = name.and_then(Sanitizer::of_library);
             if found.is_some() {
@@ -107,7 +107,7 @@ fn by_libraries<'data, R: ReadRef<'data>>(
 mod tests {
     use super::*;
 
-    /// Catches runtimes that are not known by their file, and libraries that are taken for one.
+    /// Catches runtimes that are not recognised by their file name, and other libraries that are.
     #[test]
     fn runtimes_are_told_by_their_file_names() {
         let name_of = |file: &str| Sanitizer::of_library(file.as_bytes()).map(|sanitizer| sanitizer.name);
@@ -124,7 +124,7 @@ mod tests {
         }
     }
 
-    /// Catches ordinary programs taken for those with a sanitizer.
+    /// Catches ordinary programs that count as built with a sanitizer.
     #[test]
     fn ordinary_programs_have_none() {
         for program in ["/bin/sh", "/bin/true"] {

@@ -1,5 +1,5 @@
-//! Signals while neap supervises a program: every one is blocked and taken by `wait`, and the program starts
-//! with the mask and the dispositions that neap was started with.
+//! Signals while neap supervises a program: all are blocked and taken by `wait`, and the program starts with the mask
+//! and the dispositions that neap was started with.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -8,42 +8,42 @@ use std::time::Duration;
 
 use libc::{c_int, pid_t, sigset_t};
 
-/// Signals that report a fault of this process itself; blocking them would only hide our own bugs.
+/// Signals that report a fault of this process itself; blocking them would hide neap's own bugs.
 const FAULTS: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGABRT, libc::SIGSYS];
 
-/// Signals that ask neap to end.
+/// Signals that request neap's end.
 const ENDS: [c_int; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
-/// What neap was started with; restored in the program.
+/// The signal state that neap was started with; restored for the program.
 pub struct Inherited {
     mask: sigset_t,
     child: libc::sigaction,
 }
 
-/// A signal that was sent to neap.
+/// A signal that neap received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
     /// Its number.
     pub number: c_int,
-    /// Sent by a process (kill, sigqueue), not by the kernel.
+    /// Whether a process sent it (kill, sigqueue), not the kernel.
     by_process: bool,
-    /// The sender, when it was a process.
+    /// The sender, if a process sent it.
     sender: pid_t,
 }
 
 impl Received {
     /// Whether the signal must be passed on, because the program did not get it itself.
     ///
-    /// Keys (^C, ^\, ^Z) and window changes come from the kernel and go to the whole foreground process
-    /// group, the program included. A hang-up goes to the session leader alone, if that is neap. What the
-    /// program sent (`kill 0`) it sent to itself too.
+    /// Keys (^C, ^\, ^Z) and window changes come from the kernel and go to the whole foreground process group,
+    /// including the program. A hang-up goes only to the session leader, which may be neap. A signal from the program
+    /// (`kill 0`) reached the program too.
     pub fn must_be_passed_on(self, program: pid_t, session_leader: bool) -> bool {
         if self.by_process { self.sender != program } else { self.number == libc::SIGHUP && session_leader }
     }
 }
 
-/// Every signal that is taken by [`wait`].
+/// The signals that [`wait`] takes.
 fn supervised() -> sigset_t {
     let mut set = MaybeUninit::<sigset_t>::uninit();
     // SAFETY: sigfillset initialises the set that the valid pointer names; it cannot fail then.
@@ -75,14 +75,14 @@ pub fn block() -> Inherited {
 }
 
 impl Inherited {
-    /// Puts everything back, when there is nothing left to supervise. Signals that came meanwhile were meant for the
-    /// program, and are forgotten.
+    /// Restores everything when there is nothing left to supervise. Signals that arrived meanwhile were meant for the
+    /// program, and are dropped.
     pub fn release(&self) {
         while take(Duration::ZERO).is_some() {}
         self.restore();
     }
 
-    /// Puts everything back. Makes system calls only, so that it may be used between fork and exec.
+    /// Restores everything. Makes system calls only, so it may be used between fork and exec.
     pub fn restore(&self) {
         // SAFETY: both fields were filled in by the kernel in `block`.
         unsafe {
@@ -115,8 +115,8 @@ pub fn wait() -> io::Result<Received> {
     }
 }
 
-/// Waits for the given time, or until a signal comes; whether one came that asks neap to end. One that asks it to stop
-/// stops it.
+/// Waits for the given time, or until a signal arrives; returns whether a signal requested neap's end. A signal that
+/// requests a stop stops neap.
 pub fn asked_to_end(time: Duration) -> bool {
     match take(time) {
         Some(number) if ENDS.contains(&number) => true,
@@ -128,7 +128,7 @@ pub fn asked_to_end(time: Duration) -> bool {
     }
 }
 
-/// Whether a blocked signal waits that asks neap to end; [`asked_to_end`] takes it.
+/// Whether a blocked signal that requests neap's end is pending; [`asked_to_end`] takes it.
 pub fn is_pending() -> bool {
     let mut set = MaybeUninit::<sigset_t>::zeroed();
     // SAFETY: sigpending writes the set that the valid pointer names; zeros are an empty set, were it to fail.
@@ -140,7 +140,7 @@ pub fn is_pending() -> bool {
     ENDS.into_iter().any(|number| unsafe { libc::sigismember(&set, number) } == 1)
 }
 
-/// Takes the next signal that comes within the given time.
+/// Takes the next signal that arrives within the given time.
 fn take(time: Duration) -> Option<c_int> {
     let set = supervised();
     let time = libc::timespec { tv_sec: time.as_secs() as libc::time_t, tv_nsec: time.subsec_nanos().into() };
@@ -157,7 +157,7 @@ pub fn send(pid: pid_t, number: c_int) {
 
 /// Lets one blocked signal have its default effect on neap itself: stop, or end.
 ///
-/// Sent while still blocked, so that it merges with one that the terminal sent already and happens once.
+/// It is sent while still blocked, so that it merges with one that the terminal has already sent and takes effect once.
 pub fn suffer(number: c_int) {
     // SAFETY: an all-zero sigaction is SIG_DFL with an empty mask and no flags.
     let default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
@@ -171,7 +171,7 @@ pub fn suffer(number: c_int) {
         libc::sigaddset(only.as_mut_ptr(), number);
         libc::kill(libc::getpid(), number);
         libc::sigprocmask(libc::SIG_UNBLOCK, only.as_ptr(), ptr::null_mut());
-        // Stopped here, until neap is continued.
+        // Stops here until neap is continued.
         libc::sigprocmask(libc::SIG_BLOCK, only.as_ptr(), ptr::null_mut());
         if replaced {
             libc::sigaction(number, before.as_ptr(), ptr::null_mut());
@@ -183,7 +183,7 @@ pub fn suffer(number: c_int) {
 mod tests {
     use super::*;
 
-    /// Catches keys delivered twice, and signals of other processes that are lost.
+    /// Catches keys that are delivered twice, and signals of other processes that are lost.
     #[test]
     fn only_what_the_program_did_not_get_is_passed_on() {
         let from = |number, by_process, sender| Received { number, by_process, sender };

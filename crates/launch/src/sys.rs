@@ -36,13 +36,13 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of this process.
+    /// The identity of this process.
     pub fn current() -> Self {
         // SAFETY: the four calls take nothing and cannot fail.
         unsafe { Self { uid: libc::getuid(), euid: libc::geteuid(), gid: libc::getgid(), egid: libc::getegid() } }
     }
 
-    /// Whether real and effective are the same.
+    /// Whether real and effective ids are the same.
     pub fn is_plain(self) -> bool {
         self.uid == self.euid && self.gid == self.egid
     }
@@ -75,7 +75,7 @@ pub fn may_execute(path: &Path) -> io::Result<()> {
     check(unsafe { libc::faccessat(libc::AT_FDCWD, path.as_ptr(), libc::X_OK, libc::AT_EACCESS) })
 }
 
-/// An extended attribute of a file, as far as it fits.
+/// An extended attribute of a file, cut to the buffer.
 pub fn attribute<'b>(path: &Path, name: &CStr, buffer: &'b mut [u8]) -> io::Result<&'b [u8]> {
     let path = c_path(path)?;
     // SAFETY: both names are C strings, and the buffer is writable for its length.
@@ -86,46 +86,46 @@ pub fn attribute<'b>(path: &Path, name: &CStr, buffer: &'b mut [u8]) -> io::Resu
     }
 }
 
-/// Whether this process gave up gaining rights by execve.
+/// Whether this process has given up gaining privileges by execve.
 pub fn no_new_privs() -> bool {
     const UNUSED: c_ulong = 0;
     // SAFETY: PR_GET_NO_NEW_PRIVS takes no pointers; the unused arguments must be and are zero.
     unsafe { libc::prctl(libc::PR_GET_NO_NEW_PRIVS, UNUSED, UNUSED, UNUSED, UNUSED) == 1 }
 }
 
-/// Whether this process leads its session, and so is the one that a hang-up of the terminal is sent to.
+/// Whether this process leads its session, so that it gets the terminal's hang-up.
 pub fn is_session_leader() -> bool {
     // SAFETY: neither call takes a pointer.
     unsafe { libc::getsid(0) == libc::getpid() }
 }
 
-/// From now on this process leaves no core file.
+/// Keeps this process from writing a core file.
 pub fn leave_no_core() {
     // SAFETY: PR_SET_DUMPABLE takes a number.
     unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0 as c_ulong) };
 }
 
-/// The kernel kills this process when the thread that forked it ends.
+/// Makes the kernel kill this process when the thread that forked it ends.
 pub fn die_with_parent() {
     // SAFETY: PR_SET_PDEATHSIG takes a signal number.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL as c_ulong) };
 }
 
-/// Keeps the numbers of standard descriptors that are closed from the files that neap opens: what is meant for the standard
-/// output would be written into one of them. What takes their place can neither be read nor written, and is closed again
-/// for the program that neap starts.
+/// Opens closed standard descriptors, so that no file that neap opens gets their numbers: output for standard output
+/// would be written into it. The replacements can be neither read nor written, and are closed again in the program that
+/// neap starts.
 pub fn keep_standard_descriptors() {
     for (number, flags) in [(0, libc::O_WRONLY), (1, libc::O_RDONLY), (2, libc::O_RDONLY)] {
         // SAFETY: F_GETFD takes no further argument.
         if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
-            // The lowest number that is free: this one, as those below are open by now.
+            // The lowest free number: this one, because those below are open by now.
             // SAFETY: the path is a C string.
             unsafe { libc::open(c"/dev/null".as_ptr(), flags | libc::O_CLOEXEC) };
         }
     }
 }
 
-/// Standard output, for whole texts. The standard library's would take a closed one for a success.
+/// Standard output, for whole texts. The standard library's version reports success if it is closed.
 pub fn standard_output() -> io::Result<File> {
     let own = io::stdout().as_fd().try_clone_to_owned()?;
     // SAFETY: F_GETFL takes no further argument.
@@ -136,7 +136,7 @@ pub fn standard_output() -> io::Result<File> {
     }
 }
 
-/// Writes a text to standard output. A reader that has gone away is no failure; the exit status for the command.
+/// Writes a text to standard output. A closed pipe is no failure. Returns the exit status of the command.
 pub fn print(text: &[u8]) -> Result<u8, Error> {
     match standard_output().and_then(|mut out| out.write_all(text)) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(cannot_print(&error)),
@@ -144,7 +144,7 @@ pub fn print(text: &[u8]) -> Result<u8, Error> {
     }
 }
 
-/// Prints a text in lines as wide as the terminal, where standard output is one.
+/// Prints a text; if standard output is a terminal, in lines that fit its width.
 pub fn print_fitted(text: &str) -> Result<u8, Error> {
     match width_of(libc::STDOUT_FILENO) {
         Some(width) => print(fit(text, width).as_bytes()),
@@ -152,7 +152,8 @@ pub fn print_fitted(text: &str) -> Result<u8, Error> {
     }
 }
 
-/// Does something where a file that grows beyond this process's limit (RLIMIT_FSIZE) is an error, and no signal.
+/// Calls `what` with SIGXFSZ ignored: a file that grows beyond the limit (RLIMIT_FSIZE) is then an error instead of a
+/// signal.
 pub fn with_size_errors<T>(what: impl FnOnce() -> T) -> T {
     // SAFETY: signal takes numbers, and what it returned before. neap has one thread.
     let before = unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
@@ -162,8 +163,8 @@ pub fn with_size_errors<T>(what: impl FnOnce() -> T) -> T {
     done
 }
 
-/// Takes the room for the bytes of a file on its file system, so that a lack of it is an error here and no signal in a
-/// process that has the file mapped. The file is open for reading too: some file systems need that.
+/// Allocates the bytes of a file on its file system, so that a full disk is an error here and not a signal in a process
+/// that maps the file. The file must also be open for reading: some file systems require that.
 pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     let length = libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))?;
     // SAFETY: posix_fallocate takes numbers; it returns the error.
@@ -173,9 +174,9 @@ pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
     }
 }
 
-/// Waits until one of the descriptors is ready, or for about that time.
+/// Waits until one of the descriptors is ready, or for about this time.
 pub fn poll(descriptors: &mut [libc::pollfd], time: Duration) -> io::Result<()> {
-    // Not less than asked for, or the caller would come back for the rest again and again.
+    // Rounded up, or the caller would wait for the rest again and again.
     let milliseconds = c_int::try_from(time.as_millis() + 1).unwrap_or(c_int::MAX);
     // SAFETY: the list is valid for its length, and the kernel writes its entries' last fields alone.
     match check(unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as libc::nfds_t, milliseconds) }) {
@@ -184,7 +185,7 @@ pub fn poll(descriptors: &mut [libc::pollfd], time: Duration) -> io::Result<()> 
     }
 }
 
-/// Raises the limit of open files to the most that this process may have; returns it.
+/// Raises the limit on open files to the maximum for this process; returns it.
 pub fn raise_open_files() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: both calls are given a valid structure.
@@ -212,12 +213,12 @@ pub fn faults_of_this_process() -> u64 {
     u64::try_from(usage.ru_minflt + usage.ru_majflt).unwrap_or(0)
 }
 
-/// The columns of the terminal that is standard output, or standard error; none where neither is one.
+/// The width of the terminal on standard output or standard error; `None` where neither is one.
 pub fn terminal_width() -> Option<usize> {
     [libc::STDOUT_FILENO, libc::STDERR_FILENO].into_iter().find_map(width_of)
 }
 
-/// The columns of a terminal; none where the descriptor is none.
+/// The width of a terminal; `None` where the descriptor is no terminal.
 pub fn width_of(descriptor: c_int) -> Option<usize> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
     // SAFETY: TIOCGWINSZ writes one such structure.

@@ -1,4 +1,4 @@
-//! Finds the program as execvp would and looks at it, so that what cannot work fails before anything runs.
+//! Finds the program as execvp would and examines it, so that what cannot work fails before anything runs.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata};
@@ -15,20 +15,20 @@ use crate::error::{Error, NOT_FOUND, system_message};
 use crate::sanitizer::Sanitizer;
 use crate::sys::{self, Identity};
 
-/// Where execvp looks when PATH is not set (confstr's _CS_PATH).
+/// Where execvp searches when PATH is not set (confstr's _CS_PATH).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
-/// How many interpreters of interpreters the kernel follows.
+/// Limit on the levels of interpreters that the kernel follows.
 const MAX_SCRIPTS: usize = 5;
-/// How much of a script's first line the kernel reads.
+/// Bytes of a script's first line that the kernel reads.
 const HEAD_BYTES: usize = 256;
 
-/// The path of the program that execvp would run. A script whose interpreter is missing is refused: that of
-/// `#!/usr/bin/env X` would show only as a failure of env, which does not name the script.
+/// The path of the program that execvp would run. A script whose interpreter is missing is refused: for `#!/usr/bin/env
+/// X` the failure would be that of env, which does not name the script.
 pub fn resolve(command: &OsStr) -> Result<PathBuf, Error> {
     let path = find(command)?;
     match follow(&path, |_, _| Ok(())) {
         Err(error) if error.status() == NOT_FOUND => Err(error),
-        // Of all else the kernel is the judge: it may have a handler for the format.
+        // The kernel decides about all other formats: it may have a handler for one.
         _ => Ok(path),
     }
 }
@@ -69,7 +69,7 @@ fn resolve_in(command: &OsStr, path: Option<&OsStr>) -> Result<PathBuf, Error> {
     }
 }
 
-/// What execve would say about a file before it reads it.
+/// The error that execve would return before it reads the file.
 fn executable(path: &Path) -> io::Result<()> {
     let kind = fs::metadata(path)?.file_type();
     if kind.is_dir() {
@@ -81,7 +81,7 @@ fn executable(path: &Path) -> io::Result<()> {
     sys::may_execute(path)
 }
 
-/// The error for a program that exists in vain, or does not exist.
+/// The error for a program that cannot be executed, or does not exist.
 fn cannot_execute(path: &Path, error: &io::Error) -> Error {
     let shown = path.display();
     match error.kind() {
@@ -103,8 +103,8 @@ fn cannot_execute(path: &Path, error: &io::Error) -> Error {
     }
 }
 
-/// Looks at the program, and at the interpreters if it is a script, and at what is preloaded already: can the library be
-/// loaded into it?
+/// Examines the program, its interpreters if it is a script, and what is preloaded already: can the library be loaded
+/// into it?
 pub fn inspect(path: &Path) -> Result<(), Error> {
     follow(path, inspect_elf)?;
     let preloaded = std::env::var_os(LD_PRELOAD).unwrap_or_default();
@@ -128,7 +128,7 @@ fn sanitizer_among(list: &OsStr) -> Option<(&Path, &'static Sanitizer)> {
     })
 }
 
-/// Why the kernel cannot execute a file that it may execute, where that can be seen.
+/// Why the kernel cannot execute a file that it may execute, as far as that is known.
 pub fn obstacle(path: &Path) -> Option<Error> {
     let linked = |path: &Path, file: &File| match elf::inspect(&ReadCache::new(file)) {
         Ok(Loadable::Interpreter(linker)) | Err(Refusal::OtherLibc(linker)) => check_linker(path, &linker),
@@ -137,7 +137,7 @@ pub fn obstacle(path: &Path) -> Option<Error> {
     follow(path, linked).err()
 }
 
-/// The program at the end of a script's interpreters, or the file itself where it is a program.
+/// The program at the end of a script's interpreters, or the file itself if it is a program.
 pub(crate) fn program_of(path: &Path) -> Option<File> {
     let last = std::cell::RefCell::new(None);
     let keep = |_: &Path, file: &File| {
@@ -150,11 +150,11 @@ pub(crate) fn program_of(path: &Path) -> Option<File> {
     Some(file)
 }
 
-/// Goes from a script to its interpreters, and has the program at the end judged.
+/// Follows a script to its interpreters, and calls `judge` for the program at the end.
 fn follow(path: &Path, judge: impl Fn(&Path, &File) -> Result<(), Error>) -> Result<(), Error> {
     let mut path = path.to_owned();
     for _ in 0..=MAX_SCRIPTS {
-        // Execute permission without read permission: the kernel can run it and we cannot look.
+        // Execute permission without read permission: the kernel can run it, but neap cannot examine it.
         let Ok(file) = File::open(&path) else { return Ok(()) };
         let mut head = Vec::with_capacity(HEAD_BYTES);
         (&file)
@@ -169,7 +169,7 @@ fn follow(path: &Path, judge: impl Fn(&Path, &File) -> Result<(), Error>) -> Res
         };
         executable(&script.interpreter).map_err(|e| script_error(&path, &script.interpreter, &e))?;
         path = match script.command_of_env() {
-            // env itself is loadable; what matters is the program that it becomes.
+            // env itself can be preloaded; what matters is the program that it becomes.
             Some(command) => {
                 if let Ok(file) = File::open(&script.interpreter) {
                     judge(&script.interpreter, &file)?;
@@ -262,8 +262,8 @@ fn inspect_elf(path: &Path, file: &File) -> Result<(), Error> {
     })
 }
 
-/// Why the kernel would start this file in secure-execution mode, if it would: the rules of
-/// cap_bprm_creds_from_file, with our own real and effective identity as the base.
+/// Why the kernel would start this file in secure-execution mode, if it would: the rules of cap_bprm_creds_from_file,
+/// based on this process's real and effective identity.
 pub fn secure_execution(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let identity = Identity::current();
@@ -278,7 +278,7 @@ pub fn secure_execution(path: &Path) -> Option<String> {
     secure_reason(&metadata.into(), has_capabilities, identity, inert)
 }
 
-/// The part of a file's metadata that decides whom it runs as.
+/// The part of a file's metadata that determines the identity of the program.
 #[derive(Clone, Copy)]
 struct Ownership {
     mode: u32,
@@ -358,7 +358,7 @@ impl Script {
             Some(rest) => rest.split(u8::is_ascii_whitespace).filter(|w| !w.is_empty()).collect(),
             None => vec![argument],
         };
-        // Options of env that take no value are skipped; at any other the guess ends, and where PATH is set.
+        // Options of env without a value are skipped; any other option ends the guess, and so does a value for PATH.
         if words.iter().any(|word| word.starts_with(b"PATH=")) {
             return None;
         }
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(Script::parse(b"echo hello\n"), None);
     }
 
-    /// Catches a script whose real program is not looked at, or options of env taken for the program.
+    /// Catches a script whose real program is not examined, and options of env that count as the program.
     #[test]
     fn the_command_of_env_is_found() {
         let command = |head: &[u8]| Script::parse(head).and_then(|s| s.command_of_env());

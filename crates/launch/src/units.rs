@@ -1,4 +1,5 @@
-//! Numbers for people: bytes in binary units, counts in groups of three digits, seconds; and times that people write.
+//! Readable numbers: bytes in binary units, counts in groups of three digits, seconds; and durations on the command
+//! line.
 
 use std::time::Duration;
 
@@ -43,7 +44,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 mod tests {
     use super::*;
 
-    /// Catches a plural of one, and a singular of none.
+    /// Catches a plural for one, and a singular for zero.
     #[test]
     fn nouns_follow_their_number() {
         assert_eq!([0, 1, 1000].map(|n| counted(n, "block", "blocks")), ["0 blocks", "1 block", "1,000 blocks"]);
@@ -56,7 +57,7 @@ mod tests {
         assert_eq!(seconds(Duration::from_millis(1234)), "1.234 s");
     }
 
-    /// Catches times that are read wrong.
+    /// Catches durations that are read wrongly.
     #[test]
     fn durations() {
         assert_eq!(parse_duration("10s"), Ok(Duration::from_secs(10)));

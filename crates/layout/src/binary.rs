@@ -10,23 +10,24 @@ use object::{Endianness, Object, ObjectSection, ObjectSymbol, SymbolKind, elf};
 /// The size of an OS page in bytes.
 pub const PAGE: u64 = 4096;
 
-/// What is larger is no section, function or object, in bytes: its OS pages are counted one by one.
+/// Limit on the size of a section, function or object, in bytes: larger ones are ignored, because OS pages are counted
+/// one by one.
 pub(crate) const LARGEST: u64 = 1 << 36;
 
 /// A program or a library. All addresses are link-time.
 #[derive(Clone, Debug, Default)]
 pub struct Binary {
-    /// Those that are in memory, by address; thread-local ones without contents are not.
+    /// Sections that are in memory, by address; without thread-local ones that have no contents.
     pub sections: Vec<Section>,
     /// By address; one for each address.
     pub symbols: Vec<Symbol>,
-    /// Where their names are from.
+    /// Where their names come from.
     pub named_by: NamedBy,
     /// In hexadecimal digits.
     pub build_id: Option<String>,
 }
 
-/// Which table the names of functions are from.
+/// The table that the names of functions come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NamedBy {
     /// `.symtab`, with the functions that are not exported.
@@ -34,11 +35,11 @@ pub enum NamedBy {
     All,
     /// `.dynsym`: exported functions only.
     Exported,
-    /// There is no function with a name.
+    /// No function has a name.
     None,
 }
 
-/// What the system does with the OS pages of a section.
+/// How the system treats the OS pages of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// Code, read from the file.
@@ -58,11 +59,11 @@ pub enum Kind {
 pub struct Section {
     /// Its name.
     pub name: String,
-    /// Of its first byte.
+    /// Address of its first byte.
     pub address: u64,
     /// In bytes.
     pub size: u64,
-    /// Of its first byte in the file; none for one that begins as zero.
+    /// File offset of its first byte; `None` if it begins as zero.
     pub offset: Option<u64>,
     /// In bytes, a power of two.
     pub align: u64,
@@ -73,13 +74,13 @@ pub struct Section {
 /// A function or an object with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// As the linker knows it; of several at an address a global one before a weak one before a local one.
+    /// The linker's name; of several at an address, a global one before a weak one before a local one.
     pub name: String,
     /// The other names of the address, with those of folded functions.
     pub aliases: Vec<String>,
-    /// The place of its section in [`Binary::sections`].
+    /// The index of its section in [`Binary::sections`].
     pub section: usize,
-    /// Of its first byte.
+    /// Address of its first byte.
     pub address: u64,
     /// In bytes; 0 in `.init` and `.fini`.
     pub size: u64,
@@ -87,7 +88,7 @@ pub struct Symbol {
     pub file: Option<String>,
 }
 
-/// The bytes are no ELF file of 64 bits, or are damaged.
+/// Why bytes cannot be read: they are no 64-bit ELF file, or damaged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotElf(String);
 
@@ -98,7 +99,7 @@ impl NotElf {
 }
 
 impl Kind {
-    /// All, in the order of most files.
+    /// All kinds, in the order of most files.
     pub const ALL: [Kind; 5] = [Kind::Text, Kind::ReadOnly, Kind::Relro, Kind::Data, Kind::Bss];
 
     /// Its name in reports.
@@ -114,13 +115,13 @@ impl Kind {
 }
 
 impl Section {
-    /// The numbers of the OS pages that it lies on.
+    /// The numbers of the OS pages that it occupies.
     pub fn pages(&self) -> Range<u64> {
         pages(self.address, self.size)
     }
 }
 
-/// The numbers of the OS pages that a range lies on.
+/// The numbers of the OS pages that a range occupies.
 pub fn pages(address: u64, size: u64) -> Range<u64> {
     match size {
         0 => 0..0,
@@ -129,7 +130,7 @@ pub fn pages(address: u64, size: u64) -> Range<u64> {
 }
 
 impl Binary {
-    /// Reads a file.
+    /// Parses a file.
     pub fn parse(data: &[u8]) -> Result<Self, NotElf> {
         let file = ElfFile64::<Endianness>::parse(data).map_err(|error| NotElf(error.to_string()))?;
         let endian = file.endian();
@@ -178,12 +179,12 @@ impl Binary {
         Ok(Self { sections, symbols, named_by, build_id })
     }
 
-    /// Takes the names of the file with the debug information of this one, if it is that and has more.
+    /// Takes the names of the debug file of this one, if it is of the same build and has more names.
     pub fn take_names(&mut self, debug: Binary) {
         if debug.build_id.is_none() || debug.build_id != self.build_id || debug.named_by != NamedBy::All {
             return;
         }
-        // Its sections may have other places.
+        // Its sections may have other indexes.
         let place =
             |of: &Section| self.sections.iter().position(|own| own.name == of.name && own.address == of.address);
         let places: Vec<Option<usize>> = debug.sections.iter().map(place).collect();
@@ -192,7 +193,7 @@ impl Binary {
         self.named_by = NamedBy::All;
     }
 
-    /// The name of the file with the debug information of this build, below `/usr/lib/debug`.
+    /// The name of the debug file of this build, below `/usr/lib/debug`.
     pub fn debug_name(&self) -> Option<String> {
         let (first, rest) = self.build_id.as_ref()?.split_at_checked(2)?;
         Some(format!(".build-id/{first}/{rest}.debug"))
@@ -204,7 +205,7 @@ impl Binary {
         self.sections[..end].iter().rev().find(|section| address - section.address < section.size)
     }
 
-    /// What a symbol is.
+    /// The kind of a symbol.
     pub fn kind(&self, symbol: &Symbol) -> Kind {
         self.sections[symbol.section].kind
     }
@@ -227,13 +228,13 @@ fn read<'d>(
             Kind::Text => symbol.kind() == SymbolKind::Text,
             _ => symbol.kind() == SymbolKind::Data,
         };
-        // Assembler code may call a table of constants in .text a function, but states no size then.
+        // Assembler code may declare a table of constants in .text as a function, but then states no size.
         let sized = symbol.size() > 0 || matches!(section.name.as_str(), ".init" | ".fini");
         let inside = symbol.address().wrapping_sub(section.address) < section.size;
         if !fits || !sized || !inside || name.is_empty() {
             continue;
         }
-        // Versions are no part of the name.
+        // Versions are not part of the name.
         let name = name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(&name).to_owned();
         let rank = if symbol.is_local() { 2 } else { u8::from(symbol.is_weak()) };
         let file = if symbol.is_local() { source.clone() } else { None };

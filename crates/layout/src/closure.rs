@@ -1,7 +1,7 @@
-//! Which object files a program needs from its entry symbols on, without a run: the transitive closure of their references,
-//! and an order for them.
+//! The object files that a program needs, found without a run: the transitive closure of the references from its entry
+//! symbols, and an order for these files.
 //!
-//! A reference counts whether it is ever followed or not, so a closure is larger than what a start needs.
+//! A reference counts whether it is ever followed or not, so a closure contains more than a start needs.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,12 +13,12 @@ use crate::binary::NotElf;
 /// What the entry symbols reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Closure {
-    /// Object files in the order in which they are reached: each before what it refers to, depth first. A member of an
+    /// Object files in the order in which they are reached: each before those it refers to, depth first. A member of an
     /// archive is `archive(member)`.
     pub reached: Vec<String>,
     /// The others, in the order of the arguments.
     pub rest: Vec<String>,
-    /// Symbols that are defined in none, in order: those of shared libraries.
+    /// Symbols that no file defines, in order: those of shared libraries.
     pub undefined: Vec<String>,
 }
 
@@ -32,7 +32,7 @@ struct File {
 #[derive(Default)]
 struct Files {
     files: Vec<File>,
-    /// The file that defines a symbol: a strong definition before a weak one, else the first.
+    /// The file that defines a symbol: a strong definition before a weak one, otherwise the first.
     defined: HashMap<String, (bool, usize)>,
 }
 
@@ -64,7 +64,7 @@ impl Files {
             let member = member.map_err(damaged)?;
             let member_name = String::from_utf8_lossy(member.name()).into_owned();
             let data = member.data(data).map_err(damaged)?;
-            // Rust's archives have a member with metadata.
+            // Rust's archives contain a member with metadata.
             if data.starts_with(b"\x7fELF") {
                 self.add(format!("{name}({member_name})"), data)?;
             }
@@ -73,7 +73,7 @@ impl Files {
     }
 }
 
-/// The closure of entry symbols over object files and archives, each with its name.
+/// The closure of entry symbols over named object files and archives.
 pub fn closure(entries: &[&str], files: &[(&str, &[u8])]) -> Result<Closure, NotElf> {
     let mut all = Files::default();
     for &(name, data) in files {

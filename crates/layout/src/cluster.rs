@@ -1,9 +1,9 @@
-//! Orders of the functions of a trace, and what they cost.
+//! Orders of the functions of a trace, and their costs.
 //!
-//! By default, functions that the same runs entered are next to each other: then no run reads an OS page for functions
-//! of another run. C3 (call-chain clustering, Ottoni and Maher, CGO 2017) needs counts of calls: it appends each
-//! function, the most called first, to the cluster of its most frequent caller, up to the size of an OS page. Balanced
-//! partitioning, which LLVM has for start-up, gains nothing beside the default (`docs/decisions/functions-by-runs.md`).
+//! By default, functions that the same runs entered are adjacent: then no run reads an OS page for functions of another
+//! run. C3 (call-chain clustering, Ottoni and Maher, CGO 2017) needs counts of calls: it appends each function, the
+//! most called first, to the cluster of its most frequent caller, up to the size of an OS page. Balanced partitioning,
+//! which LLVM uses for start-up, is no better than the default (`docs/decisions/functions-by-runs.md`).
 
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use std::collections::{HashMap, HashSet};
 use crate::binary::{PAGE, pages};
 use crate::trace::Trace;
 
-/// Places in [`Trace::functions`], each once.
+/// Indexes in [`Trace::functions`], each once.
 pub type Places = Vec<usize>;
 
 /// The order of first entry.
@@ -21,8 +21,8 @@ pub fn by_first_entry(trace: &Trace) -> Places {
     order
 }
 
-/// Functions that the same runs entered, together: those of all runs first, then of fewer; each set of runs in the order
-/// of first entry. Of one run that is the order of first entry.
+/// Groups functions by the set of runs that entered them: those of all runs first, then those of fewer; each group in
+/// the order of first entry. For one run this is the order of first entry.
 pub fn by_runs(trace: &Trace) -> Places {
     let mut order = by_first_entry(trace);
     order.sort_by_key(|&place| {
@@ -32,8 +32,7 @@ pub fn by_runs(trace: &Trace) -> Places {
     order
 }
 
-/// The OS pages that each run touches, if the functions lie one behind the other from the start of one; aligned to 16
-/// bytes.
+/// The OS pages that each run touches if the functions are adjacent, from the start of an OS page, aligned to 16 bytes.
 pub fn pages_of_runs(trace: &Trace, order: &[usize]) -> Vec<u64> {
     let (mut touched, mut end) = (vec![HashSet::<u64>::new(); trace.runs.len()], 0);
     for function in order.iter().map(|&place| &trace.functions[place]) {
@@ -46,7 +45,7 @@ pub fn pages_of_runs(trace: &Trace, order: &[usize]) -> Vec<u64> {
     touched.iter().map(|pages| pages.len() as u64).collect()
 }
 
-/// Clusters of callers and callees, by the first entry of each cluster; without counts the order of first entry.
+/// Clusters of callers and callees, by the first entry of each cluster; without counts, the order of first entry.
 pub fn c3(trace: &Trace) -> Places {
     let functions = &trace.functions;
     let mut called = vec![0; functions.len()];
@@ -80,19 +79,19 @@ pub fn c3(trace: &Trace) -> Places {
     clusters.concat()
 }
 
-/// What an order costs.
+/// The costs of an order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// OS pages, if the functions lie one behind the other from the start of one.
+    /// OS pages if the functions are adjacent, from the start of an OS page.
     pub pages: u64,
     /// Calls between functions that begin on different OS pages.
     pub far_calls: u64,
     /// The sum over all functions, in the order of first entry, of the OS pages that the start has touched by then: low
-    /// where a start gets far with few.
+    /// if a start gets far with few OS pages.
     pub page_time: u64,
 }
 
-/// What an order costs; functions are aligned to 16 bytes.
+/// The costs of an order, with functions aligned to 16 bytes.
 pub fn cost(trace: &Trace, order: &[usize]) -> Cost {
     let mut at = vec![0; trace.functions.len()];
     let mut end = 0;
@@ -140,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Random traces: the same for each number.
+    /// A random trace, the same for each seed.
     fn random(mut seed: u64) -> Trace {
         let mut below = |bound: u64| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -161,7 +160,7 @@ mod tests {
         trace
     }
 
-    /// Catches functions that an order loses or has twice, and one that is not the same each time.
+    /// Catches functions that an order loses or repeats, and an order that varies.
     #[test]
     fn orders_are_permutations() {
         for seed in 0..300 {
@@ -192,7 +191,7 @@ mod tests {
         assert_eq!(pages_of_runs(&trace, &order), [3, 3]);
     }
 
-    /// Catches a cost that does not tell a good order from a poor one.
+    /// Catches a cost that does not distinguish a good order from a poor one.
     #[test]
     fn costs() {
         let trace = trace(&[2048; 4], &[(0, 3, 9), (0, 1, 1)]);

@@ -8,9 +8,10 @@
 //! | gold | `--section-ordering-file=FILE` | input sections, one a line |
 //! | any | the order of its arguments | object files, one a line |
 //!
-//! lld moves the sections that hold the symbols, by whatever name. The others go by the names of input sections, which a
-//! linked file does not have: they follow from the names of symbols in programs that are compiled with
-//! `-ffunction-sections -fdata-sections`, as Rust's are. mold has no such option: it takes the order of object files.
+//! lld moves the sections that hold the symbols, whatever their names. The others use the names of input sections,
+//! which a linked file does not have: they follow from the names of symbols in programs that are compiled with
+//! `-ffunction-sections -fdata-sections`, as Rust's are. mold has no such option: the order of object files determines
+//! its layout.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -21,7 +22,7 @@ use object::{Object, ObjectSymbol};
 use crate::binary::{Kind, NotElf};
 use crate::order::{Item, Order};
 
-/// For each kind: the output section, and what stands before the name of a symbol in the names of input sections.
+/// For each kind: the output section, and the prefixes of the names of input sections before the symbol's name.
 const SECTIONS: [(Kind, &str, &[&str]); 5] = [
     (Kind::Text, ".text", &[".text.", ".text.startup.", ".text.hot.", ".text.unlikely.", ".text.exit."]),
     (Kind::ReadOnly, ".rodata", &[".rodata."]),
@@ -30,7 +31,7 @@ const SECTIONS: [(Kind, &str, &[&str]); 5] = [
     (Kind::Bss, ".bss", &[".bss."]),
 ];
 
-/// The script of a linker has no output section of that name.
+/// A linker script has no output section of this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoSection(&'static str);
 
@@ -64,8 +65,8 @@ pub fn ld(order: &Order) -> String {
     text
 }
 
-/// For older GNU ld: its script, as `ld --verbose` prints it with the options of the link, and with what comes before and
-/// behind it.
+/// For older GNU ld: its script, as `ld --verbose` prints it with the options of the link, including the text before
+/// and after the script.
 pub fn ld_script(order: &Order, script: &str) -> Result<String, NoSection> {
     let rule = |line: &str| line.starts_with("=====");
     let mut text = match script.lines().any(rule) {
@@ -87,8 +88,8 @@ pub fn ld_script(order: &Order, script: &str) -> Result<String, NoSection> {
     Ok(text)
 }
 
-/// Object files in the order of the first function or object that each defines; those without any keep their order behind
-/// these.
+/// Object files in the order of the first function or object that each defines; those without any follow in their old
+/// order.
 pub fn objects(order: &Order, files: &[(&str, &[u8])]) -> Result<String, NotElf> {
     let ranks: HashMap<&str, usize> =
         order.items.iter().enumerate().flat_map(|(rank, item)| names(item).map(move |name| (name, rank))).collect();
@@ -111,12 +112,12 @@ fn of_kind(order: &Order, kind: Kind) -> impl Iterator<Item = &str> {
     order.items.iter().filter(move |item| item.kind == kind).flat_map(names)
 }
 
-/// Whether GNU ld and gold take a name as it is, and not as a pattern or as several.
+/// Whether GNU ld and gold read a name literally, not as a pattern or as several names.
 fn is_plain(name: &&str) -> bool {
     name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.$".contains(&byte))
 }
 
-/// The input sections of a kind, as a script of GNU ld has them.
+/// The input sections of a kind, in the syntax of a GNU ld script.
 fn patterns(order: &Order, kind: Kind, prefixes: &[&str]) -> String {
     of_kind(order, kind).filter(is_plain).fold(String::new(), |mut text, name| {
         let sections: Vec<String> = prefixes.iter().map(|prefix| format!("{prefix}{name}")).collect();
@@ -125,7 +126,7 @@ fn patterns(order: &Order, kind: Kind, prefixes: &[&str]) -> String {
     })
 }
 
-/// Behind the brace that opens an output section.
+/// The offset after the brace that opens an output section.
 fn opening(script: &str, output: &str) -> Option<usize> {
     let mut at = 0;
     for line in script.split_inclusive('\n') {

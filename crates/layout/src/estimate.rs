@@ -2,24 +2,25 @@
 //!
 //! A function that was entered counts with all its bytes. A function or an object takes its size, rounded up to its
 //! alignment: the largest power of two that divides its address, at most 64 bytes and at most that of its section.
-//! Windows are taken at link-time addresses: those of a process differ where it is not loaded at a multiple of 64 KiB.
+//! Windows are computed from link-time addresses: those in a process differ unless it is loaded at a multiple of 64
+//! KiB.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::binary::{Binary, Kind, PAGE, pages};
 use crate::trace::Trace;
 
-/// How many OS pages the kernel maps around a fault that reads a file, by default: an aligned window.
+/// Number of OS pages in the aligned window that the kernel by default maps around a fault that reads a file.
 pub const WINDOW: u64 = 16;
 
 /// Bytes that a program touches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where they lie.
+    /// Their kind.
     pub kind: Kind,
-    /// Of the first, link-time.
+    /// Link-time address of the first.
     pub address: u64,
-    /// How many.
+    /// Their number.
     pub size: u64,
     /// In bytes, a power of two.
     pub align: u64,
@@ -27,34 +28,34 @@ pub struct Piece {
     pub write: bool,
 }
 
-/// Of one kind, or of all.
+/// The figures of one kind, or of all.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layout {
     /// OS pages that are touched.
     pub pages: u64,
-    /// Faults if each OS page costs one.
+    /// Faults if each OS page causes one.
     pub faults: u64,
-    /// Faults if the kernel maps a window around each that reads a file.
+    /// Faults if the kernel maps a window around each one that reads a file.
     pub faults_around: u64,
 }
 
-/// Of one kind.
+/// The figures of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Line {
     /// Functions and objects.
     pub pieces: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// As the binary is.
+    /// In the binary as it is.
     pub now: Layout,
-    /// If they lay one behind the other.
+    /// If they were adjacent.
     pub packed: Layout,
 }
 
 /// What a program touches.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
-    /// By kind; kinds without pieces are not there.
+    /// By kind; kinds without pieces are missing.
     pub kinds: BTreeMap<Kind, Line>,
     /// The sum. An OS page with two kinds counts for both.
     pub total: Line,
@@ -63,9 +64,9 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Of a trace of this build.
+    /// From a trace of this build.
     pub fn of(trace: &Trace, binary: &Binary) -> Self {
-        // One without a size (`.init`) has code anyway.
+        // A function without a size (`.init`) has code all the same.
         let functions = trace.functions.iter().map(|function| (function.address, function.size.max(1), false));
         let data = trace.data.iter().map(|data| (data.address, data.size, data.write));
         let (mut pieces, mut outside) = (Vec::new(), 0);
@@ -81,7 +82,7 @@ impl Estimate {
         Self { outside, ..Self::of_pieces(&pieces) }
     }
 
-    /// Of pieces.
+    /// From pieces.
     pub fn of_pieces(pieces: &[Piece]) -> Self {
         let mut estimate = Self::default();
         for kind in Kind::ALL {
@@ -99,7 +100,7 @@ impl Estimate {
 
 fn line(kind: Kind, pieces: &[&Piece]) -> Line {
     let (mut written, mut read) = (BTreeSet::new(), BTreeSet::new());
-    // What is written lies apart from what is only read, in the best order.
+    // In the best order, written data is apart from data that is only read.
     let (mut packed_written, mut packed_read) = (0, 0);
     for piece in pieces {
         let (set, packed) =
@@ -117,7 +118,8 @@ fn line(kind: Kind, pieces: &[&Piece]) -> Line {
     Line { pieces: pieces.len() as u64, bytes: pieces.iter().map(|piece| piece.size).sum(), now, packed }
 }
 
-/// A page of the file that is written becomes a copy, one at a time. So does one of zeros, read or written.
+/// Each written OS page of a file becomes a copy of its own, without fault-around; so does a zero page, read or
+/// written.
 fn layout(kind: Kind, written: u64, read: u64, windows: u64) -> Layout {
     let pages = written + read;
     let around = if kind == Kind::Bss { pages } else { written + windows };
@@ -144,7 +146,7 @@ mod tests {
         Piece { kind, address: page * PAGE, size, align: 16, write }
     }
 
-    /// Catches pages that are counted twice or not at all, and windows that are not aligned.
+    /// Catches OS pages that are counted twice or not at all, and windows that are not aligned.
     #[test]
     fn arithmetic() {
         let layout = |pages, faults_around| Layout { pages, faults: pages, faults_around };

@@ -1,6 +1,6 @@
-//! Names that change between builds, and how they are found again.
+//! Names that change between builds, and how they are matched.
 //!
-//! A name is looked for as it is, then by its *stem*: what stays of it in another build.
+//! A name is looked up as it is, then by its *stem*: the part that stays the same in another build.
 //!
 //! | in the name | in the stem |
 //! |---|---|
@@ -13,9 +13,9 @@ use std::collections::HashMap;
 
 use crate::binary::{Binary, Symbol};
 
-/// What stays of a name in another build.
+/// The part of a name that stays the same in another build.
 pub fn stem(name: &str) -> String {
-    // Rust names of the older scheme have points in them, such as `alloc..string..String`, before the hash.
+    // Rust names of the older scheme contain dots, such as `alloc..string..String`, before the hash.
     let (mut stem, suffixes) = match hash(name) {
         Some(hash) => (name[..hash].to_owned(), &name[hash + HASH..]),
         None => {
@@ -37,7 +37,7 @@ pub fn stem(name: &str) -> String {
 /// The length of `17h`, 16 digits and `E`.
 const HASH: usize = 20;
 
-/// Where the hash of a Rust name of the older scheme begins; suffixes may follow it.
+/// The offset of the hash in a Rust name of the older scheme; suffixes may follow it.
 fn hash(name: &str) -> Option<usize> {
     let is_hash = |text: &[u8]| {
         text.starts_with(b"17h") && text.ends_with(b"E") && text[3..HASH - 1].iter().all(u8::is_ascii_hexdigit)
@@ -47,7 +47,7 @@ fn hash(name: &str) -> Option<usize> {
     found.map(|(at, _)| at).next_back().filter(|_| name.starts_with("_ZN"))
 }
 
-/// Identifiers are copied by their length, because they may hold anything.
+/// Identifiers are copied by their length, because they may contain anything.
 fn without_crate_hashes(name: &str) -> String {
     let bytes = name.as_bytes();
     let number = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_alphanumeric()).count();
@@ -75,7 +75,7 @@ fn without_crate_hashes(name: &str) -> String {
             }
             _ => at += 1,
         }
-        // An identifier may end within a character only in a name that is damaged.
+        // An identifier ends within a character only in a damaged name.
         match name.get(begin..at) {
             Some(part) => stem.push_str(part),
             None => return name.to_owned(),
@@ -87,11 +87,11 @@ fn without_crate_hashes(name: &str) -> String {
 /// How many names of a trace were found in a binary.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// As they are.
+    /// By the unchanged name.
     pub same: usize,
     /// By their stem.
     pub changed: usize,
-    /// Not at all.
+    /// Not found.
     pub lost: usize,
 }
 
@@ -101,19 +101,19 @@ pub struct Names<'b> {
     stems: HashMap<String, Vec<&'b Symbol>>,
 }
 
-/// What was found.
+/// The result of a look-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found<'b> {
-    /// By the name as it is.
+    /// By the unchanged name.
     Same(&'b Symbol),
     /// By its stem.
     Changed(Vec<&'b Symbol>),
-    /// Nothing.
+    /// Not found.
     Lost,
 }
 
 impl<'b> Names<'b> {
-    /// Of a binary.
+    /// The names of a binary.
     pub fn new(binary: &'b Binary) -> Self {
         let (mut exact, mut stems): (HashMap<_, Vec<_>>, HashMap<_, Vec<_>>) = Default::default();
         for symbol in &binary.symbols {
@@ -125,13 +125,13 @@ impl<'b> Names<'b> {
         Self { exact, stems }
     }
 
-    /// Looks for a name. Of several local symbols with it, that of the same source file counts, else the one at the same
-    /// address, else the first. Of several with its stem, such as a generic function of Rust for each type, those of the
-    /// same size count, else all.
+    /// Looks up a name. Of several local symbols with this name, the one of the same source file is returned, otherwise
+    /// the one at the same address, otherwise the first. Of several with its stem, such as a generic function of Rust
+    /// for each type, those of the same size are returned, otherwise all.
     pub fn find(&self, name: &str, file: Option<&str>, address: u64, size: u64) -> Found<'b> {
         if let Some(symbols) = self.exact.get(name) {
             let likeness = |symbol: &&&Symbol| (symbol.file.as_deref() == file, symbol.address == address);
-            // Of equal names the first must win, not the last.
+            // Of equal candidates the first must win, not the last.
             return symbols.iter().rev().max_by_key(likeness).map_or(Found::Lost, |symbol| Found::Same(symbol));
         }
         match self.stems.get(&stem(name)) {
@@ -148,7 +148,7 @@ impl<'b> Names<'b> {
 mod tests {
     use super::*;
 
-    /// Catches names that are lost in the next build, and parts of a function that are taken for the function.
+    /// Catches names that are lost in the next build, and parts of a function that count as the function.
     #[test]
     fn stems() {
         for (one, other) in [
@@ -183,7 +183,8 @@ mod tests {
         }
     }
 
-    /// Catches instances of a generic function that are all placed for one, and one that is lost as its size changed.
+    /// Catches instances of a generic function that are all placed for one, and one that is lost because its size
+    /// changed.
     #[test]
     fn of_instances_those_of_the_same_size_count() {
         let symbol = |address: u64, size: u64| Symbol {

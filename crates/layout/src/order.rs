@@ -7,12 +7,12 @@ use crate::cluster::by_runs;
 use crate::names::{Counts, Found, Names};
 use crate::trace::Trace;
 
-/// What to place, in order.
+/// The functions and data to place, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Order {
     /// Functions, then data.
     pub items: Vec<Item>,
-    /// How the functions' names were found.
+    /// How the names of functions were found.
     pub functions: Counts,
     /// How the names of data were found.
     pub data: Counts,
@@ -23,27 +23,27 @@ pub struct Order {
 /// A function or an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Item {
-    /// As the linker knows it.
+    /// The linker's name.
     pub name: String,
     /// The other names of its address.
     pub aliases: Vec<String>,
-    /// Where it lies.
+    /// Its kind.
     pub kind: Kind,
 }
 
 impl Order {
-    /// Of a trace, for a binary that may be a later build: those that the same runs entered lie together.
+    /// From a trace, for a binary that may be a later build: functions that the same runs entered are adjacent.
     pub fn of(trace: &Trace, binary: &Binary) -> Self {
         Self::with(trace, &by_runs(trace), binary)
     }
 
-    /// With these functions of the trace, in this order.
+    /// From these functions of the trace, in this order.
     pub fn with(trace: &Trace, functions: &[usize], binary: &Binary) -> Self {
         let names = Names::new(binary);
         let mut order = Self::default();
         let mut placed = HashSet::new();
         for function in functions.iter().map(|&place| &trace.functions[place]) {
-            // Of these two the linker makes one function each, which it does not move.
+            // The linker makes one function of each of these two sections, which it does not move.
             if matches!(function.section.as_str(), ".init" | ".fini") {
                 continue;
             }

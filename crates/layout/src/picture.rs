@@ -1,5 +1,5 @@
 //! A picture of a binary: its OS pages by kind, those that a start touches, and the functions on each. One page of HTML
-//! without scripts, which is well-formed XML too.
+//! without scripts, which is also well-formed XML.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use crate::binary::{Binary, Kind, PAGE, pages};
 use crate::estimate::Estimate;
 use crate::trace::Trace;
 
-/// How many names of functions that are not touched are shown of an OS page.
+/// Limit on the names of untouched functions that are shown for an OS page.
 const OTHERS: usize = 5;
 
 const STYLE: &str = "\
@@ -20,11 +20,11 @@ h1,h2,th{overflow-wrap:anywhere}.wide{overflow-x:auto}table{border-collapse:coll
 i{width:10px;height:10px;background:var(--other)}i.touched{background:var(--touched)}
 .pair{display:flex;flex-wrap:wrap;gap:2rem}section{flex:1 1 24rem;min-width:0;max-width:calc(64*11px)}";
 
-/// A binary, and what was traced of it.
+/// A binary and its trace.
 pub struct Subject<'s> {
-    /// What it is called.
+    /// The title.
     pub name: &'s str,
-    /// Of this build.
+    /// The trace, of this build.
     pub trace: &'s Trace,
     /// The build.
     pub binary: &'s Binary,
@@ -37,11 +37,11 @@ struct Page<'p> {
     touched: Vec<&'p str>,
     /// The other functions and objects that begin there.
     others: Vec<&'p str>,
-    /// A part that has no name.
+    /// Whether a part without a name is touched.
     nameless: bool,
 }
 
-/// Draws one, or several beside each other: the first is the one before.
+/// Draws one, or several next to each other: the first is the old layout.
 pub fn page(subjects: &[Subject<'_>]) -> String {
     let names: Vec<String> = subjects.iter().map(|subject| escaped(subject.name)).collect();
     let title = format!("OS pages of {}", names.join(" and "));
@@ -91,7 +91,7 @@ fn totals(html: &mut String, subjects: &[Subject<'_>], names: &[String]) {
     );
 }
 
-/// The OS pages of each kind. Without traced data there is only code.
+/// The OS pages of each kind. Without traced data only code is shown.
 fn maps<'s>(subject: &Subject<'s>) -> BTreeMap<Kind, BTreeMap<u64, Page<'s>>> {
     let (trace, binary) = (subject.trace, subject.binary);
     let mut maps: BTreeMap<Kind, BTreeMap<u64, Page<'s>>> = BTreeMap::new();
@@ -149,7 +149,7 @@ impl Page<'_> {
     }
 }
 
-/// As text, or as the value of an attribute in double quotes. Names of functions may hold anything.
+/// Escapes a text for content, or for an attribute in double quotes. Names of functions may contain anything.
 fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
@@ -158,7 +158,7 @@ fn escaped(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            // A line end in an attribute is a space elsewhere than in HTML.
+            // In XML a line end in an attribute is read as a space.
             '\n' => escaped.push_str("&#10;"),
             control if control.is_control() => escaped.push('\u{fffd}'),
             _ => escaped.push(letter),
@@ -200,7 +200,7 @@ mod tests {
         Trace { functions: vec![function], ..Trace::new(TracedBinary::default()) }
     }
 
-    /// The elements that are open, with a check that each is closed where it has to be.
+    /// Checks that each element is closed in the right place.
     fn check(html: &str) {
         let mut open = Vec::new();
         for part in html.strip_prefix("<!DOCTYPE html>").expect("HTML").split('<').skip(1) {
@@ -215,7 +215,7 @@ mod tests {
         assert!(open.is_empty(), "{open:?}");
     }
 
-    /// Catches a page that is not well-formed, names that are not escaped, OS pages that are missing, and a wrong colour.
+    /// Catches a page that is not well-formed, names that are not escaped, missing OS pages, and a wrong colour.
     #[test]
     fn pages_and_names() {
         let (binary, mut trace) = (binary(), trace());
@@ -237,7 +237,7 @@ mod tests {
         assert!(html.contains(&square("0x9000&#10;(no name)&#10;not touched: datum")), "{html}");
     }
 
-    /// Catches one of two that is not drawn, totals that are those of the other, and a function without a size (`.init`)
+    /// Catches the second of two that is not drawn, totals that are swapped, and a function without a size (`.init`)
     /// that does not count.
     #[test]
     fn before_and_after() {

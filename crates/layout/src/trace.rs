@@ -1,4 +1,4 @@
-//! A trace as `neap order` writes it, in JSON, and how several become one.
+//! A trace as `neap order` writes it in JSON, and how several are merged.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -33,12 +33,12 @@ pub struct Trace {
 /// What was traced.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedBinary {
-    /// Without links.
+    /// Without symbolic links.
     pub path: String,
     /// In hexadecimal digits.
     #[serde(default)]
     pub build_id: Option<String>,
-    /// Of the file, in bytes.
+    /// Size of the file in bytes.
     pub size: u64,
 }
 
@@ -49,17 +49,17 @@ pub struct Run {
     pub command: Vec<String>,
     /// How it was traced: `breakpoints`, `instrumented` or `faults`.
     pub source: String,
-    /// Its exit status; 128 and the signal, where one ended it.
+    /// Its exit status; 128 plus the signal, if one ended it.
     pub status: i32,
     /// How many functions it entered.
     pub functions: u64,
 }
 
-/// The source of a run that was seen by its faults. Such a run may be for data only, and then sees no function.
+/// The source of a run that was traced by its faults. Such a run may be for data only, and then shows no function.
 pub const FAULTS: &str = "faults";
 
 impl Run {
-    /// Whether it could see functions, however few it entered.
+    /// Whether it could record functions, however few it entered.
     pub fn sees_functions(&self) -> bool {
         self.source != FAULTS || self.functions > 0
     }
@@ -68,23 +68,23 @@ impl Run {
 /// A function that was entered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedFunction {
-    /// As the linker knows it.
+    /// The linker's name.
     pub name: String,
     /// Its section in the linked file.
     pub section: String,
-    /// Of its first byte.
+    /// Address of its first byte.
     pub address: u64,
     /// In bytes.
     pub size: u64,
     /// The source file of a local symbol.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub file: Option<String>,
-    /// In how many runs it was entered.
+    /// Number of runs in which it was entered.
     pub runs: u64,
-    /// In which, as places in [`Trace::runs`]; nothing stands for the first one.
+    /// These runs, as indexes in [`Trace::runs`]; empty for the first run only.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub in_runs: Vec<usize>,
-    /// Its place in the order of first entry: the median over the runs that entered it.
+    /// Its rank in the order of first entry: the median over the runs that entered it.
     pub rank: u64,
     /// When it was first entered, in nanoseconds since the exec.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -94,50 +94,50 @@ pub struct TracedFunction {
 /// Data that was touched.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TracedData {
-    /// As the linker knows it.
+    /// The linker's name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Its section in the linked file.
     pub section: String,
-    /// Of its first byte.
+    /// Address of its first byte.
     pub address: u64,
     /// In bytes.
     pub size: u64,
-    /// In how many runs it was touched.
+    /// Number of runs in which it was touched.
     pub runs: u64,
-    /// Whether it was written in any.
+    /// Whether it was written in any of them.
     #[serde(default)]
     pub write: bool,
 }
 
-/// Calls of one function by another; both are places in [`Trace::functions`].
+/// Calls of one function by another; both are indexes in [`Trace::functions`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Call {
     /// The caller.
     pub from: usize,
     /// The callee.
     pub to: usize,
-    /// How many, in all runs.
+    /// The number of calls in all runs.
     pub count: u64,
 }
 
-/// Why a text is no trace, or traces cannot be merged. Each message names the cause.
+/// Why a text is no trace, or why traces cannot be merged. Each message names the cause.
 #[derive(Debug)]
 pub enum TraceError {
     /// It is no JSON, or lacks a member.
     Json(serde_json::Error),
     /// It has another format, or none.
     Format(Option<String>),
-    /// Its members contradict each other, or cannot be: how.
+    /// Its members contradict each other or are impossible: how.
     Damaged(String),
-    /// Two are of different builds of a binary: their paths.
+    /// Two traces are of different builds of a binary: their paths.
     OtherBuild(String, String),
-    /// There is none to merge.
+    /// There is no trace to merge.
     Nothing,
 }
 
 impl Trace {
-    /// Without runs.
+    /// A trace without runs.
     pub fn new(binary: TracedBinary) -> Self {
         let (runs, functions, data, calls) = Default::default();
         Self { format: FORMAT.to_owned(), binary, runs, functions, data, calls }
@@ -145,7 +145,7 @@ impl Trace {
 
     /// Reads a trace.
     pub fn parse(text: &[u8]) -> Result<Self, TraceError> {
-        // The format first: of another one no more than that is known.
+        // The format first: nothing else is known of another format.
         #[derive(Deserialize)]
         struct Head {
             format: Option<String>,
@@ -158,7 +158,7 @@ impl Trace {
         trace.damage().map_or(Ok(trace), |damage| Err(TraceError::Damaged(damage)))
     }
 
-    /// What no trace says that was written whole.
+    /// What a complete trace cannot contain.
     fn damage(&self) -> Option<String> {
         let functions = self.functions.iter().map(|function| (function.address, function.size, function.runs));
         let data = self.data.iter().map(|data| (data.address, data.size, data.runs));
@@ -179,18 +179,18 @@ impl Trace {
         missing.map(|place| format!("a call names function {place}, which is not there"))
     }
 
-    /// As text.
+    /// The trace as text.
     pub fn to_json(&self) -> Result<Vec<u8>, TraceError> {
         let mut text = serde_json::to_vec(self).map_err(TraceError::Json)?;
         text.push(b'\n');
         Ok(text)
     }
 
-    /// Makes one trace of several of the same build.
+    /// Merges several traces of the same build.
     ///
-    /// Functions that all runs entered (of those that can see functions) come first, then those of some; each of both by the median of their ranks, where a
-    /// trace of several runs counts as that many; then by address. Of an even number of ranks the lower one in the middle
-    /// counts. Data is ordered by address.
+    /// Functions that all runs entered (of those that can record functions) come first, then those of some runs; both
+    /// are sorted by the median of their ranks, where a trace of several runs counts as that many, then by address. Of
+    /// an even number of ranks the lower of the two middle ones is the median. Data is sorted by address.
     pub fn merge(traces: Vec<Trace>) -> Result<Trace, TraceError> {
         let binary = traces.first().ok_or(TraceError::Nothing)?.binary.clone();
         if let Some(other) = traces.iter().find(|trace| !trace.binary.is_same_build(&binary)) {
@@ -255,7 +255,8 @@ impl Trace {
 }
 
 impl TracedBinary {
-    /// Whether another is the same build: it has the same build id; the same path and size, where one of both has none.
+    /// Whether another one is the same build: it has the same build id; or, if one of them has none, the same path and
+    /// size.
     pub fn is_same_build(&self, other: &TracedBinary) -> bool {
         match (&self.build_id, &other.build_id) {
             (Some(own), Some(others)) => own == others,
@@ -264,7 +265,7 @@ impl TracedBinary {
     }
 }
 
-/// The median of values, each with how often it counts.
+/// The median of weighted values.
 fn median(values: &mut [(u64, u64)]) -> u64 {
     values.sort_unstable();
     let all: u64 = values.iter().map(|value| value.1.max(1)).sum();
@@ -299,7 +300,7 @@ impl std::error::Error for TraceError {}
 mod tests {
     use super::*;
 
-    /// A run that entered functions of one letter.
+    /// A run that entered functions with names of one letter.
     fn trace(names: &str) -> Trace {
         let function = |(rank, name): (u64, char)| TracedFunction {
             name: name.to_string(),
@@ -325,7 +326,7 @@ mod tests {
         trace.functions.iter().map(|function| function.name.as_str()).collect()
     }
 
-    /// Catches an order that is not the stated one, and functions that are lost or doubled.
+    /// Catches an order that is not the documented one, and functions that are lost or doubled.
     #[test]
     fn common_functions_come_first_by_median() {
         for (runs, order) in [
@@ -358,7 +359,7 @@ mod tests {
         assert_eq!(median(&mut [(9, 1), (1, 1)]), 1);
     }
 
-    /// Catches a run that sees data only, and counts as one that entered none of the functions.
+    /// Catches a run that records data only, and counts as one that entered no function.
     #[test]
     fn runs_of_data_enter_no_function() {
         let mut with_data = trace("xab");
@@ -367,7 +368,7 @@ mod tests {
         assert_eq!((names(&merged).as_str(), merged.runs.len()), ("abx", 3));
     }
 
-    /// Catches calls that name the functions of before, and data that is doubled.
+    /// Catches calls with the indexes from before the merge, and data that is doubled.
     #[test]
     fn calls_and_data_are_added_up() {
         let with = |names: &str, write: bool| {
@@ -386,7 +387,7 @@ mod tests {
         assert_eq!((merged.data.len(), merged.data[0].runs, merged.data[0].write), (1, 2, true));
     }
 
-    /// Catches members that are lost, a format that is not first, and foreign files that are taken for traces.
+    /// Catches members that are lost, a format that is not first, and foreign files that pass as traces.
     #[test]
     fn text_and_back() {
         let mut whole = trace("ab");
@@ -429,7 +430,7 @@ mod tests {
         }
     }
 
-    /// Catches traces of different builds that are taken for one.
+    /// Catches traces of different builds that are merged.
     #[test]
     fn builds_are_distinguished() {
         let with = |id: Option<&str>, size: u64| {

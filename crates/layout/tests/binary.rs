@@ -1,4 +1,4 @@
-//! A program that gcc made, as it is read; and a trace of it that is used for its next build.
+//! A program made by gcc, as it is read; and a trace of it that is used for its next build.
 
 use std::fs;
 use std::path::Path;
@@ -31,7 +31,7 @@ fn link(folder: &Path, files: [(&str, &str); 2]) -> Binary {
     Binary::parse(&fs::read(folder.join("program")).expect("linked")).expect("an ELF file")
 }
 
-/// Catches names of a debug file of another build, and symbols that lie in a section of another place.
+/// Catches names from a debug file of another build, and symbols that get the section at another index.
 #[test]
 fn names_are_of_the_same_build() {
     let file = fs::read(std::env::current_exe().expect("this program")).expect("readable");
@@ -75,7 +75,7 @@ fn endless_sections() {
     let long = |file: &[u8], at: usize| u64::from_ne_bytes(file[at..at + 8].try_into().expect("8 bytes"));
     let bss = Binary::parse(&file).expect("an ELF file").sections;
     let bss = bss.iter().find(|section| section.name == ".bss").expect(".bss").address;
-    // `sh_addr` of the section headers, which begin at `e_shoff`; `sh_size` is two words behind it.
+    // `sh_addr` in the section headers, which begin at `e_shoff`; `sh_size` is two words behind it.
     let headers = long(&file, 40) as usize;
     let header =
         (headers..file.len() - 64).step_by(64).find(|header| long(&file, header + 16) == bss).expect("a header");
@@ -85,8 +85,8 @@ fn endless_sections() {
     }
 }
 
-/// Catches aliases that are doubled, local symbols of another file, sections of a wrong kind, and functions that are lost
-/// in the next build or taken for others.
+/// Catches aliases that are doubled, local symbols of another file, sections of a wrong kind, and functions that are
+/// lost or mixed up in the next build.
 #[test]
 fn this_build_and_the_next() {
     let folder = std::env::temp_dir().join(format!("neap-layout-binary-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! The closure of an entry symbol over object files and archives that gcc and ar made.
+//! The closure of an entry symbol over object files and archives made by gcc and ar.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,8 @@ fn compile(folder: &Path, name: &str, source: &str) {
     run(Command::new("gcc").current_dir(folder).arg("-c").arg(&file));
 }
 
-/// Catches object files that are needed and not reached, those that are reached without need, and members of archives.
+/// Catches needed object files that are not reached, others that are reached without need, and lost members of
+/// archives.
 #[test]
 fn what_main_needs() {
     let folder = std::env::temp_dir().join(format!("neap-layout-closure-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! A program of many functions of which it uses few, linked by each linker with the order file for it.
+//! A program with many functions of which it uses few, linked by each linker with the order file for it.
 
 use std::fmt::Write;
 use std::fs;
@@ -105,7 +105,7 @@ fn trace(binary: &Binary) -> Trace {
     trace
 }
 
-/// Catches an order file that a linker does not understand, and a kind of section that it leaves where it was.
+/// Catches an order file that a linker does not read, and a kind of section that it does not move.
 fn check(linker: &str, before: &Trace, after: &Binary) {
     let traced = trace(after);
     let in_order = traced.functions.is_sorted_by(|one, other| one.address < other.address);
@@ -114,7 +114,7 @@ fn check(linker: &str, before: &Trace, after: &Binary) {
     assert_eq!(estimate.outside, 0, "{linker}");
     assert_eq!(estimate.kinds.len(), Kind::ALL.len(), "{linker}");
     for (kind, line) in &estimate.kinds {
-        // One more, because they need not begin at an OS page.
+        // One more, because they need not begin at an OS page border.
         let (now, packed) = (line.now.pages, line.packed.pages);
         assert!(now <= packed + 1, "{linker}: {} lies on {now} OS pages, {packed} at best", kind.name());
     }
@@ -129,7 +129,7 @@ fn there(linker: &str) -> bool {
     there
 }
 
-/// Without an order the pieces lie on most OS pages: else the other tests could not fail.
+/// Without an order the pieces lie on most OS pages: otherwise the other tests could not fail.
 #[test]
 fn without_an_order_they_are_scattered() {
     let program = Program::new("plain");
@@ -177,7 +177,7 @@ fn gold() {
 
 #[test]
 fn lld() {
-    // That of the Rust toolchain, and the system's.
+    // The linker of the Rust toolchain, and the system's.
     let sysroot = run(Command::new("rustc").args(["--print", "sysroot"]));
     let of_rust = fs::read_dir(Path::new(sysroot.trim()).join("lib/rustlib")).expect("a toolchain");
     let of_rust = of_rust.flatten().map(|target| target.path().join("bin/gcc-ld")).find(|path| path.is_dir());
@@ -195,7 +195,7 @@ fn lld() {
     }
 }
 
-/// Catches names that a linker takes for patterns, which would move what they match.
+/// Catches names that a linker reads as patterns, which would move all that they match.
 #[test]
 fn names_are_no_patterns() {
     let item = |name: &str| neap_layout::Item { name: name.to_owned(), aliases: Vec::new(), kind: Kind::Text };

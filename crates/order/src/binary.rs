@@ -1,4 +1,4 @@
-//! An ELF file as the tracer sees it: what `neap-layout` reads of it, and where its code is mapped. No I/O.
+//! An ELF file for the tracer: what `neap-layout` reads of it, and where its code is mapped. No I/O.
 
 use neap_layout::Kind;
 use neap_layout::binary::{NamedBy, Section, Symbol};
@@ -15,13 +15,13 @@ pub struct Binary {
     pub functions: Vec<Symbol>,
     /// Variables and constants, by address; one for each address.
     pub data: Vec<Symbol>,
-    /// Those that are in memory, by address.
+    /// Sections that are in memory, by address.
     pub sections: Vec<Section>,
-    /// Where the names are from.
+    /// Where the names come from.
     pub named_by: NamedBy,
     /// In hexadecimal digits.
     pub build_id: Option<String>,
-    /// Where its code is: what the kernel maps as executable.
+    /// The parts that the kernel maps as executable.
     pub code: Vec<Segment>,
     /// Whether it runs at its link-time addresses.
     pub fixed: bool,
@@ -43,7 +43,7 @@ pub struct Segment {
 }
 
 impl Binary {
-    /// Of a file, of which the layout was read; none if it is damaged.
+    /// Of a file whose layout was read; `None` if it is damaged.
     pub fn of(layout: neap_layout::Binary, data: &[u8]) -> Option<Self> {
         let file = ElfFile64::<Endianness>::parse(data).ok()?;
         let neap_layout::Binary { sections, symbols, named_by, build_id } = layout;
@@ -67,21 +67,21 @@ impl Binary {
         &self.sections[symbol.section].name
     }
 
-    /// Leaves out functions of sections that no process has in its code.
+    /// Drops functions in sections that are not mapped as code.
     pub fn keep_mapped(&mut self) {
         let Self { functions, code, .. } = self;
         let inside = |address: u64, segment: &Segment| address.wrapping_sub(segment.address) < segment.size;
         functions.retain(|function| code.iter().any(|segment| inside(function.address, segment)));
     }
 
-    /// By how much the program's addresses differ from those of the file, where a part of the file is mapped as code.
+    /// The difference between the program's addresses and the file's, from a part of the file that is mapped as code.
     pub fn bias(&self, start: u64, offset: u64) -> Option<u64> {
         const PAGE: u64 = 4095;
         let segment = self.code.iter().find(|segment| segment.offset & !PAGE == offset)?;
         Some(start.wrapping_sub(segment.address & !PAGE))
     }
 
-    /// The bytes of code at an address, from those of the file.
+    /// The bytes of code at an address, from the bytes of the file.
     pub fn code_at<'f>(&self, file: &'f [u8], address: u64, size: u64) -> Option<&'f [u8]> {
         let inside = |segment: &&Segment| address >= segment.address && address - segment.address < segment.size;
         let segment = self.code.iter().find(inside)?;
@@ -89,14 +89,14 @@ impl Binary {
         file.get(start..start.checked_add(usize::try_from(size).ok()?)?)
     }
 
-    /// The link-time address of a place in the file that is mapped as code.
+    /// The link-time address of a file offset that is mapped as code.
     pub fn code_address(&self, offset: u64) -> Option<u64> {
         let inside = |segment: &&Segment| offset >= segment.offset && offset - segment.offset < segment.size;
         let segment = self.code.iter().find(inside)?;
         Some(offset - segment.offset + segment.address)
     }
 
-    /// The place of the function that an address lies in.
+    /// The index of the function that contains an address.
     pub fn function(&self, address: u64) -> Option<usize> {
         let place = self.functions.partition_point(|function| function.address <= address).checked_sub(1)?;
         let function = &self.functions[place];
@@ -109,7 +109,7 @@ impl Binary {
         self.data[..end].last().filter(|symbol| address - symbol.address < symbol.size)
     }
 
-    /// The section of data at a place in the file, and the address of that place.
+    /// The data section at a file offset, and the address of that offset.
     pub fn section(&self, offset: u64) -> Option<(&Section, u64)> {
         let mut data = self.sections.iter().filter(|section| section.kind != Kind::Text);
         data.find_map(|section| {
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!((binary.section_of(main), &main.file), (".text", &None));
     }
 
-    /// Catches data whose name or section is that of another.
+    /// Catches data with the name or section of another object.
     #[test]
     fn data_have_names_and_sections() {
         let symbol = |name: &str, address, size| Symbol {
@@ -182,7 +182,7 @@ mod tests {
         }
     }
 
-    /// Catches a mapping of a position-independent file that is taken for one at its link-time addresses.
+    /// Catches a mapping of a position-independent file that counts as one at its link-time addresses.
     #[test]
     fn where_it_is_mapped() {
         let code = vec![Segment { offset: 0x1040, address: 0x2040, size: 0x500 }];

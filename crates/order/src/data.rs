@@ -1,7 +1,7 @@
 //! Which data a program touched: from its faults, and from the code that it entered. No I/O.
 //!
-//! A fault names the first object that is touched on an OS page. Others on the page are found by the instructions of
-//! the functions that were entered: an object on a touched page counts if one of these refers to it.
+//! A fault names the first object that is touched on an OS page. Others on the page are found through the instructions
+//! of the functions that were entered: an object on a touched page counts if one of them refers to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use crate::pages::Datum;
 
 const PAGE: u64 = 4096;
 
-/// What was touched: by address, each once.
+/// The touched objects, by address, each once.
 pub fn touched(trace: &Trace, binary: &Binary, bytes: &[u8], faults: &[Datum]) -> Vec<TracedData> {
     let mut data: BTreeMap<u64, TracedData> = BTreeMap::new();
     // The OS pages, and whether they were written.
@@ -59,9 +59,9 @@ fn referred<'b>(trace: &Trace, binary: &'b Binary, bytes: &[u8]) -> Vec<&'b Symb
     found.into_iter().map(|place| &binary.data[place]).collect()
 }
 
-/// Adds the places of the objects that the code at an address refers to. The instructions are not decoded: any four bytes
-/// count that are the distance to an object behind a byte that says so (mod 0, r/m 5), or an object's address in a program
-/// that is not position-independent. An object too many may be found, by chance.
+/// Adds the indexes of the objects that the code at an address refers to. The instructions are not decoded: any four
+/// bytes count that follow an RIP-relative operand byte (mod 0, r/m 5) and are the distance to an object, or that are
+/// an object's address in a program that is not position-independent. So an object may be found by chance.
 fn references(code: &[u8], address: u64, binary: &Binary, found: &mut BTreeSet<usize>) {
     let data = &binary.data;
     let object = |at: u64| {
@@ -71,7 +71,7 @@ fn references(code: &[u8], address: u64, binary: &Binary, found: &mut BTreeSet<u
     for (at, window) in code.windows(5).enumerate() {
         let Ok(field) = <[u8; 4]>::try_from(&window[1..]) else { continue };
         if window[0] & 0xc7 == 0x05 {
-            // The distance is from the instruction's end.
+            // The distance is counted from the instruction's end.
             let end = address + at as u64 + 5 + operand(&code[..at], window[0]);
             found.extend(object(end.wrapping_add_signed(i64::from(i32::from_le_bytes(field)))));
         }
@@ -81,7 +81,7 @@ fn references(code: &[u8], address: u64, binary: &Binary, found: &mut BTreeSet<u
     }
 }
 
-/// How many bytes of an instruction follow its address: those of an immediate operand. `before` ends with the operation.
+/// Number of bytes of an instruction behind its address: those of an immediate operand. `before` ends with the opcode.
 fn operand(before: &[u8], mod_rm: u8) -> u64 {
     let tests = mod_rm & 0x30 == 0;
     match *before {
@@ -105,7 +105,7 @@ mod tests {
         Symbol { name: name.to_owned(), aliases: Vec::new(), section: 0, address, size, file: None }
     }
 
-    /// Catches operands that are taken for distances, and an object beside the one that is meant.
+    /// Catches operands that count as distances, and an object next to the one that is meant.
     #[test]
     fn references_of_code() {
         let data = vec![symbol("a", 0x401_0000, 4), symbol("b", 0x401_0004, 4), symbol("c", 0x402_0000, 0x100)];

@@ -12,8 +12,8 @@ use neap_layout::{Binary, Trace, TraceError};
 
 use crate::args::MergeArgs;
 
-/// Opens a file before there is anything to write, so that an error comes before the run; `-` is standard output. What
-/// a file has stays in it until the trace is written.
+/// Opens a file before the run, so that an error is reported early; `-` is standard output. The file keeps its contents
+/// until the trace is written.
 pub fn create(path: &Path) -> Result<File, Error> {
     if path.as_os_str() == "-" {
         return sys::standard_output().map_err(|e| cannot_print(&e).remedy("name a file with -o"));
@@ -28,8 +28,7 @@ pub fn write(file: File, path: &Path, trace: &Trace) -> Result<(), Error> {
     write_text(file, path, &text)
 }
 
-/// Writes a text in the place of what the file had, which stays as it was where that fails. A file that was removed
-/// meanwhile is made again.
+/// Replaces the contents of a file, which keeps them if that fails. A file that was removed meanwhile is made again.
 pub fn write_text(file: File, path: &Path, text: &[u8]) -> Result<(), Error> {
     let of_file = |file: &File| file.metadata().ok().filter(|found| path.as_os_str() != "-" && found.is_file());
     let removed = of_file(&file).is_some_and(|metadata| metadata.nlink() == 0);
@@ -66,10 +65,10 @@ fn beside(metadata: &Metadata, path: &Path) -> Option<(PathBuf, File)> {
     Some((part.into(), fresh))
 }
 
-/// Where distributions put debug files.
+/// The folder in which distributions install debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
 
-/// What a binary has, of which these are the bytes; a stripped one with the names of its debug information.
+/// Parses the bytes of a binary; a stripped one with the names from its debug information.
 pub fn parse(bytes: &[u8]) -> Result<Binary, NotElf> {
     let mut binary = Binary::parse(bytes)?;
     if binary.named_by != NamedBy::All

@@ -1,7 +1,7 @@
 //! Runs a program that is compiled with `-finstrument-functions`, with the library that counts its calls.
 //!
-//! neap makes the record, a file that the library maps (`crates/instrument` says how it is written), and reads it when the
-//! program has ended. Nothing is traced by ptrace.
+//! neap makes the record, a file that the library maps (`crates/instrument` describes how it is written), and reads it
+//! when the program has ended. Nothing is traced by ptrace.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::OsString;
@@ -26,23 +26,23 @@ use crate::plan::Hits;
 use crate::record::{self, Header, Slot, TABLE_AT};
 use crate::target::Target;
 
-/// Slots for each function of the binary, on average, and for a binary of few.
+/// Average number of slots for each function of the binary, and the minimum for a small binary.
 const SLOTS: u64 = 8;
 const FEWEST: u64 = 1024;
 const MOST: u64 = 1 << 20;
 
-/// What a run entered and called.
+/// The functions that a run entered, and its calls.
 #[derive(Debug)]
 pub struct Entered {
     /// In order.
     pub hits: Hits,
-    /// Between places in that order.
+    /// Between indexes in that order.
     pub calls: Vec<Call>,
     /// Calls that found no room in the record.
     pub dropped: u64,
 }
 
-/// How a program ended, and what it entered; none if no process had the target.
+/// How a program ended, and what it entered; `None` if no process had the target.
 pub type Traced = (ExitStatus, Result<Option<Entered>, Error>);
 
 impl From<Hits> for Entered {
@@ -78,13 +78,13 @@ pub fn run(path: &Path, command: &[OsString], target: &Target) -> Result<Traced,
     Ok((ended.status, record.and_then(|record| entered(&record, &target.binary))))
 }
 
-/// The record before the run.
+/// The header of a new record.
 fn header(target: &Target, slots: u64) -> Vec<u8> {
     let mut header = vec![0; TABLE_AT];
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
     let (device, inode) = target.identity;
     let device = [libc::major(device), libc::minor(device)];
-    // Of a longer path the device must do.
+    // A longer path is left out: the device and inode identify the file.
     let path = Some(target.path.as_os_str().as_bytes()).filter(|path| path.len() <= record::PATH).unwrap_or_default();
     put(offset_of!(Header, magic), &record::MAGIC.to_ne_bytes());
     put(offset_of!(Header, slots), &slots.to_ne_bytes());
@@ -96,7 +96,7 @@ fn header(target: &Target, slots: u64) -> Vec<u8> {
     header
 }
 
-/// What a record says of a binary; none if no process had it.
+/// The contents of a record for a binary; `None` if no process had it.
 fn entered(record: &[u8], binary: &Binary) -> Result<Option<Entered>, Error> {
     let long = |at: usize| record.get(at..).and_then(<[u8]>::first_chunk).map_or(0, |bytes| u64::from_ne_bytes(*bytes));
     let short =
@@ -115,11 +115,11 @@ fn entered(record: &[u8], binary: &Binary) -> Result<Option<Entered>, Error> {
         return Err(Error::failed("the binary was replaced while it was traced").remedy("trace it again"));
     };
     let began = long(offset_of!(Header, began));
-    // An offset is an address in a process that has the code at 0.
+    // An offset is an address in a process that has its code at 0.
     let function = |offset: u32| binary.function(u64::from(offset).wrapping_sub(bias)).filter(|_| offset != 0);
     let mut slots: Vec<usize> = (TABLE_AT..record.len()).step_by(size_of::<Slot>()).collect();
     slots.retain(|slot| long(slot + offset_of!(Slot, key)) != 0);
-    // What was killed before it had a number is the last.
+    // Slots of a program that was killed before it numbered them come last.
     slots.sort_by_key(|slot| short(slot + offset_of!(Slot, order)).wrapping_sub(1));
 
     let mut hits = Hits::new(binary.functions.len());
@@ -130,7 +130,7 @@ fn entered(record: &[u8], binary: &Binary) -> Result<Option<Entered>, Error> {
         let Some(to) = function((key >> 32) as u32) else { continue };
         places.entry(to).or_insert_with(|| hits.order().len());
         hits.add(to, long(slot + offset_of!(Slot, first)).saturating_sub(began));
-        // Code of an inlined function calls the library too. No call was made there.
+        // Code of an inlined function calls the library too, although no call was made there.
         let named = function(short(slot + offset_of!(Slot, function)));
         let name = |place: usize| stem(&binary.functions[place].name);
         if let Some(from) = function(key as u32)
@@ -139,7 +139,7 @@ fn entered(record: &[u8], binary: &Binary) -> Result<Option<Entered>, Error> {
             *counts.entry((from, to)).or_default() += long(slot + offset_of!(Slot, count));
         }
     }
-    // A caller that is not instrumented was not seen.
+    // A caller that is not instrumented was not recorded.
     let seen = |((from, to), count)| Some(Call { from: *places.get(&from)?, to: *places.get(&to)?, count });
     let calls = counts.into_iter().filter_map(seen).collect();
     Ok(Some(Entered { hits, calls, dropped: long(offset_of!(Header, dropped)) }))

@@ -1,4 +1,4 @@
-//! `neap order estimate`, `emit`, `picture` and `closure`: what a trace says of a layout, and the files that linkers take.
+//! `neap order estimate`, `emit`, `picture` and `closure`: what a trace shows of a layout, and files for linkers.
 
 use std::collections::HashSet;
 use std::fs;
@@ -79,7 +79,7 @@ pub fn picture_of(args: &PictureArgs) -> Result<u8, Error> {
     for (trace, path) in paths.into_iter().flatten() {
         read.push((path, read_traced(trace, path)?));
     }
-    // The names of the files do, unless both have the same.
+    // The titles are the file names, unless both are the same.
     let names = read.iter().map(|(path, _)| path.file_name());
     let differ = names.collect::<HashSet<_>>().len() == read.len();
     let named = |path: &Path| match path.file_name().filter(|_| differ) {
@@ -123,7 +123,7 @@ fn places(trace: &Trace, by: Clustering) -> Vec<usize> {
     }
 }
 
-/// The script of GNU ld: of a file, or what the `ld` of this machine prints.
+/// The linker script of GNU ld: from a file, or as `ld` of this machine prints it.
 fn script(path: Option<&Path>) -> Result<String, Error> {
     if let Some(path) = path {
         return fs::read_to_string(path).map_err(|e| cannot_read(path, &e));
@@ -134,11 +134,11 @@ fn script(path: Option<&Path>) -> Result<String, Error> {
     String::from_utf8(output.stdout).map_err(|_| Error::failed("ld prints no script").remedy(remedy))
 }
 
-/// A trace, and the build that was traced.
+/// Reads a trace, and the build that was traced.
 fn read_traced(trace: &Path, path: &Path) -> Result<(Trace, Binary), Error> {
     let (trace, binary) = (files::read(trace)?, read_binary(path)?);
     let size = fs::metadata(path).map_err(|e| cannot_read(path, &e))?.len();
-    // Of two builds without an id the size must do.
+    // Builds without an id are compared by size.
     let is_traced = match &trace.binary.build_id {
         None => binary.build_id.is_none() && trace.binary.size == size,
         traced => *traced == binary.build_id,

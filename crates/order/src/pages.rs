@@ -1,4 +1,4 @@
-//! Which pages of a binary a program touches: `neap pagein --exact` in a separate process.
+//! Which pages of a binary a program touches, through `neap pagein --exact` in a separate process.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -22,58 +22,58 @@ const PAGE: u64 = 4096;
 pub struct Touched {
     /// Faults of the program, in all its mappings.
     pub faults: u64,
-    /// Touched pages of the binary by their place in the file, and whether code was executed in them.
+    /// Touched pages of the binary by file offset, and whether code was executed in them.
     pub pages: BTreeMap<u64, bool>,
-    /// Accesses to data of the binary that were faults: in the order in which they happened.
+    /// Accesses to data of the binary that faulted, in order.
     pub data: Vec<Datum>,
-    /// Its instructions that were faults, in the same order.
+    /// Instructions of the binary that faulted, in the same order.
     pub instructions: Vec<Instruction>,
     /// How the program ended.
     pub status: ExitStatus,
 }
 
-/// An instruction of the binary that was a fault.
+/// An instruction of the binary that faulted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Instruction {
-    /// In the file.
+    /// File offset.
     pub offset: u64,
-    /// Whose it was.
+    /// Its process.
     pub process: u32,
-    /// Nanoseconds since the first fault of all.
+    /// Nanoseconds since the first fault of the trace.
     pub at: u64,
 }
 
 /// An access to data of the binary.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datum {
-    /// Link-time, where a symbol is there.
+    /// Link-time address, where there is a symbol.
     pub address: Option<u64>,
-    /// In the file.
+    /// File offset.
     pub offset: u64,
-    /// It was a write.
+    /// Whether it was a write.
     pub write: bool,
 }
 
 impl Touched {
-    /// Pages in which code was executed.
+    /// Number of pages in which code was executed.
     pub fn code(&self) -> u64 {
         self.pages.values().filter(|&&code| code).count() as u64
     }
 
-    /// Pages of which only data was touched.
+    /// Number of pages of which only data was touched.
     pub fn data(&self) -> u64 {
         self.pages.len() as u64 - self.code()
     }
 }
 
-/// Runs a program, with its output thrown away, and sees what it touches of a binary.
+/// Runs a program, discarding its output, and returns what it touches of a binary.
 pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     let failed = |what: &str| Error::failed(format!("cannot count pages: {what}"));
     let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;
     let path = folder.path().join("faults.json");
     let mut neap = Command::new(NEAP);
     neap.args(arguments(&path, command));
-    // Else what is traced would run on when neap is ended.
+    // Otherwise the traced program would run on when neap is killed.
     let die_with_parent = || {
         sys::die_with_parent();
         Ok(())
@@ -90,8 +90,8 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     read(file, binary, output.status).map_err(|e| failed(&e))
 }
 
-/// Runs a program as it is started here, and sees what it touches of a binary. Where that fails after it has run, how it
-/// ended is there anyway.
+/// Runs a program with the standard files of this process, and returns what it touches of a binary. Its exit status is
+/// returned even if the trace fails after the run.
 pub fn touched_in_place(binary: &Path, command: &[OsString]) -> Result<(ExitStatus, Result<Touched, Error>), Error> {
     let failed = |what: &str| Error::failed(format!("cannot trace faults: {what}"));
     let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;
@@ -107,7 +107,7 @@ pub fn touched_in_place(binary: &Path, command: &[OsString]) -> Result<(ExitStat
     Ok((ended.status, touched))
 }
 
-/// This program, in a process of this one.
+/// This program, for a child process.
 const NEAP: &str = "/proc/self/exe";
 
 fn arguments(path: &Path, command: &[OsString]) -> Vec<OsString> {
@@ -115,12 +115,12 @@ fn arguments(path: &Path, command: &[OsString]) -> Vec<OsString> {
     words.into_iter().chain([path.into(), "--".into()]).chain(command.iter().cloned()).collect()
 }
 
-/// A file in which something was written.
+/// The file, if something was written to it.
 fn written(path: &Path) -> Option<File> {
     File::open(path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.len() > 0))
 }
 
-/// What a trace of faults says of a binary.
+/// What a trace of faults contains about a binary.
 fn read(file: File, binary: &Path, status: ExitStatus) -> Result<Touched, String> {
     let mut faults = Vec::new();
     let tables = json::read(BufReader::new(file), &mut |_, fault: &Fault| faults.push(*fault))
@@ -149,7 +149,7 @@ fn read(file: File, binary: &Path, status: ExitStatus) -> Result<Touched, String
     Ok(touched)
 }
 
-/// An exit status as one number: 128 and the signal, where one ended the program.
+/// An exit status as one number: 128 plus the signal, if one ended the program.
 pub fn number(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }

@@ -1,8 +1,8 @@
-//! Which bytes become breakpoints, and what their hits mean. No I/O.
+//! Which bytes become breakpoints, and the meaning of their hits. No I/O.
 //!
-//! A *site* is the first byte of a function. Sites within an OS page of each other are one *stretch*, which is read and
-//! written at once. No OS page without a site is written, because each written OS page becomes a private copy of the
-//! process.
+//! A *site* is the first byte of a function. Sites within an OS page of each other form one *stretch*, which is read
+//! and written at once. OS pages without a site are not written, because each written OS page becomes a private copy of
+//! the process.
 
 use std::ops::Range;
 
@@ -45,7 +45,7 @@ impl Plan {
         self.sites.binary_search(&address).ok()
     }
 
-    /// All sites, in stretches.
+    /// All sites, grouped in stretches.
     pub fn stretches(&self) -> impl Iterator<Item = Stretch> {
         let mut begin = 0;
         self.sites.chunk_by(|a, b| b - a < PAGE).map(move |sites| {
@@ -56,8 +56,8 @@ impl Plan {
         })
     }
 
-    /// Puts breakpoints in the bytes of a stretch, at the sites that are `wanted`; the bytes of all its sites as they were
-    /// are added to `originals`.
+    /// Sets breakpoints in the bytes of a stretch, at the sites that are `wanted`; adds the original bytes of all its
+    /// sites to `originals`.
     pub fn plant(&self, stretch: &Stretch, bytes: &mut [u8], wanted: impl Fn(usize) -> bool, originals: &mut Vec<u8>) {
         for site in stretch.sites.clone() {
             let byte = &mut bytes[(self.sites[site] - stretch.address) as usize];
@@ -68,8 +68,8 @@ impl Plan {
         }
     }
 
-    /// Takes the breakpoints out of a stretch; whether there was one. Bytes that are no breakpoint now are left alone: the
-    /// program may have written them, or have mapped something else there.
+    /// Removes the breakpoints from a stretch; returns whether there were any. Bytes that are no breakpoint now are
+    /// left alone: the program may have written them, or have mapped something else there.
     pub fn restore(&self, stretch: &Stretch, bytes: &mut [u8], originals: &[u8]) -> bool {
         let mut any = false;
         for site in stretch.sites.clone() {
@@ -97,19 +97,19 @@ pub struct Hits {
 /// A site that was hit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hit {
-    /// Which.
+    /// The site.
     pub site: usize,
     /// Nanoseconds since the exec.
     pub at: u64,
 }
 
 impl Hits {
-    /// None so far, of that many.
+    /// No hits yet, for this many sites.
     pub fn new(sites: usize) -> Self {
         Self { seen: vec![false; sites], order: Vec::new() }
     }
 
-    /// A site was hit. Several threads, or processes, may hit one at the same time: the first counts.
+    /// Records a hit. Several threads or processes may hit a site at the same time: the first counts.
     pub fn add(&mut self, site: usize, at: u64) {
         if !std::mem::replace(&mut self.seen[site], true) {
             self.order.push(Hit { site, at });
@@ -121,7 +121,7 @@ impl Hits {
         self.seen[site]
     }
 
-    /// All, in order.
+    /// All hits, in order.
     pub fn order(&self) -> &[Hit] {
         &self.order
     }
@@ -147,8 +147,8 @@ mod tests {
         assert_eq!((plan.len(), plan.site(0x2ffe), plan.site(0x2fff)), (6, Some(3), None));
     }
 
-    /// Catches bytes that are not as they were, a site that is planted again, a breakpoint of the program's own that is
-    /// taken for one of neap's afterwards, and bytes that the program wrote and that are lost.
+    /// Catches bytes that are not restored, a site that is planted again, a breakpoint of the program's own that later
+    /// counts as neap's, and bytes written by the program that are lost.
     #[test]
     fn planted_bytes_are_restored() {
         let plan = Plan::new(vec![10, 12, 13]);
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(written, [0xe9, 9, 8, 7]);
     }
 
-    /// Catches a site that two threads hit and that counts twice, or at its second time.
+    /// Catches a site that two threads hit and that counts twice, or at the second time.
     #[test]
     fn the_first_hit_counts() {
         let mut hits = Hits::new(3);

@@ -1,4 +1,4 @@
-//! The binary that is traced, and where a process has it.
+//! The binary that is traced, and its place in a process.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -11,14 +11,14 @@ use neap_trace::track::{MapsLine, parse_maps};
 use crate::binary::Binary;
 use crate::plan::Plan;
 
-/// How functions are seen.
+/// How entered functions are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// A breakpoint on each.
+    /// By a breakpoint on each.
     Breakpoints,
-    /// Their own calls of a library.
+    /// By their own calls of a library.
     Instrumented,
-    /// Faults of OS pages of code.
+    /// By faults of OS pages of code.
     Faults,
 }
 
@@ -35,7 +35,7 @@ impl Source {
 
 /// What is traced.
 pub struct Target {
-    /// Without links.
+    /// Without symbolic links.
     pub path: PathBuf,
     /// Its device and inode.
     pub identity: (u64, u64),
@@ -43,29 +43,29 @@ pub struct Target {
     pub size: u64,
     /// Its functions.
     pub binary: Binary,
-    /// How they are seen.
+    /// How they are recorded.
     pub source: Source,
     /// Their sites, in the same order.
     pub plan: Plan,
-    /// It may be a library.
+    /// Whether it may be a library.
     pub may_be_library: bool,
-    /// Trace all processes that have it, rather than the first.
+    /// Whether all processes that have it are traced, not only the first.
     pub follow: bool,
 }
 
 impl Target {
-    /// Whether the program of a process is this.
+    /// Whether it is the program of a process.
     pub fn is_program_of(&self, pid: pid_t) -> bool {
         let metadata = fs::metadata(format!("/proc/{pid}/exe"));
         metadata.is_ok_and(|metadata| (metadata.dev(), metadata.ino()) == self.identity)
     }
 
-    /// By how much its addresses in a process differ from those of the file; none where it is not mapped.
+    /// The difference between its addresses in a process and in the file; `None` where it is not mapped.
     pub fn bias_in(&self, pid: pid_t) -> Option<u64> {
         let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
         let is_code = |line: &MapsLine<'_>| line.flags.get(2) == Some(&b'x') && line.inode == self.identity.1;
         let mut found = parse_maps(&maps).filter(is_code).filter(|line| {
-            // Some file systems have another device here than in `stat`.
+            // Some file systems report another device here than in `stat`.
             let device = (libc::major(self.identity.0), libc::minor(self.identity.0));
             line.device == device
                 || fs::canonicalize(String::from_utf8_lossy(line.path).as_ref()).is_ok_and(|path| path == self.path)

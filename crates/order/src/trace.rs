@@ -87,7 +87,7 @@ fn by_breakpoints(path: &Path, args: &TraceArgs, target: &Target) -> Result<Trac
     Ok((ended.status, entered))
 }
 
-/// What the faults of a run say that it entered: of each OS page of code, the function that was executed first.
+/// The functions that the faults of a run show as entered: for each OS page of code, the one that was executed first.
 fn by_faults(args: &TraceArgs, target: &Target) -> Result<Traced, Error> {
     let (status, touched) = touched_in_place(&target.path, &args.command)?;
     let entered = touched.map(|touched| {
@@ -104,7 +104,7 @@ fn by_faults(args: &TraceArgs, target: &Target) -> Result<Traced, Error> {
     Ok((status, entered))
 }
 
-/// neap failed after the program had ended: the program's own failure is worth more to the caller than ours.
+/// neap failed after the program had ended: the program's own failure is worth more to the caller than neap's.
 fn after(status: ExitStatus, error: Error) -> Result<u8, Error> {
     error.report();
     if status.success() { Ok(FAILED) } else { Ok(child::end_like(status)) }

@@ -119,8 +119,9 @@ pub struct PageinArgs {
 }
 
 impl PageinArgs {
-    /// The arguments of `neap pagein`, by a parser of that command alone: building the one of all commands would be a
-    /// tenth of what neap adds to the start of a program. None where they are refused: that one says why.
+    /// The arguments of `neap pagein`, by a parser of this command alone: building the parser of all commands takes a
+    /// tenth of the time that neap adds to the start of a program. `None` where they are refused: the other parser
+    /// reports why.
     pub fn alone(arguments: &[OsString]) -> Option<Self> {
         let own = arguments.get(1..).filter(|own| own.first().is_some_and(|name| name == "pagein"))?;
         let matches = Self::augment_args(clap::Command::new("pagein")).try_get_matches_from(own).ok()?;

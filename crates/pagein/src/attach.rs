@@ -1,4 +1,4 @@
-//! `neap pagein --pid`: the faults of a process that runs already, and of its descendants.
+//! `neap pagein --pid`: the faults of a running process and of its descendants.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -19,14 +19,14 @@ use neap_launch::error::{Error, system_message};
 use neap_launch::output::Output;
 use neap_launch::signals;
 
-/// How often neap looks whether the process is still there.
+/// How often neap checks whether the process still exists.
 const LOOK: Duration = Duration::from_millis(50);
-/// How often neap tries to open the events of threads that come and go.
+/// How many times neap tries to open the events of threads that come and go.
 const ATTEMPTS: u32 = 10;
-/// What is there after that time lasts.
+/// A thread that lives longer than this is not short-lived.
 const LASTING: Duration = Duration::from_millis(5);
 
-/// Traces a process until it ends, the time is over, or neap is asked to stop.
+/// Traces a process until it ends, the time limit is over, or neap is asked to stop.
 pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
     let inherited = signals::block();
     let traced = trace(args, pid);
@@ -37,7 +37,7 @@ pub fn run(args: &PageinArgs, pid: u32) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// What was seen of the process, and where it is to be written.
+/// What was traced of the process, and the output for it.
 fn trace(args: &PageinArgs, pid: u32) -> Result<(footer::Process, Watched, Output), Error> {
     let Attached { watcher, unfollowed, mut counts, before, began } = attach(args, pid)?;
     let started = Instant::now();
@@ -57,7 +57,7 @@ fn trace(args: &PageinArgs, pid: u32) -> Result<(footer::Process, Watched, Outpu
 /// A process that is watched.
 struct Attached {
     watcher: Watcher,
-    /// Whether threads may have begun that are not traced.
+    /// Whether new threads may be untraced.
     unfollowed: bool,
     counts: Counts,
     /// What the kernel had counted just before the trace began, and just after.
@@ -90,7 +90,7 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
         Ok(events) => {
             events.enable().map_err(|e| Error::failed(format!("cannot start the trace: {}", system_message(&e))))?;
             let began = counts.look();
-            // What is mapped from now on is in records; what was mapped before, in /proc.
+            // Later mappings are in records; those made before are read from /proc.
             tree.iter().for_each(|&pid| adopt(&mut tracker, pid));
             (collector(args, events, tracker)?, began)
         }
@@ -108,15 +108,15 @@ fn attach(args: &PageinArgs, pid: u32) -> Result<Attached, Error> {
     Ok(Attached { watcher, unfollowed, counts, before, began })
 }
 
-/// What the kernel counts for the processes that are there when the trace begins.
+/// The kernel's counts of the processes that exist when the trace begins.
 struct Counts {
     root: u32,
-    /// Of each, as it was seen last.
+    /// The last count of each process.
     last: HashMap<u32, Usage>,
 }
 
 impl Counts {
-    /// Of all together, and whether the first one has ended.
+    /// The sum of all counts, and whether the first process has ended.
     fn look(&mut self) -> Stat {
         let mut sum = Stat { usage: Usage::default(), ended: true, kernel: false };
         for (&pid, last) in &mut self.last {
@@ -135,7 +135,7 @@ impl Counts {
     }
 }
 
-/// The threads of a process and of all that it has made and the user may look at.
+/// The threads of a process and of all its descendants that the user may inspect.
 fn threads_of_tree(pid: u32) -> io::Result<BTreeSet<i32>> {
     let may = |pid: &u32| fs::File::open(format!("/proc/{pid}/maps")).is_ok();
     // One of the others may have ended meanwhile.
@@ -143,8 +143,8 @@ fn threads_of_tree(pid: u32) -> io::Result<BTreeSet<i32>> {
     Ok(threads(pid)?.into_iter().chain(others).collect())
 }
 
-/// Opens the events of all threads. One that begins meanwhile inherits those of the thread that made it as far as they
-/// were open by then. If it lasts, neap begins anew, and after some attempts puts up with it; whether it did.
+/// Opens the events of all threads. A new thread inherits the events of the thread that made it, as far as they were
+/// open by then. If it lasts, neap starts again, and after some attempts accepts that. Returns whether it did.
 pub fn open(
     threads: &dyn Fn() -> io::Result<BTreeSet<i32>>,
     wanted: Wanted,
@@ -157,7 +157,7 @@ pub fn open(
         let opened = Events::open(&list, wanted);
         let begun: BTreeSet<i32> = threads()?.difference(&tids).copied().collect();
         match opened {
-            // All of them ended meanwhile.
+            // All of them have ended.
             Err(Denied { error, .. }) if error.raw_os_error() == Some(libc::ESRCH) => {
                 if left == 0 {
                     return Err(error);
@@ -176,7 +176,7 @@ pub fn open(
     }
 }
 
-/// Tells the tracker of the process as it is.
+/// Adds the process to the tracker in its current state.
 pub fn adopt(tracker: &mut Tracker, pid: u32) {
     let name = |path: String| fs::read_to_string(path).map(|name| name.trim_end().to_owned()).unwrap_or_default();
     let names: Vec<(u32, String)> = threads(pid)
@@ -194,7 +194,8 @@ pub fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
     Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// Waits until the process has ended, the time is over, or a signal asks neap to end. What `look` saw last.
+/// Waits until the process has ended, the time limit is over, or a signal asks neap to end; returns the last result of
+/// `look`.
 pub fn wait(deadline: Option<Instant>, mut look: impl FnMut() -> Stat) -> Stat {
     loop {
         let left = deadline.map_or(LOOK, |deadline| deadline.saturating_duration_since(Instant::now()).min(LOOK));
@@ -208,7 +209,7 @@ pub fn wait(deadline: Option<Instant>, mut look: impl FnMut() -> Stat) -> Stat {
 
 pub fn no_process(pid: u32, error: &io::Error) -> Error {
     let cause = match error.kind() {
-        // What /proc says of one.
+        // /proc's error for a missing process.
         io::ErrorKind::NotFound => "there is no such process".to_owned(),
         _ => system_message(error),
     };

@@ -1,8 +1,8 @@
 //! The blocks of neap's heap in a running program: reads the records of its arenas through `/proc/PID/mem`.
 //!
 //! A record is found by arithmetic from any address of its chunk (crates/core, `arena.rs`), so one read of 64 bytes
-//! finds the block at an address of a slab. For a large block the records before it are read until one says where it
-//! begins. The records are those at the time of the read, some milliseconds after the fault.
+//! finds the block at an address of a slab. For a large block, records are read backwards until one says where the
+//! block begins. The records are those at the time of the read, some milliseconds after the fault.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -13,9 +13,9 @@ use neap_core::pages::layout::ARENA_ALIGN;
 use neap_core::{CHUNK, class};
 use neap_trace::track::HeapBlock;
 
-/// Records that are read at once when the beginning of a large block is looked for.
+/// Number of records that one read covers when the beginning of a large block is searched.
 const RUN: u64 = 64;
-/// Chunks of an arena in front of which no block can begin: records and other tables lie there.
+/// Chunks at the front of an arena in which no block can begin: records and other tables lie there.
 const CHUNKS: u64 = (ARENA_ALIGN / CHUNK) as u64;
 
 /// What is known of the heaps of processes.
@@ -24,7 +24,7 @@ pub struct Blocks {
     processes: HashMap<u32, Known>,
 }
 
-/// What is known of one process: nothing for long, as blocks come and go.
+/// What is known of one process; kept only briefly, because blocks come and go.
 #[derive(Default)]
 struct Known {
     memory: Option<File>,
@@ -60,7 +60,7 @@ impl Known {
             Kind::SLAB => {
                 let size = u64::from(*class::SIZE.get(usize::from(seen?.class))?);
                 let offset = (address - chunk).checked_div(size)? * size;
-                // What is left behind the last block belongs to no block.
+                // The rest behind the last block belongs to no block.
                 (offset + size <= CHUNK as u64).then_some(HeapBlock { address: chunk + offset, size })
             }
             _ => {
@@ -77,7 +77,7 @@ fn record(memory: &File, base: u64, index: u64) -> Option<Seen> {
     Some(Seen::from(&bytes))
 }
 
-/// The large block that a chunk belongs to: the first record in front that is one of anything.
+/// The large block that a chunk belongs to: the first record backwards that describes something.
 fn large(memory: &File, base: u64, index: u64) -> Option<HeapBlock> {
     if index >= CHUNKS {
         return None;

@@ -1,4 +1,4 @@
-//! Beginnings of faults by a BPF program instead of samples: for users that may load one (root, or CAP_BPF and
+//! Beginnings of faults from a BPF program instead of samples: for users that may load one (root, or CAP_BPF and
 //! CAP_PERFMON).
 //!
 //! The kernel runs the program where it would make a sample, and it does less: it writes 32 bytes into a ring. That
@@ -11,7 +11,7 @@
 //!
 //! `head` counts the bytes that the program wrote, `tail` those that neap read. The program runs with preemption off,
 //! and no fault begins inside it, so each ring has one writer. It is written by hand, because 33 instructions need no
-//! compiler: a crate that loads BPF programs would need one, and its ELF file.
+//! compiler: a crate that loads BPF programs would need one, and an ELF file.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -38,7 +38,7 @@ pub struct Bpf {
 }
 
 impl Bpf {
-    /// Loads the program, for processors below that number.
+    /// Loads the program, for processors below this number.
     pub fn load(processors: usize) -> io::Result<Self> {
         if !cfg!(target_arch = "x86_64") || !in_first_namespace() {
             return Err(io::ErrorKind::Unsupported.into());
@@ -50,12 +50,12 @@ impl Bpf {
         Ok(Self { program, map: Mapped::shared(&array, length)?, stride, rings: processors })
     }
 
-    /// Has the program run for each sample of an event, instead of the sample.
+    /// Makes the program run for each sample of an event, in place of the sample.
     pub fn attach(&self, event: &OwnedFd) -> io::Result<()> {
         sys::perf_event_set_bpf(event, &self.program)
     }
 
-    /// Hands out what is in the rings, each in order; and how many were lost since the beginning.
+    /// Hands out the contents of the rings, each in order; returns how many records were lost since the beginning.
     pub fn read(&self, mut each: impl FnMut(Record)) -> u64 {
         let mut lost = 0;
         for ring in 0..self.rings {
@@ -85,7 +85,7 @@ fn sample(thread: u64, ip: u64, address: u64) -> Sample {
         pid: (thread >> 32) as u32,
         tid: thread as u32,
         address,
-        // The kernel is in the upper half of the addresses.
+        // The kernel has the upper half of the address space.
         kernel: ip >> 63 != 0,
         page_size: None,
         physical: None,
@@ -93,7 +93,7 @@ fn sample(thread: u64, ip: u64, address: u64) -> Sample {
     }
 }
 
-/// Whether this process is in the first namespace of processes: the program sees numbers of that one.
+/// Whether this process is in the initial pid namespace, whose numbers the program sees.
 fn in_first_namespace() -> bool {
     /// `PROC_PID_INIT_INO`
     const FIRST: &str = "pid:[4026531836]";

@@ -6,17 +6,17 @@ use neap_trace::{Id, MappingId, ProcessId, Tables};
 #[derive(Default)]
 pub struct CodeMappings(Vec<Vec<Range>>);
 
-/// One of them. Ranges are in the order of `start`, and may overlap: code is mapped where other code was.
+/// One of them. Ranges are sorted by `start`, and may overlap, because code may be mapped where other code was.
 struct Range {
     start: u64,
     end: u64,
-    /// The highest end up to this one, so that a search knows when to stop.
+    /// The highest end up to this one, which tells a search when to stop.
     reach: u64,
     mapping: MappingId,
 }
 
 impl CodeMappings {
-    /// Those of a trace that is complete.
+    /// The ranges of a complete trace.
     pub fn new(tables: &Tables) -> Self {
         let mut images: Vec<Vec<Range>> = Vec::new();
         images.resize_with(tables.processes.len(), Vec::new);
@@ -34,8 +34,8 @@ impl CodeMappings {
         Self(images)
     }
 
-    /// The mapping of an instruction of a process: of those that its image had at that time, the youngest. Rows of code
-    /// are in the order in which they came to lie over each other, see [`neap_trace::Mapping`].
+    /// The mapping of an instruction of a process: the newest of those that its image had at that time. Rows of code
+    /// are in the order in which they were mapped over each other, see [`neap_trace::Mapping`].
     pub fn find(&self, tables: &Tables, process: ProcessId, ip: u64, time: u64) -> Option<MappingId> {
         let (mut image, mut time) = (Some(process), time);
         while let Some(current) = image {
@@ -82,8 +82,8 @@ mod tests {
         })
     }
 
-    /// Catches code that is taken for the library that lay at its place before, or that came there later; and code that
-    /// a child has from its parent.
+    /// Catches code that is attributed to a library mapped there before or later, and code that a child inherits from
+    /// its parent.
     #[test]
     fn code_at_a_time() {
         let mut tables = Tables::default();

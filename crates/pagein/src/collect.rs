@@ -16,13 +16,13 @@ use super::store::Store;
 use super::sys::{self, Wakeup};
 use super::unwind::Proc;
 
-/// How long the thread sleeps at most: what is in the rings should not get old.
+/// Limit on a sleep of the thread, so that records in the rings do not get old.
 const NAP_MILLISECONDS: i32 = 50;
-/// The same where it is not woken when rings get full: they hold 16,384 faults each.
+/// The same where the thread is not woken when rings fill up: they hold 16,384 faults each.
 const SHORT_NAP_MILLISECONDS: i32 = 4;
-/// The same while the program begins, and while one of its processes runs on neap: its blocks are asked for.
+/// The same while the program starts, and while one of its processes runs on neap, whose blocks must be read soon.
 const EARLY_NAP_MILLISECONDS: i32 = 2;
-/// How long a program begins.
+/// How long a program counts as starting.
 const BEGINNING: Duration = Duration::from_millis(200);
 
 /// What was collected.
@@ -34,7 +34,7 @@ pub struct Collected {
     pub store: Store,
     /// Records that could not be read.
     pub malformed: u64,
-    /// The objects, as far as they were looked for.
+    /// The objects found so far.
     pub files: Files,
 }
 
@@ -45,7 +45,7 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Starts the thread. It takes no signals: they are blocked already, and stay so in threads.
+    /// Starts the thread. It takes no signals: they are blocked already, and new threads inherit that.
     /// With `sites`, processes record their allocations, this many bytes apart.
     pub fn start(events: Events, tracker: Tracker, sites: Option<u64>) -> std::io::Result<Self> {
         let stop = Arc::new(Wakeup::new()?);
@@ -56,7 +56,7 @@ impl Collector {
         Ok(Self { thread, stop })
     }
 
-    /// Reads what is still in the rings, and ends.
+    /// Reads the rest of the rings, and ends.
     pub fn finish(self) -> Collected {
         self.stop.raise();
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
@@ -72,7 +72,7 @@ struct Collecting {
     buffer: Vec<u8>,
     progress: Progress,
     sites: Option<Sites>,
-    /// What records tell that was lost, and what the BPF program does.
+    /// Losses reported by records, and by the BPF program.
     told_lost: u64,
     bpf_lost: u64,
 }
@@ -94,7 +94,7 @@ impl Collecting {
     }
 
     fn run(mut self, stop: &Wakeup) -> Collected {
-        // What waits in the rings while the thread waits for a processor may be lost.
+        // Records may be lost in full rings while the thread waits for a processor.
         sys::hurry();
         let mut descriptors = self.events.pollable();
         let rings = descriptors.len();

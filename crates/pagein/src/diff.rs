@@ -1,4 +1,4 @@
-//! `neap pagein diff`: two traces compared.
+//! `neap pagein diff`: compares two traces.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, IsTerminal, Read, Write};
@@ -12,7 +12,7 @@ use super::args::DiffArgs;
 use neap_launch::error::{Error, cannot_print, system_message};
 use neap_launch::sys;
 
-/// From when on, and how often, progress is shown.
+/// Progress is shown after this time, and then at this interval.
 const PROGRESS: Duration = Duration::from_secs(2);
 
 /// The comparison as JSON.
@@ -28,7 +28,7 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct Side<'a> {
     file: &'a str,
-    /// Empty where the trace does not tell.
+    /// Empty where the trace does not contain it.
     command: &'a [String],
     faults: u64,
 }
@@ -84,13 +84,13 @@ fn totals(path: &Path) -> Result<Totals, Error> {
     })
 }
 
-/// A file; how much of it was read is shown on a terminal.
+/// A file; a terminal shows how much of it was read.
 struct Shown {
     file: File,
     name: String,
     size: u64,
     read: u64,
-    /// None where progress is not shown.
+    /// `None` where progress is not shown.
     next: Option<Instant>,
     shown: bool,
 }

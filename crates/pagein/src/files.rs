@@ -1,4 +1,4 @@
-//! Opens objects and their debug files, each when it is first needed, and keeps them to the end.
+//! Opens objects and their debug files at their first use, and keeps them to the end.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
@@ -14,16 +14,17 @@ use neap_trace::{FileId, Object, ObjectId};
 use super::sys::Mapped;
 use neap_launch::sys::Identity;
 
-/// Where distributions put debug files.
+/// The folder in which distributions install debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
-/// Files that are kept because their paths mean others here; each is a mapping, of which a process may have some 65,000.
+/// Limit on the files that are kept because their paths name other files here; each is a mapping, of which a process
+/// may have some 65,000.
 const MAX_HELD: usize = 4096;
 
 /// An object that was opened.
 pub struct Opened {
     /// Its symbols.
     pub image: Image<'static>,
-    /// Itself, or its debug file: what has lines.
+    /// The object or its debug file: the one with lines.
     lines_in: Option<&'static [u8]>,
     lines: Option<Option<Lines>>,
 }
@@ -49,19 +50,19 @@ impl Opened {
 #[derive(Default)]
 pub struct Files {
     opened: HashMap<ObjectId, Option<Opened>>,
-    /// Bytes of what cannot be read by its path, found while the process ran.
+    /// Contents of objects that cannot be read through their paths, found while the process ran.
     held: HashMap<ObjectId, &'static [u8]>,
-    /// Paths that hold another file than the program had there, or none.
+    /// Paths that name another file than the program had there, or none.
     unread: BTreeSet<String>,
     kernel: Option<Listing>,
     jit: HashMap<u32, Listing>,
-    /// Perf maps that are there and are not believed.
+    /// Perf maps that exist but are not trusted.
     disbelieved: BTreeSet<PathBuf>,
 }
 
 impl Files {
-    /// Looks at an object that a process has mapped: where its path means another file here (in a container or below a
-    /// chroot, or because it was replaced), the process's own is found while it runs.
+    /// Inspects an object that a process has mapped: if its path names another file here (in a container or below a
+    /// chroot, or because it was replaced), the process's own file is looked up while the process runs.
     pub fn seek(&mut self, seen: &Sighting, object: &Object) {
         if self.held.len() >= MAX_HELD {
             return;
@@ -81,7 +82,7 @@ impl Files {
         }
     }
 
-    /// The object, if it can be opened and read. `[vdso]` is neap's own: every 64-bit program has the same.
+    /// The object, if it can be opened and read. `[vdso]` is neap's own: every 64-bit program has the same one.
     pub fn object(&mut self, id: ObjectId, object: &Object) -> Option<&mut Opened> {
         let held = &self.held;
         let unread = &mut self.unread;
@@ -101,7 +102,7 @@ impl Files {
         opened.as_mut()
     }
 
-    /// Whether what the program had at the object's path could not be read.
+    /// Whether the program's file at the object's path could not be read.
     pub fn is_unread(&self, object: &Object) -> bool {
         self.unread.contains(&object.path)
     }
@@ -111,7 +112,7 @@ impl Files {
         self.kernel.get_or_insert_with(|| Listing::kallsyms(&std::fs::read("/proc/kallsyms").unwrap_or_default()))
     }
 
-    /// What the JIT compiler of a process wrote.
+    /// The perf map of a process's JIT compiler.
     pub fn jit(&mut self, pid: u32) -> &Listing {
         let disbelieved = &mut self.disbelieved;
         self.jit.entry(pid).or_insert_with(|| {
@@ -124,14 +125,14 @@ impl Files {
         })
     }
 
-    /// Perf maps that are there and are not trusted, as they belong to another user.
+    /// Perf maps that exist but are not trusted, because another user owns them.
     pub fn disbelieved(&self) -> impl Iterator<Item = &Path> {
         self.disbelieved.iter().map(PathBuf::as_path)
     }
 }
 
-/// What the JIT compiler of a process wrote; empty where there is nothing. Any user may write to `/tmp`: what is neither
-/// root's nor this user's, nor of the process while it runs, is not believed, and then there is no result.
+/// The perf map of a process's JIT compiler; empty if there is none. Any user may write to `/tmp`: a file of neither
+/// root, this user, nor (while it runs) the process's user is not trusted, and the result is `None`.
 fn perf_map(path: &Path, pid: u32) -> Option<Vec<u8>> {
     let Some(mut file) = open_regular(path) else { return Some(Vec::new()) };
     let metadata = file.metadata().ok()?;
@@ -154,18 +155,18 @@ fn open(path: &Path, bytes: &'static [u8]) -> Option<Opened> {
     Some(Opened { image, lines_in, lines: None })
 }
 
-/// Opens a file, and nothing else: at the path of an object there can be a pipe or a device by now.
+/// Opens a regular file: at the path of an object there can be a pipe or a device by now.
 fn open_regular(path: &Path) -> Option<File> {
     mapped::regular(path, None).ok()
 }
 
-/// A file's bytes, for the rest of the process: symbols borrow from them.
+/// The contents of a file, mapped for the rest of this process: symbols borrow from them.
 fn map(file: &File) -> Option<&'static [u8]> {
     let mapped: &'static Mapped = Box::leak(Box::new(Mapped::file(file).ok()?));
     Some(mapped.bytes())
 }
 
-/// The bytes of the file at a path, if it is that file.
+/// The contents of the file at a path, if it is the wanted file.
 fn map_same(path: &Path, wanted: Option<FileId>) -> Option<&'static [u8]> {
     let file = open_regular(path)?;
     let Some(wanted) = wanted else { return map(&file) };
@@ -175,31 +176,31 @@ fn map_same(path: &Path, wanted: Option<FileId>) -> Option<&'static [u8]> {
     is_mapped_as(&file, wanted).then(|| map(&file)).flatten()
 }
 
-/// Whether the file at a path is that file.
+/// Whether the file at a path is the wanted file.
 fn is_there(path: &Path, wanted: Option<FileId>) -> bool {
     let Some(wanted) = wanted else { return path.exists() };
     std::fs::metadata(path).is_ok_and(|metadata| has_identity(&metadata, wanted))
         || open_regular(path).is_some_and(|file| is_mapped_as(&file, wanted))
 }
 
-/// Whether a file's device and inode are those.
+/// Whether a file has this device and inode.
 fn has_identity(metadata: &std::fs::Metadata, wanted: FileId) -> bool {
     let device = metadata.dev();
     (libc::major(device), libc::minor(device), metadata.ino()) == (wanted.major, wanted.minor, wanted.inode)
 }
 
-/// Whether the kernel tells mappings of a file as that file. Some file systems have another device there than in `stat`
-/// (btrfs), and layered ones may have the device of a layer in one place and not in the other.
+/// Whether the kernel reports mappings of a file under this identity. Some file systems (btrfs) report another device
+/// there than in `stat`, and layered ones may report the device of a layer in only one of the two.
 fn is_mapped_as(file: &File, wanted: FileId) -> bool {
     /// `OVERLAYFS_SUPER_MAGIC`
     const OVERLAY: u32 = 0x794c_7630;
-    /// The inodes of a layer, below the bits by which an overlay tells layers apart.
+    /// The bits of an inode below those by which an overlay distinguishes layers.
     const OF_LAYER: u64 = 0xffff_ffff;
     let Some(seen) = mapped_identity(file) else { return false };
     seen == wanted || super::sys::file_system(file) == Some(OVERLAY) && seen.inode & OF_LAYER == wanted.inode & OF_LAYER
 }
 
-/// How the kernel tells a mapping of the file, in this process.
+/// The identity that the kernel reports for a mapping of the file in this process.
 fn mapped_identity(file: &File) -> Option<FileId> {
     let mapped = Mapped::file(file).ok()?;
     let start = mapped.bytes().as_ptr().addr() as u64;
@@ -207,7 +208,7 @@ fn mapped_identity(file: &File) -> Option<FileId> {
     parse_maps(&maps).find(|line| (line.start..line.end).contains(&start))?.file()
 }
 
-/// The debug information of an object, in a file of its build id or of its name. A file of another build does not count.
+/// The debug information of an object, in a file found by its build id or name. A file of another build does not count.
 fn debug_file(path: &Path, image: &Image<'_>) -> Option<(&'static [u8], Image<'static>)> {
     let mut candidates = Vec::new();
     if let Some([first, rest @ ..]) = image.build_id() {
@@ -236,7 +237,7 @@ fn vdso() -> Option<&'static [u8]> {
 
 /// A part of the memory of a process.
 fn memory(path: &str, start: u64, end: u64) -> Option<&'static [u8]> {
-    /// More than any vdso has.
+    /// More than the size of any vdso.
     const MAX: u64 = 1 << 20;
     let length = end.checked_sub(start).filter(|&length| length <= MAX)?;
     let mut bytes = vec![0; usize::try_from(length).ok()?];

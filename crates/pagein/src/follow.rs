@@ -1,5 +1,5 @@
-//! For scans of page tables: stops the program at the begin, at each exec and at the end of each of its processes, so
-//! that each has a first and a last scan.
+//! For scans of page tables: stops the program at the start, at each exec and at the end of each of its processes, so
+//! that each gets a first and a last scan.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,33 +12,33 @@ use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened};
 use super::exact;
 use super::scan::Scanner;
 
-/// When traced processes stop. They go on without neap where that is killed.
+/// When traced processes stop. They go on without neap if neap is killed.
 const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE
     | libc::PTRACE_O_TRACEEXEC
     | libc::PTRACE_O_TRACEEXIT;
 
-/// Follows a program and all that it makes. All of it happens in the thread that started it, as ptrace requires.
+/// Follows a program and its descendants. Everything happens in the thread that started it, as ptrace requires.
 pub struct Follower {
     root: pid_t,
-    /// Threads that were announced by the one that made them or have begun, and whether they have.
+    /// Threads that have begun, or that their maker announced; whether they have begun.
     threads: HashMap<pid_t, bool>,
 }
 
-/// Most time until what is left is no longer followed. A thread in a call that cannot be interrupted is followed until
-/// neap ends.
+/// Limit on the time until the remaining processes are no longer followed. A thread in an uninterruptible call is
+/// followed until neap ends.
 const UNTIL_FREE: Duration = Duration::from_secs(1);
 
 impl Follower {
-    /// Begins to follow a process of this one, which waits for its exec.
+    /// Begins to follow a child of this process, which waits for its exec.
     pub fn start(pid: pid_t, scanner: &Scanner) -> io::Result<Self> {
         ptrace::seize(pid, OPTIONS)?;
         scanner.follow();
         Ok(Self { root: pid, threads: HashMap::from([(pid, true)]) })
     }
 
-    /// Deals with all that has happened. The program's status, if it stopped, went on or ended.
+    /// Handles all pending events; returns the program's status if it stopped, continued or ended.
     pub fn wait(&mut self, scanner: &Scanner) -> io::Result<Option<Status>> {
         loop {
             let Some(happened) = ptrace::next(None, false)? else { return Ok(None) };
@@ -63,7 +63,7 @@ impl Follower {
                 if self.threads.insert(tid, true) != Some(true) && is_process(tid) {
                     scanner.begun(tid.unsigned_abs());
                 }
-                // Also at its begin: its job may be stopped by then.
+                // Also at its start: its job may be stopped by then.
                 return Some(ptrace::with_job(&happened)).filter(|_| tid == self.root);
             }
             event => {
@@ -77,14 +77,14 @@ impl Follower {
                     }
                     _ => {}
                 }
-                // Without an event it is a signal, which the program gets.
+                // Without an event it is a signal, which is passed on to the program.
                 ptrace::go(tid, Go::On(if event == 0 { libc::WSTOPSIG(status) } else { 0 }));
             }
         }
         None
     }
 
-    /// No longer follows what is left when the program has ended, also threads that have yet to begin.
+    /// Stops following what is left when the program has ended, including threads that have not begun yet.
     fn leave(&mut self) {
         let started = Instant::now();
         self.threads.retain(|&tid, _| ptrace::interrupt(tid));
@@ -99,7 +99,7 @@ impl Follower {
                         {
                             self.threads.insert(made, false);
                         }
-                        // Without an event it is a signal, which the program gets.
+                        // Without an event it is a signal, which is passed on to the program.
                         ptrace::detach(tid, if status >> 16 == 0 { libc::WSTOPSIG(status) } else { 0 });
                     }
                 }
@@ -110,7 +110,7 @@ impl Follower {
     }
 }
 
-/// Whether a thread that stops at this event has made another one, or a process, which is traced as well.
+/// Whether a thread that stops at this event has made another thread or a process, which is traced as well.
 fn makes(event: c_int) -> bool {
     matches!(event, libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK | libc::PTRACE_EVENT_CLONE)
 }

@@ -1,4 +1,4 @@
-//! What a trace covers, and what it does not.
+//! The footer: what a trace covers, and what it does not.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::ffi::OsString;
@@ -13,43 +13,43 @@ use super::store::Store;
 use neap_launch::child::Ended;
 use neap_launch::error::system_message;
 
-/// What the watcher knows beside the faults.
+/// What the watcher knows besides the faults.
 pub struct Facts {
     /// Faults without an end.
     pub not_completed: u64,
     /// Faults of processes that were not waited for.
     pub not_waited_for: u64,
-    /// Processes that are still there.
+    /// Processes that are still running.
     pub running: usize,
     /// Records that could not be read.
     pub malformed: u64,
-    /// Whether faults in kernel mode were seen; none for scans.
+    /// Whether faults in kernel mode were seen; `None` for scans.
     pub kernel: Option<bool>,
     /// Which events were traced.
     pub detail: Detail,
-    /// Whether the format shows more than the beginnings of faults tell.
+    /// Whether the format shows more than the beginnings of faults provide.
     pub rich: bool,
-    /// Why there were no events.
+    /// Why there are no events.
     pub why: Option<Denied>,
-    /// Whether each process had a look at its begin and at its end, where page tables were scanned.
+    /// Whether each process was scanned at its start and at its end, where page tables were scanned.
     pub followed: bool,
 }
 
 /// What is known of a process that neap attached to.
 pub struct Process {
-    /// It.
+    /// Its number.
     pub pid: u32,
-    /// What the kernel counted from before the trace began until it had ended.
+    /// The kernel's count from before the trace began until after it ended.
     pub usage: Usage,
     /// The part of it that was counted while the trace began or ended.
     pub edges: u64,
-    /// Whether the process ended; the count is then that of some time before.
+    /// Whether the process ended; then the count is that of some time before its end.
     pub ended: bool,
     /// From the beginning of the trace to its end.
     pub duration: Duration,
-    /// Whether it had made others already, which are traced too.
+    /// Whether it had children before, which are traced too.
     pub children: bool,
-    /// Whether threads may have begun that are not traced.
+    /// Whether new threads may be untraced.
     pub unfollowed: bool,
 }
 
@@ -82,9 +82,9 @@ pub fn of_program(tables: &mut Tables, facts: &Facts, command: &[OsString], ende
     let differences = count.differences(facts, |rest| match rest {
         0.. if untraced => Some(Cause::Untraced),
         0.. => None,
-        // Pages around a fault are more than any child's.
+        // A scan counts the pages around a fault, which are more than any child's faults.
         _ if facts.kernel.is_none() => None,
-        // A child that was not waited for is missing with all its faults.
+        // All faults of a child that was not waited for are missing.
         _ => fewest_of_a_child(tables, store).filter(|&few| rest.unsigned_abs() >= few).map(|_| Cause::NotWaitedFor),
     });
     tables.summary.differences = differences;
@@ -107,7 +107,7 @@ pub fn of_process(tables: &mut Tables, facts: &Facts, process: &Process, store: 
     summary.differences = count.differences(facts, |rest| match rest {
         // The count may be that of some time before the end.
         ..0 if process.ended => Some(Cause::Edges),
-        // One of the others ended, and its parent did not ask for its count.
+        // One of the others ended, and its parent did not wait for it.
         ..0 if process.children => Some(Cause::NotWaitedFor),
         0.. if untraced => Some(Cause::Untraced),
         _ => None,
@@ -118,8 +118,8 @@ fn nanoseconds(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Tells which programs began and could not be traced: the kernel ends a trace when the program runs as another user, or
-/// may not be read. Then there is no record of what it maps, and no fault. Whether there are any.
+/// Records which programs began and could not be traced: the kernel ends a trace when the program runs as another user,
+/// or may not be read. Then no record reports its mappings, and there is no fault. Returns whether there are any.
 fn untraced(tables: &mut Tables, facts: &Facts, store: &Store) -> bool {
     const NAMED: usize = 5;
     if facts.kernel.is_none() {
@@ -154,7 +154,7 @@ fn untraced(tables: &mut Tables, facts: &Facts, store: &Store) -> bool {
     true
 }
 
-/// The fewest faults that a process other than the program has; none where there are no others.
+/// The fewest faults of any process other than the program; `None` where there are no others.
 fn fewest_of_a_child(tables: &Tables, store: &Store) -> Option<u64> {
     let mut counts = HashMap::<u32, u64>::new();
     let counted = store.visit(&mut |fault| {
@@ -167,7 +167,7 @@ fn fewest_of_a_child(tables: &Tables, store: &Store) -> Option<u64> {
     counts.into_values().min()
 }
 
-/// Fills in what holds for every trace.
+/// Fills in what applies to every trace.
 pub fn common(tables: &mut Tables, facts: &Facts) {
     let summary = &mut tables.summary;
     summary.neap = env!("CARGO_PKG_VERSION").to_owned();
@@ -206,7 +206,7 @@ pub fn common(tables: &mut Tables, facts: &Facts) {
     }
 }
 
-/// Fills in what holds where fault-around was to be off.
+/// Fills in what applies where fault-around should be off.
 pub fn exact(tables: &mut Tables, inexact: Option<Inexact>) {
     let Some(Inexact { programs, mappings }) = inexact else { return };
     let summary = &mut tables.summary;
@@ -223,7 +223,7 @@ pub fn exact(tables: &mut Tables, inexact: Option<Inexact>) {
     }
 }
 
-/// Fills in that the program was ended.
+/// Fills in that the program was ended at its time limit.
 pub fn ended_by_limit(tables: &mut Tables, time: Duration) {
     tables.summary.missing.push(format!("all later faults: the program was ended with SIGTERM after {time:?}"));
 }
@@ -238,7 +238,7 @@ pub fn reason(why: &Denied) -> String {
     }
 }
 
-/// What would allow events, from why they are denied.
+/// A command that would permit events, from the reason why they are denied.
 pub fn remedy(why: Option<&Denied>) -> String {
     let paranoid = std::fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").unwrap_or_default();
     match why.map(|why| why.what) {
@@ -261,19 +261,19 @@ pub fn remedy(why: Option<&Denied>) -> String {
     }
 }
 
-/// What the kernel counts and what was seen.
+/// The kernel's count and the trace's.
 struct Count {
     total: u64,
     seen: u64,
     lost: u64,
-    /// What is known to be in one of them and not in the other.
+    /// Faults that are known to be in only one of them.
     known: Vec<Difference>,
-    /// Counted while the trace began or ended, so seen or not.
+    /// Faults counted while the trace began or ended, which may be in either.
     edges: u64,
 }
 
 impl Count {
-    /// Why they differ: what is known, and then what is left. `special` may know its cause.
+    /// Why they differ: the known causes, and then the rest, whose cause `special` may know.
     fn differences(self, facts: &Facts, special: impl FnOnce(i64) -> Option<Cause>) -> Vec<Difference> {
         let Self { total, seen, lost, known: mut list, edges } = self;
         list.push(Difference { cause: Cause::NotCompleted, count: -signed(facts.not_completed) });
@@ -286,7 +286,7 @@ impl Count {
             rest -= part;
         }
         let usual = match (facts.kernel, rest) {
-            // Without the ends of faults it is not known which were refused.
+            // Without the ends of faults it is unknown which were refused.
             (Some(_), ..0) if facts.detail == Detail::Begin => Cause::NotCompleted,
             (Some(_), ..0) => Cause::Unexplained,
             (Some(true), _) => Cause::WithoutTrap,
@@ -332,7 +332,7 @@ mod tests {
         }
     }
 
-    /// Catches differences that do not add up, or are blamed on the wrong cause.
+    /// Catches differences that do not add up, or have the wrong cause.
     #[test]
     fn differences_add_up() {
         use Detail::{Begin, Full};

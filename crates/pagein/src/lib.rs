@@ -1,12 +1,13 @@
 //! `neap pagein`: every page fault of a program, in order, with its cause.
 //!
-//! May depend on `neap-launch`, `neap-trace`, `neap-symbols`, `neap-sites`, `neap-options`, `neap-core` (the layout of its
-//! records, to read those of a process), well-kept libraries, the C library and std.
+//! May depend on `neap-launch`, `neap-trace`, `neap-symbols`, `neap-sites`, `neap-options`, `neap-core` (the layout of
+//! its records, to read those of a process), well-kept libraries, the C library and std.
 //!
 //! The steps, each in a module: start the program (`program`) or attach to one (`attach`); open the events (`perf`) and
-//! collect them in a thread while it runs (`collect`, `store`), or do without events (`scan`, `follow`); find symbols (`resolve`, `files`);
-//! explain what the trace covers (`footer`), and write it (`watch` puts these together). `diff` compares two that were
-//! written, `show` converts one. `clock` does the same with samples of the clock, for `neap profile --time`. What needs no system calls is in `crates/trace` and `crates/symbols`.
+//! collect them in a thread while it runs (`collect`, `store`), or scan page tables instead (`scan`, `follow`); find
+//! symbols (`resolve`, `files`); explain what the trace covers (`footer`), and write it (`watch` combines these).
+//! `diff` compares two written traces, `show` converts one. `clock` does the same with samples of the clock, for `neap
+//! profile --time`. Code without system calls is in `crates/trace` and `crates/symbols`.
 
 pub mod args;
 mod attach;

@@ -9,17 +9,17 @@ use neap_launch::error::{Error, system_message};
 
 use crate::sys::{self, Wakeup};
 
-/// Ends the program with SIGTERM when its time is over.
+/// Ends the program with SIGTERM after a time limit.
 pub struct TimeLimit {
     thread: JoinHandle<bool>,
     stop: Arc<Wakeup>,
 }
 
 impl TimeLimit {
-    /// The time runs from now on.
+    /// Starts the time limit.
     pub fn start(pid: u32, time: Duration) -> Result<Self, Error> {
         let failed = |e: io::Error| Error::failed(format!("cannot limit the time: {}", system_message(&e)));
-        // A number could be another process's by then.
+        // A pidfd, because the number could be another process's by then.
         let process = sys::process(pid.cast_signed()).map_err(failed)?;
         let stop = Arc::new(Wakeup::new().map_err(failed)?);
         let stopped = Arc::clone(&stop);
@@ -41,7 +41,7 @@ impl TimeLimit {
         Ok(Self { thread: thread.map_err(failed)?, stop })
     }
 
-    /// The program has ended; whether its time was over.
+    /// Call after the program has ended; returns whether the time limit was reached.
     pub fn finish(self) -> bool {
         self.stop.raise();
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

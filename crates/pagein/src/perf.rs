@@ -12,33 +12,34 @@ use super::sys::{self, Ring};
 use super::unwind;
 use neap_launch::sys::Identity;
 
-/// The size of a ring that is tried where stacks come with the faults.
+/// The size of a ring that is tried first where stacks come with the faults.
 const WITH_STACKS: usize = 32 << 20;
 
-/// The sizes where both ends of faults come in it, and where only beginnings do. The kernel fills it with zeros and maps
-/// it before the program starts, which takes some 0.2 ms for each MiB.
+/// The sizes of a ring that holds both ends of faults, and of one that holds only beginnings. The kernel fills it with
+/// zeros and maps it before the program starts, which takes some 0.2 ms for each MiB.
 const BEGINS_AND_ENDS: usize = 4 << 20;
 const BEGINS_ONLY: usize = 2 << 20;
 
-/// The size of a ring where the beginnings of faults do not come in it.
+/// The size of a ring that does not hold the beginnings of faults.
 const WITHOUT_FAULTS: usize = 256 << 10;
 
 /// The sizes of a ring that are tried, largest first.
 const RING_SIZES: [usize; 8] = [WITH_STACKS, 4 << 20, 2 << 20, 1 << 20, 512 << 10, 256 << 10, 128 << 10, 64 << 10];
 
-/// The part of the stack that comes with each fault.
+/// Bytes of the stack that come with each fault.
 const STACK_BYTES: u32 = 8 << 10;
 
-/// Faults for each sample where the clock does not see the kernel. A prime number: faults come in turns.
+/// Faults per sample where the clock does not cover the kernel. A prime number, because faults come in regular
+/// patterns.
 pub const FAULTS_COUNTED: u64 = 61;
 
-/// How often running threads' events are put on again: of 60 traces of busy makers of threads, 3 to 8 had lost a maker on
-/// one processor when they were put on once, none when twice.
+/// How often the events of running threads are enabled again: of 60 traces of busy makers of threads, 3 to 8 had lost a
+/// maker on one processor when events were enabled once, none when twice.
 const ENABLED_ANEW: u32 = 2;
-/// How long making a thread takes, at most as a rule.
+/// Usual limit on the time that making a thread takes.
 const MAKING_A_THREAD: Duration = Duration::from_millis(2);
 
-/// What samples have in any case.
+/// Fields that all samples have.
 const BASE: u64 = sample::IDENTIFIER | sample::IP | sample::TID | sample::TIME | sample::ADDR;
 
 /// How callers are found.
@@ -59,18 +60,18 @@ pub enum Detail {
     Full,
 }
 
-/// What is to be traced.
+/// What to trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// From the next exec on, rather than at once.
+    /// From the next exec on, instead of at once.
     pub on_exec: bool,
     /// Callers.
     pub callgraph: Option<Callgraph>,
     /// Which events.
     pub detail: Detail,
-    /// Instead of faults: what runs each time that this many nanoseconds of a thread's time have passed.
+    /// Instead of faults: a sample each time that a thread has run for this many nanoseconds.
     pub clock: Option<u64>,
-    /// Times of CLOCK_MONOTONIC: what programs can tell too.
+    /// Times of CLOCK_MONOTONIC, which programs can read too.
     pub monotonic: bool,
 }
 
@@ -79,7 +80,7 @@ pub struct Wanted {
 pub struct Denied {
     /// What was refused.
     pub what: Refused,
-    /// What the system said.
+    /// The system's error.
     pub error: io::Error,
 }
 
@@ -108,17 +109,17 @@ struct Leader {
     event: OwnedFd,
 }
 
-/// Open events.
+/// Opened events.
 pub struct Events {
-    /// Those without a ring; all end when they are closed.
+    /// Events without a ring; all end when they are closed.
     descriptors: Vec<OwnedFd>,
-    /// Those with a ring, in the same order as `rings`: one for each processor.
+    /// Events with a ring, in the same order as `rings`: one for each processor.
     leaders: Vec<Leader>,
     /// A ring for each processor.
     pub rings: Vec<Ring>,
-    /// What takes the beginnings of faults, instead of samples.
+    /// Takes the beginnings of faults, in place of samples.
     pub bpf: Option<Bpf>,
-    /// What their samples mean.
+    /// The meaning of their samples.
     pub decoder: Decoder,
     /// Whether faults in kernel mode are seen.
     pub kernel: bool,
@@ -129,14 +130,14 @@ pub struct Events {
 struct Permitted {
     kernel: bool,
     fields: u64,
-    /// Times are those that a BPF program, or the program itself, can tell.
+    /// Whether times are those that a BPF program, or the program itself, can read.
     monotonic: bool,
-    /// Events tell how many samples were lost.
+    /// Whether events report how many samples were lost.
     tells_lost: bool,
 }
 
 impl Events {
-    /// Opens the events of threads. Threads that end meanwhile are left out.
+    /// Opens the events of threads. Threads that end meanwhile are skipped.
     pub fn open(tids: &[i32], wanted: Wanted) -> Result<Self, Denied> {
         sys::raise_descriptor_limit();
         let processors = processors();
@@ -182,16 +183,16 @@ impl Events {
         Ok(events)
     }
 
-    /// Opens the events of a thread on the processor of a leader, in whose ring their samples go.
+    /// Opens the events of a thread on the processor of a leader, whose ring gets their samples.
     fn follow(&mut self, leader: &Leader, tid: i32, wanted: Wanted, permitted: Permitted) -> io::Result<()> {
         let own = (tid != leader.tid).then(|| bookkeeping(wanted, permitted));
         let all = own.into_iter().chain(samples(wanted, permitted));
-        // All, or none: the thread may end in between.
+        // All or none: the thread may end in between.
         let opened: Vec<(Event, OwnedFd)> =
             all.map(|event| Ok((event, sys::perf_event_open(&event, tid, leader.cpu)?))).collect::<io::Result<_>>()?;
         for (event, fd) in opened {
             let bpf = self.bpf.as_ref().filter(|_| event.counter == Counter::Faults);
-            // Where the program is refused after all, samples do.
+            // Falls back to samples where the kernel refuses the program after all.
             if bpf.is_none_or(|bpf| bpf.attach(&fd).is_err()) {
                 sys::perf_event_redirect(&fd, &leader.event)?;
             }
@@ -208,10 +209,10 @@ impl Events {
 
     /// Begins, where the events do not wait for an exec.
     ///
-    /// A thread that is being made meanwhile may inherit an event that is still off, just after those of the threads
-    /// made before were put on. The kernel may then exchange the two threads' events instead of switching them (it takes
-    /// inherited events for equal to their parents'), and what the maker makes from then on inherits events that are off.
-    /// Enabling an enabled event does nothing, so it is done again when such threads run.
+    /// A thread that is being made meanwhile may inherit a disabled event, just after those of earlier threads were
+    /// enabled. The kernel may then exchange the two threads' events instead of switching them (it treats inherited
+    /// events as equal to their parents'), and what the maker makes from then on inherits disabled events. Enabling an
+    /// enabled event does nothing, so it is repeated when such threads run.
     pub fn enable(&self) -> io::Result<()> {
         let all = || self.leaders.iter().map(|leader| &leader.event).chain(&self.descriptors);
         all().try_for_each(sys::perf_event_enable)?;
@@ -222,14 +223,14 @@ impl Events {
         Ok(())
     }
 
-    /// How many samples did not fit in the rings, where the kernel tells. (Records tell too, but only when something fits
-    /// again: never where that does not happen.)
+    /// How many samples did not fit in the rings, where the kernel reports it. (Records report it too, but only when a
+    /// record fits again, which may never happen.)
     pub fn lost(&self) -> Option<u64> {
         let leaders = self.leaders.iter().map(|leader| &leader.event);
         leaders.chain(&self.descriptors).map(sys::perf_event_lost).sum()
     }
 
-    /// What to poll.
+    /// The descriptors to poll.
     pub fn pollable(&self) -> Vec<libc::pollfd> {
         self.leaders.iter().map(|leader| sys::readable(&leader.event)).collect()
     }
@@ -246,7 +247,7 @@ fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
         bookkeeping: true,
         monotonic: permitted.monotonic,
         tells_lost: permitted.tells_lost,
-        // A quarter of the ring that an ordinary user gets: the reader is woken seldom, and in time.
+        // A quarter of the ring of an ordinary user: the reader is woken rarely, but in time.
         watermark: 64 << 10,
         registers: 0,
         stack_bytes: 0,
@@ -257,7 +258,7 @@ fn bookkeeping(wanted: Wanted, permitted: Permitted) -> Event {
 /// The events that make samples.
 fn samples(wanted: Wanted, permitted: Permitted) -> Vec<Event> {
     match wanted.clock {
-        // What the kernel does is not seen by the clock: page faults tell most of it.
+        // The clock does not cover the kernel; counted page faults stand in for most of it.
         Some(period) if !permitted.kernel => {
             vec![clock(period, wanted, permitted), counted_faults(wanted, permitted)]
         }
@@ -272,7 +273,7 @@ fn counted_faults(wanted: Wanted, permitted: Permitted) -> Event {
     Event { counter: Counter::MinorFaults, fields: clock.fields | permitted.fields, ..clock }
 }
 
-/// What a thread does, each time that it has run for so long: with the program's stack, and the kernel's callers where
+/// Samples a thread each time that it has run for a period: with the program's stack, and the kernel's callers where
 /// neap may see them.
 fn clock(period: u64, wanted: Wanted, permitted: Permitted) -> Event {
     Event {
@@ -287,7 +288,7 @@ fn clock(period: u64, wanted: Wanted, permitted: Permitted) -> Event {
     }
 }
 
-/// The beginning of a fault, its end if it read from disk, and its end if it did not. The last is left out where only
+/// The beginning of a fault, its end if it read from disk, and its end if it did not. The last is omitted where only
 /// beginnings are wanted: reads from disk are few, and cost more than an event.
 fn faults(wanted: Wanted, permitted: Permitted) -> impl Iterator<Item = Event> {
     let plain = Event { bookkeeping: false, fields: permitted.fields, ..bookkeeping(wanted, permitted) };
@@ -296,8 +297,8 @@ fn faults(wanted: Wanted, permitted: Permitted) -> impl Iterator<Item = Event> {
         Some(Callgraph::Dwarf) => (sample::REGS_USER | sample::STACK_USER, unwind::MASK, STACK_BYTES),
         None => (0, 0, 0),
     };
-    // The physical address would show the page of zeros to users that may see it, but costs as much as half an event; the
-    // instruction tells it too. The size of the page costs a tenth of an event.
+    // The physical address would identify the zero page for users that may see it, but costs half as much as an event;
+    // the instruction shows it too. The size of the page costs a tenth of an event.
     let (begin, minor) = match wanted.detail {
         Detail::Full => (plain.fields, Some(Event { counter: Counter::MinorFaults, ..plain })),
         Detail::Begin => (BASE, None),
@@ -316,7 +317,7 @@ fn probe(processors: &[u32], tids: &[i32], wanted: Wanted) -> io::Result<Permitt
     for kernel in [true, false] {
         for (extra, tells_lost) in [(sample::DATA_PAGE_SIZE, true), (sample::DATA_PAGE_SIZE, false), (0, false)] {
             let permitted = Permitted { kernel, fields: BASE | extra, monotonic: false, tells_lost };
-            // Of faults, one that has no more fields than are asked for here.
+            // Of the events of faults, one with only the fields that are needed here.
             let event = match wanted.clock {
                 Some(period) => {
                     let clock = clock(period, wanted, permitted);
@@ -339,12 +340,12 @@ fn probe(processors: &[u32], tids: &[i32], wanted: Wanted) -> io::Result<Permitt
     Err(last)
 }
 
-/// Whether the thread ended, or the processor is or went offline: others may be there.
+/// Whether the thread ended, or the processor is or went offline: others may still exist.
 fn is_gone(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ESRCH | libc::ENODEV))
 }
 
-/// An event on each processor, to own its ring: of the first thread that is still there.
+/// An event on each processor, to own its ring: of the first thread that still exists.
 fn leaders(processors: &[u32], tids: &[i32], event: &Event) -> io::Result<Vec<Leader>> {
     let mut leaders = Vec::with_capacity(processors.len());
     let mut last = io::Error::from(io::ErrorKind::NotFound);
@@ -378,8 +379,9 @@ fn rings(leaders: &[Leader], largest: usize) -> Result<Vec<Ring>, Denied> {
 
 /// The largest ring that each of these processors should have.
 ///
-/// Where the user is not root, the kernel permits a fixed amount for each processor in all of the user's traces together
-/// (`kernel.perf_event_mlock_kb`), and each process what it may lock besides. Half of the former is left to others.
+/// For users other than root, the kernel permits a fixed amount for each processor in all traces of the user together
+/// (`kernel.perf_event_mlock_kb`), and each process the memory that it may lock besides. Half of the former is left to
+/// other traces.
 fn share(processors: usize) -> usize {
     if Identity::current().euid == 0 {
         return usize::MAX;
@@ -389,12 +391,12 @@ fn share(processors: usize) -> usize {
     (of_user / 2).saturating_add(own).saturating_sub(sys::page_size())
 }
 
-/// What a user may lock for each processor, in KiB.
+/// The memory that a user may lock for each processor, in KiB.
 pub fn mlock_kb() -> Option<usize> {
     std::fs::read_to_string("/proc/sys/kernel/perf_event_mlock_kb").ok()?.trim().parse().ok()
 }
 
-/// The descriptors that the events of this many threads take, and some for everything else.
+/// The descriptors that the events of this many threads need, plus some for everything else.
 fn descriptors(processors: &[u32], tids: &[i32]) -> usize {
     const EACH: usize = 4;
     const OTHERS: usize = 64;
@@ -425,7 +427,7 @@ fn parse_list(text: &str) -> Vec<u32> {
 mod tests {
     use super::*;
 
-    /// Catches processors that are left out: faults there would be missing.
+    /// Catches processors that are left out: their faults would be missing.
     #[test]
     fn lists_of_processors() {
         assert_eq!(parse_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);

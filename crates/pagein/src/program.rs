@@ -20,7 +20,7 @@ use crate::output;
 use crate::watch::{Watcher, finish, watch};
 use neap_launch::output::Output;
 
-/// A program that runs and is watched.
+/// A program that runs and is traced.
 struct Launched {
     /// Opened before the program runs, so that no run is in vain.
     output: Output,
@@ -76,7 +76,7 @@ pub fn run(args: &PageinArgs) -> Result<u8, Error> {
     }
 }
 
-/// Whether the kernel lets this user watch the program, in words of a command.
+/// Whether the kernel permits this user to trace the program; otherwise an error that names the command.
 pub fn traceable(path: &Path, command: &str) -> Result<(), Error> {
     let Some(why) = target::secure_execution(path).or_else(|| unreadable(path)) else { return Ok(()) };
     let cause =
@@ -84,13 +84,13 @@ pub fn traceable(path: &Path, command: &str) -> Result<(), Error> {
     Err(Error::cannot_run(cause).remedy(format!("trace it as that user: sudo neap {command} -- PROGRAM")))
 }
 
-/// Why the kernel would not let this user look at the program, if so.
+/// Why the kernel would not permit this user to trace the program, if so.
 fn unreadable(path: &Path) -> Option<String> {
     let error = File::open(path).err()?;
     (error.kind() == io::ErrorKind::PermissionDenied).then(|| "it may be executed, but not read".to_owned())
 }
 
-/// A program on neap that records where it allocates.
+/// A program on neap that records its allocations.
 struct Recorded {
     library: Placed,
     directory: PrivateDir,
@@ -100,7 +100,7 @@ struct Recorded {
 impl Recorded {
     fn new(program: &Path, interval: u64) -> Result<Self, Error> {
         target::inspect(program)?;
-        // A file on a disk would have faults of its own, whenever the system writes it.
+        // A file on disk would have faults of its own whenever the system writes it.
         let mut bases = vec![PathBuf::from("/dev/shm")];
         bases.extend(volatile_bases());
         let directory = PrivateDir::create(&bases, "neap-sites")
@@ -117,7 +117,7 @@ impl Recorded {
     }
 }
 
-/// neap failed after the program had ended: the program's own failure is worth more to the caller than ours.
+/// neap failed after the program had ended: the program's own failure is worth more to the caller than neap's.
 fn after(ended: &child::Ended, error: Error) -> Result<u8, Error> {
     error.report();
     if ended.status.success() { Ok(FAILED) } else { Ok(child::end_like(ended.status)) }

@@ -1,4 +1,4 @@
-//! A line on the terminal that shows the progress, from the third second on.
+//! A line on the terminal that shows the progress of slow steps.
 
 use std::cell::RefCell;
 use std::io::{self, IsTerminal, Write};
@@ -6,19 +6,19 @@ use std::time::{Duration, Instant};
 
 use neap_trace::{Fault, Source, Tables};
 
-/// From when on, and how often, progress is shown.
+/// Progress is shown after this time, and then at this interval.
 const EVERY: Duration = Duration::from_secs(2);
-/// How many faults something is done with between two looks at the clock.
+/// Number of faults between two reads of the clock.
 const FAULTS: u64 = 1 << 10;
 
-/// The line; none where standard error is no terminal.
+/// The line; empty where standard error is no terminal.
 pub struct Progress {
     next: Option<Instant>,
     shown: bool,
 }
 
 impl Progress {
-    /// Not shown yet.
+    /// A line that is not shown yet.
     pub fn new() -> Self {
         let next = io::stderr().is_terminal().then(|| Instant::now() + EVERY);
         Self { next, shown: false }
@@ -31,11 +31,11 @@ impl Progress {
         }
         self.next = Some(Instant::now() + EVERY);
         self.shown = true;
-        // A carriage return on either side: the program writes to the same terminal.
+        // Carriage returns on both sides, because the program writes to the same terminal.
         let _ = io::stderr().write_all(format!("\rneap: {}\x1b[K\r", text()).as_bytes());
     }
 
-    /// Takes the line away.
+    /// Removes the line.
     pub fn clear(&mut self) {
         if std::mem::take(&mut self.shown) {
             let _ = io::stderr().write_all(b"\r\x1b[K");
@@ -43,7 +43,7 @@ impl Progress {
     }
 }
 
-/// Tells how many of the faults something was done with.
+/// Shows how many of the faults a step has processed.
 pub struct Steps {
     progress: Progress,
     doing: &'static str,
@@ -52,17 +52,17 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// None of them yet.
+    /// Starts at the first fault.
     pub fn new(doing: &'static str, all: u64) -> Self {
         Self { progress: Progress::new(), doing, all, done: 0 }
     }
 
-    /// From the first fault again.
+    /// Starts again at the first fault.
     pub fn again(&mut self) {
         self.done = 0;
     }
 
-    /// One more.
+    /// Counts one more fault.
     pub fn step(&mut self) {
         self.done += 1;
         if self.done.is_multiple_of(FAULTS) {
@@ -78,14 +78,14 @@ impl Drop for Steps {
     }
 }
 
-/// A trace that tells how far it was written. Some formats visit it several times.
+/// A trace that shows how much of it was written. Some formats visit it several times.
 pub struct Shown<'s> {
     source: &'s dyn Source,
     steps: RefCell<Steps>,
 }
 
 impl<'s> Shown<'s> {
-    /// Tells of that trace.
+    /// Shows the progress of this trace.
     pub fn new(source: &'s dyn Source) -> Self {
         let all = source.tables().summary.faults;
         Self { source, steps: RefCell::new(Steps::new("writing", all)) }
@@ -98,7 +98,7 @@ impl Source for Shown<'_> {
     }
 
     fn visit(&self, visitor: &mut dyn FnMut(&Fault) -> io::Result<()>) -> io::Result<()> {
-        // A visitor may visit too: it starts the count again, and that is all.
+        // A nested visit only restarts the count.
         self.steps.borrow_mut().again();
         self.source.visit(&mut |fault| {
             self.steps.borrow_mut().step();

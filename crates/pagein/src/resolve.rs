@@ -15,10 +15,10 @@ use super::files::Files;
 use super::progress::Steps;
 use super::store::Store;
 
-/// Names that a sentence of the footer has at most.
+/// Limit on the names in a sentence of the footer.
 const NAMED: usize = 3;
 
-/// A trace with symbols: faults come out of the store, and their places out of what was found before.
+/// A trace with symbols: faults are read from the store, and their places filled in from what was found before.
 pub struct Resolved {
     tables: Tables,
     store: Store,
@@ -26,7 +26,7 @@ pub struct Resolved {
     more: HashMap<PlaceId, More>,
 }
 
-/// Where an address lies, without the process that it belongs to where that does not matter.
+/// The place of an address, without its process where that does not matter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Where {
     /// In an object, at the address that it states.
@@ -42,7 +42,7 @@ enum Where {
 struct Found {
     code: HashMap<Where, (PlaceId, Access)>,
     data: HashMap<Where, PlaceId>,
-    /// How far the addresses of a mapping are from those that its object states.
+    /// The difference between the addresses of a mapping and those that its object states.
     biases: HashMap<MappingId, Option<u64>>,
     /// The mappings that can hold code.
     code_mappings: CodeMappings,
@@ -51,8 +51,8 @@ struct Found {
 /// More about a place of code.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct More {
-    /// The function that the call instruction names, where it is known. The stack has another one below it where
-    /// that function ended in a jump to the other: a tail call.
+    /// The function that the call instruction names, where it is known. If that function ended in a tail call, the
+    /// stack has the called function in its place.
     pub called: Option<String>,
     /// The functions that are inlined there, innermost first: their names and lines.
     pub inlined: Vec<(String, Option<Line>)>,
@@ -60,7 +60,7 @@ pub struct More {
     pub outer: Option<Line>,
 }
 
-/// A linker's name for people.
+/// Demangles a linker's name.
 fn people_name(name: &str) -> String {
     demangle(name).unwrap_or_else(|| name.to_owned())
 }
@@ -69,14 +69,14 @@ fn own_line(line: neap_symbols::Line) -> Line {
     Line { file: line.file, line: line.line }
 }
 
-/// What is to be found beside symbols.
+/// What to find besides symbols.
 #[derive(Clone, Copy)]
 struct Wanted {
     lines: bool,
     more: bool,
 }
 
-/// What finds symbols.
+/// Finds symbols.
 struct Resolver {
     files: Files,
     tables: Tables,
@@ -86,14 +86,14 @@ struct Resolver {
     kernel: Option<ObjectId>,
     jit: Option<ObjectId>,
     with_lines: bool,
-    /// More about places of code; none where that is not asked for.
+    /// More about places of code; `None` where it is not requested.
     more: Option<HashMap<PlaceId, More>>,
     /// Paths of objects with code that ran and could not be read.
     unread: BTreeSet<String>,
 }
 
 impl Resolved {
-    /// Finds the symbols of all faults. Lines of source only `with_lines`: debug information takes time to read.
+    /// Finds the symbols of all faults; source lines only `with_lines`, because debug information takes time to read.
     pub fn new(
         tables: Tables,
         stack_mappings: &[Option<MappingId>],
@@ -176,7 +176,7 @@ impl Source for Resolved {
 }
 
 impl Found {
-    /// Where the instruction of a fault lies.
+    /// The place of the instruction of a fault.
     fn code_of(&self, tables: &Tables, fault: &Fault) -> Option<Where> {
         if fault.mode == Mode::Kernel {
             return Some(Where::Kernel(fault.ip));
@@ -188,7 +188,7 @@ impl Found {
         }
     }
 
-    /// Where an address of a mapping lies.
+    /// The place of an address of a mapping.
     fn at(&self, tables: &Tables, mapping: MappingId, address: u64) -> Where {
         let row = &tables.mappings[mapping];
         match (row.object, self.biases.get(&mapping).copied().flatten()) {
@@ -293,7 +293,7 @@ impl Resolver {
         place
     }
 
-    /// A place in what has a listing instead of a file.
+    /// A place in code that has a listing instead of a file.
     fn listed(&mut self, address: u64, known: Option<(String, u64, u64)>, object: &str) -> Place {
         let cached = if object == "[kernel]" { &mut self.kernel } else { &mut self.jit };
         let wanted = known.is_some() || object == "[kernel]";
@@ -369,7 +369,7 @@ impl Resolver {
             let called = callers.contains(&id).then(|| opened.image.called(address.wrapping_add(1))).flatten();
             let called = called.map(people_name);
             let mut frames = opened.functions(address);
-            // The outermost is the function of the symbol.
+            // The outermost frame is the symbol's function.
             let outer = frames.pop().and_then(|(_, line)| line).map(own_line);
             let named = frames.into_iter().filter_map(|(name, line)| Some((name?, line)));
             let inlined: Vec<(String, Option<Line>)> =
@@ -381,7 +381,7 @@ impl Resolver {
         self.more = Some(all);
     }
 
-    /// Tells what has no symbols, and why.
+    /// Reports what has no symbols, and why.
     fn tell(&mut self) {
         let missing = &mut self.tables.summary.missing;
         if !self.unread.is_empty() {
@@ -396,7 +396,7 @@ impl Resolver {
     }
 }
 
-/// The first few of some names, and how many more there are.
+/// The first few of some names, and how many others there are.
 fn named<'n>(names: impl ExactSizeIterator<Item = &'n str>) -> String {
     let more = names.len().saturating_sub(NAMED);
     let mut text = names.take(NAMED).collect::<Vec<_>>().join(", ");

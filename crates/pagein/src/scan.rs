@@ -1,5 +1,5 @@
-//! If events are denied: scans the page tables of the program again and again, and counts each new page as a fault.
-//! Pages around a fault that the kernel mapped with it are one fault together.
+//! Where events are denied: scans the page tables of the program again and again, and counts each new page as a fault.
+//! Pages that the kernel mapped around a fault count as one fault together.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::{self, File};
@@ -17,21 +17,21 @@ use super::stat::Stat;
 use super::sys::{self, Wakeup};
 use super::unwind::Proc;
 
-/// How long between two looks.
+/// Time between two scans.
 const NAP_MILLISECONDS: i32 = 2;
-/// What the kernel maps of a file with one fault: an aligned range of that many bytes (its default).
+/// Size of the aligned range of a file that the kernel maps with one fault (its default).
 const FAULT_AROUND: u64 = 64 << 10;
 
-/// What is known of the process when scans begin.
+/// The state of the process when scans begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Begin {
-    /// It has yet to execute its program: all pages that come are faults.
+    /// It has not executed its program yet: all new pages are faults.
     BeforeExec,
     /// It runs already: the pages that it has are not faults of this trace.
     Running,
 }
 
-/// A thread that looks.
+/// A thread that scans.
 pub struct Scanner {
     thread: JoinHandle<()>,
     stop: Arc<Wakeup>,
@@ -48,7 +48,7 @@ impl Scanner {
             root: pid,
             started: Instant::now(),
             exact,
-            // What neap's own child has before it becomes the program is not the program's.
+            // Pages of neap's own child, before it becomes the program, are not the program's.
             own: fs::read_link("/proc/self/exe").ok(),
             followed: false,
             known: HashMap::new(),
@@ -70,7 +70,7 @@ impl Scanner {
         Ok(Self { thread, stop, scanning })
     }
 
-    /// Ends the thread. What was collected, and whether begins and ends of processes were reported.
+    /// Ends the thread. Returns what was collected, and whether starts and ends of processes were reported.
     pub fn finish(self) -> (Collected, bool) {
         self.stop.raise();
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -78,12 +78,12 @@ impl Scanner {
         (scanning.finish(), scanning.followed)
     }
 
-    /// From now on, the begin of each process, what it executes and its end are reported by the calls below.
+    /// From now on the calls below report the start of each process, what it executes, and its end.
     pub fn follow(&self) {
         lock(&self.scanning).followed = true;
     }
 
-    /// A process has begun, and is stopped: what it has, it has from its parent.
+    /// A process has begun, and is stopped: it has its parent's pages.
     pub fn begun(&self, pid: u32) {
         lock(&self.scanning).begun(pid);
     }
@@ -93,32 +93,32 @@ impl Scanner {
         lock(&self.scanning).executed(pid);
     }
 
-    /// A process is about to end, and is stopped: the last look.
+    /// A process is about to end, and is stopped: makes the last scan.
     pub fn ending(&self, pid: u32) {
         lock(&self.scanning).look(pid);
     }
 }
 
-/// The state, also after a panic in the other thread, which is reported when that is joined.
+/// The state, also after a panic in the other thread, which is reported when that thread is joined.
 fn lock(scanning: &Mutex<Scanning>) -> MutexGuard<'_, Scanning> {
     scanning.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What is known of a process: its program, and the pages that were there at the last look.
+/// What is known of a process: its program, and the pages of the last scan.
 #[derive(Default)]
 struct Known {
     program: Option<PathBuf>,
     pages: HashSet<u64>,
 }
 
-/// What was seen so far.
+/// The state of all scans.
 struct Scanning {
     root: u32,
     started: Instant,
     exact: bool,
     /// neap's own program.
     own: Option<PathBuf>,
-    /// Whether begins, programs and ends of processes are reported.
+    /// Whether starts, programs and ends of processes are reported.
     followed: bool,
     known: HashMap<u32, Known>,
     world: Proc,
@@ -126,7 +126,7 @@ struct Scanning {
 }
 
 impl Scanning {
-    /// Looks at all processes.
+    /// Scans all processes.
     fn round(&mut self) {
         for pid in tree(self.root) {
             let program = program_of(pid);
@@ -135,7 +135,7 @@ impl Scanning {
             }
             match self.known.get(&pid) {
                 Some(known) if known.program == program => self.look(pid),
-                // It is stopped, and reported next.
+                // It is stopped, and will be reported next.
                 _ if self.followed => {}
                 Some(_) => self.executed(pid),
                 // A child that has executed nothing yet has its parent's pages.
@@ -150,14 +150,14 @@ impl Scanning {
         self.forget_ended();
     }
 
-    /// Hands out what was collected.
+    /// Returns what was collected.
     fn finish(&mut self) -> Collected {
         let Collected { mut tracker, mut store, malformed, .. } = std::mem::take(&mut self.collected);
         tracker.finish(&mut |fault| store.push(&fault));
         Collected { tracker, store, malformed, files: std::mem::take(&mut self.world.files) }
     }
 
-    /// Reports the processes that have ended since the last look.
+    /// Reports the processes that have ended since the last scan.
     fn forget_ended(&mut self) {
         let time = self.time();
         let Collected { tracker, store, .. } = &mut self.collected;
@@ -172,13 +172,13 @@ impl Scanning {
         u64::try_from(self.started.elapsed().as_nanos()).unwrap_or(u64::MAX).saturating_add(1)
     }
 
-    /// A process is there, with pages that are no faults of its own.
+    /// Adds a process, with pages that are no faults of its own.
     fn begun(&mut self, pid: u32) {
         let pages = present(pid).map(|(_, pages)| pages.into_iter().flatten().collect()).unwrap_or_default();
         self.known.insert(pid, Known { program: program_of(pid), pages });
     }
 
-    /// A process has a new program. Its stack has the arguments, which the kernel put there without a fault.
+    /// A process has a new program. Its stack has the arguments, which the kernel wrote without a fault.
     fn executed(&mut self, pid: u32) {
         let program = program_of(pid);
         if program == self.own {
@@ -198,7 +198,7 @@ impl Scanning {
         self.look(pid);
     }
 
-    /// Looks at one process: pages that are new are faults.
+    /// Scans one process: new pages are faults.
     fn look(&mut self, pid: u32) {
         let Some((maps, pages)) = present(pid) else { return };
         let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return };
@@ -214,7 +214,7 @@ impl Scanning {
                 if known.pages.contains(&page) {
                     continue;
                 }
-                // A page of a private mapping that was written is the process's own, and had a fault of its own.
+                // A written page of a private mapping belongs to the process, and had a fault of its own.
                 if !self.exact && line.inode != 0 && sys::is_of_file(&pagemap, page) {
                     let window = page / FAULT_AROUND;
                     if around.replace(window) == Some(window) {
@@ -234,7 +234,7 @@ fn program_of(pid: u32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/exe")).ok()
 }
 
-/// The mappings of a process, and for each the pages that are there.
+/// The mappings of a process, and the present pages of each.
 fn present(pid: u32) -> Option<(Vec<u8>, Vec<Vec<u64>>)> {
     let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
     let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok()?;
@@ -246,7 +246,7 @@ fn present(pid: u32) -> Option<(Vec<u8>, Vec<Vec<u64>>)> {
     Some((maps, pages))
 }
 
-/// A page that was not there before.
+/// The sample of a new page.
 fn appeared(pid: u32, address: u64) -> Sample {
     Sample {
         counter: Counter::MinorFaults,

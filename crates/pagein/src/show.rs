@@ -13,12 +13,12 @@ use neap_trace::{Recorded, Source};
 use super::args::ShowArgs;
 use super::progress::Shown;
 
-/// Lines of each list of a summary.
+/// Limit on the lines of each list of a summary.
 const LIMIT: usize = 10;
-/// The width of a summary where there is no terminal.
+/// The width of a summary without a terminal.
 const WIDTH: usize = 100;
 
-/// Writes the trace as the user wants it.
+/// Writes the trace in the requested form.
 pub fn run(args: &ShowArgs) -> Result<u8, Error> {
     let trace = read(&args.trace)?;
     let mut output = match &args.output {
@@ -36,7 +36,7 @@ pub fn run(args: &ShowArgs) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// Writes the functions and mappings with most faults, as wide as the terminal.
+/// Writes the functions and mappings with the most faults, as wide as the terminal.
 pub fn summary(trace: &dyn Source, out: &mut dyn io::Write) -> io::Result<()> {
     top(trace, LIMIT, sys::terminal_width().unwrap_or(WIDTH), out)
 }

@@ -1,4 +1,4 @@
-//! Reads the files in which processes on neap record their allocations, while they are written (crates/sites).
+//! Reads the files in which processes on neap record their allocations, while they are being written (crates/sites).
 
 use std::ffi::OsStr;
 use std::fs::{self, File};
@@ -11,15 +11,15 @@ use neap_trace::track::{Allocation, HistoryId, Tracker};
 
 use super::sys;
 
-/// The files of all processes that run.
+/// The files of all running processes.
 pub struct Sites {
     files: Vec<SiteFile>,
     /// Allocations that are missing from files that were read to their end.
     lost: u64,
     interval: u64,
-    /// The clock when the round before this one began.
+    /// The clock when the previous round began.
     before: u64,
-    /// The same of this one.
+    /// The clock when this round began.
     began: u64,
 }
 
@@ -29,7 +29,7 @@ struct SiteFile {
     path: PathBuf,
     file: Open,
     cursor: Cursor,
-    /// What the writer says that it lost.
+    /// Losses that the writer reports.
     lost: u64,
 }
 
@@ -48,18 +48,18 @@ impl Ring for Open {
 }
 
 impl Sites {
-    /// Nothing yet; one allocation in `interval` bytes will be recorded.
+    /// Starts without files; one allocation in `interval` bytes will be recorded.
     pub fn new(interval: u64) -> Self {
         let now = sys::monotonic();
         Self { files: Vec::new(), lost: 0, interval, before: now, began: now }
     }
 
-    /// A round begins: nothing was read of it.
+    /// Begins a round, before anything of it is read.
     pub fn begin_round(&mut self) {
         self.before = std::mem::replace(&mut self.began, sys::monotonic());
     }
 
-    /// Reads what is new. Called when the records of the round are read: what was allocated before them is there.
+    /// Reads what is new. Called after the records of the round were read: earlier allocations are in the files then.
     pub fn read(&mut self, tracker: &mut Tracker) {
         let lost = &mut self.lost;
         let mut missing = 0;
@@ -69,7 +69,7 @@ impl Sites {
             let of_file = file.lost + file.cursor.lost();
             if over {
                 *lost += of_file;
-                // The memory is wanted back: there may be many processes.
+                // Frees the memory: there may be many processes.
                 let _ = fs::remove_file(&file.path);
             } else {
                 missing += of_file;
@@ -79,13 +79,13 @@ impl Sites {
         tracker.note_sites(self.lost + missing, self.interval);
     }
 
-    /// The records of the round before were taken: looks for new files.
+    /// Call after the records of the round were processed: looks for new files.
     pub fn end_round(&mut self, tracker: &mut Tracker) {
         self.open(tracker);
         tracker.settle_sites(self.before);
     }
 
-    /// Everything has happened.
+    /// Reads the rest at the end.
     pub fn finish(&mut self, tracker: &mut Tracker) {
         self.open(tracker);
         self.read(tracker);
@@ -96,7 +96,7 @@ impl Sites {
     fn open(&mut self, tracker: &mut Tracker) {
         for (history, path) in tracker.take_site_files() {
             let path = PathBuf::from(OsStr::from_bytes(&path));
-            // In the directory of this user; what is no such file is not read as one.
+            // The directory is this user's; other kinds of files are not read as sites.
             let opened = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOFOLLOW).open(&path);
             if let Ok(file) = opened {
                 let mut file = SiteFile { history, path, file: Open(file), cursor: Cursor::default(), lost: 0 };

@@ -1,4 +1,4 @@
-//! What `/proc/PID/stat` tells of a process.
+//! The figures of a process in `/proc/PID/stat`.
 
 use std::fs;
 use std::io;
@@ -8,27 +8,28 @@ use neap_trace::Usage;
 /// The flag of the kernel's threads (linux/sched.h).
 const PF_KTHREAD: u64 = 0x0020_0000;
 
-/// What the kernel tells of a process.
+/// The figures of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
     /// Faults of it and of the children that it waited for.
     pub usage: Usage,
-    /// Whether it has ended, and its parent has yet to wait for it.
+    /// Whether it has ended, and its parent has not waited for it yet.
     pub ended: bool,
-    /// Whether it is one of the kernel's threads.
+    /// Whether it is a kernel thread.
     pub kernel: bool,
 }
 
 impl Stat {
-    /// Of that process.
+    /// Reads the figures of a process.
     pub fn of(pid: u32) -> io::Result<Self> {
         let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
         Self::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
-    /// `pid (name) state ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt ...`, and num_threads as the 20th.
+    /// `pid (name) state ppid pgrp session tty tpgid flags minflt cminflt majflt cmajflt ...`, and num_threads as the
+    /// 20th.
     fn parse(text: &str) -> Option<Self> {
-        // The name may have blanks and parentheses.
+        // The name may contain blanks and parentheses.
         let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
         // The first thread of a process can end before the others.
@@ -46,8 +47,8 @@ impl Stat {
 mod tests {
     use super::*;
 
-    /// Catches counts of the wrong columns, names that end the parsing, and a process that is thought to be gone when
-    /// only its first thread is.
+    /// Catches counts from the wrong columns, names that stop the parsing, and a process that counts as ended when only
+    /// its first thread has.
     #[test]
     fn stat_is_read() {
         let line = |state: &str, threads: u32| {

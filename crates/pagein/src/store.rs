@@ -1,4 +1,4 @@
-//! Keeps faults in order: in memory, and from some tens of millions of bytes on in a file without a name.
+//! Keeps faults in order: in memory, and beyond some tens of millions of bytes in an unnamed file.
 
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
@@ -13,12 +13,12 @@ use neap_launch::error::{Error, system_message};
 
 /// The size of a chunk, which is unpacked by itself.
 const CHUNK: usize = 64 << 10;
-/// Bytes of full chunks that are kept in memory: some 4 million faults.
+/// Limit on the bytes of full chunks in memory: some 4 million faults.
 const IN_MEMORY: usize = 64 << 20;
 
 /// Faults, packed.
 pub struct Store {
-    /// Bytes of full chunks that are kept in memory.
+    /// Limit on the bytes of full chunks in memory.
     limit: usize,
     packer: Packer,
     /// The chunk that is being filled.
@@ -40,7 +40,7 @@ impl Default for Store {
 }
 
 impl Store {
-    /// An empty store that keeps that many bytes in memory.
+    /// An empty store that keeps this many bytes in memory.
     fn with_limit(limit: usize) -> Self {
         Self {
             limit,
@@ -77,14 +77,14 @@ impl Store {
         }
     }
 
-    /// Moves what is in memory into the file.
+    /// Moves the chunks in memory into the file.
     fn spill(&mut self) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file.get_mut(),
             empty => empty.insert(RefCell::new(nameless_file()?)).get_mut(),
         };
         file.seek(SeekFrom::Start(self.lengths.iter().map(|&length| u64::from(length)).sum()))?;
-        // What could not be written whole stays in memory; the next write begins where this one did.
+        // Chunks that could not be written completely stay in memory; the next write begins where this one did.
         for chunk in &self.chunks {
             file.write_all(chunk)?;
         }
@@ -93,14 +93,14 @@ impl Store {
         Ok(())
     }
 
-    /// Shows each fault, in order.
+    /// Passes each fault to `visitor`, in order.
     pub fn visit(&self, visitor: &mut dyn FnMut(&Fault) -> io::Result<()>) -> io::Result<()> {
         if let Some(file) = &self.file {
             let mut position = 0;
             let mut chunk = Vec::new();
             for &length in &self.lengths {
                 {
-                    // Only as long as it is read: the visitor may visit too.
+                    // Borrowed only while it is read: the visitor may visit too.
                     let mut file = file.borrow_mut();
                     file.seek(SeekFrom::Start(position))?;
                     chunk.resize(length as usize, 0);
@@ -122,7 +122,7 @@ fn unpack(mut chunk: &[u8], visitor: &mut dyn FnMut(&Fault) -> io::Result<()>) -
     Ok(())
 }
 
-/// A file that goes away with the process, where files are on a disk: `/tmp` may be memory.
+/// A file that is gone with the process, on disk where possible: `/tmp` may be memory.
 fn nameless_file() -> io::Result<File> {
     let chosen = std::env::var_os("TMPDIR").map(PathBuf::from);
     let mut last = io::Error::from(io::ErrorKind::NotFound);
@@ -168,8 +168,8 @@ mod tests {
         assert!(visited.is_ok() && next == COUNT + 1);
     }
 
-    /// Catches faults that are lost, doubled or out of order where memory ends and the file begins, and a visit within
-    /// a visit that disturbs the outer one.
+    /// Catches faults that are lost, doubled or out of order at the border of memory and file, and a nested visit that
+    /// disturbs the outer one.
     #[test]
     fn faults_come_back_in_order() {
         const COUNT: u64 = 50_000;

@@ -23,7 +23,7 @@ const SET_BPF: c_ulong = 0x4004_2408;
 /// `PERF_EVENT_IOC_ID`.
 const ID: c_ulong = 0x8008_2407;
 
-/// Opens an event of a thread (and of those that it makes) on a processor.
+/// Opens an event of a thread (and of the threads that it makes) on a processor.
 pub fn perf_event_open(event: &Event, tid: i32, cpu: u32) -> io::Result<OwnedFd> {
     const CLOSE_ON_EXEC: c_ulong = 8;
     const NO_GROUP: c_int = -1;
@@ -41,16 +41,16 @@ pub fn perf_event_id(event: &OwnedFd) -> io::Result<u64> {
     Ok(id)
 }
 
-/// How many samples of an event were lost, if it was opened to tell.
+/// How many samples of an event were lost, if it was opened to report that.
 pub fn perf_event_lost(event: &OwnedFd) -> Option<u64> {
-    // What it counted, and what was lost.
+    // Its count, and the number of lost samples.
     let mut words = [0u64; 2];
     // SAFETY: the buffer is valid for its length.
     let read = unsafe { libc::read(event.as_raw_fd(), words.as_mut_ptr().cast(), size_of_val(&words)) };
     (usize::try_from(read) == Ok(size_of_val(&words))).then_some(words[1])
 }
 
-/// From now on the samples of `event` go into the ring of `output`.
+/// Redirects the samples of `event` into the ring of `output`.
 pub fn perf_event_redirect(event: &OwnedFd, output: &OwnedFd) -> io::Result<()> {
     // SAFETY: PERF_EVENT_IOC_SET_OUTPUT takes a descriptor.
     check(unsafe { libc::ioctl(event.as_raw_fd(), SET_OUTPUT, output.as_raw_fd()) })
@@ -62,13 +62,13 @@ pub fn perf_event_enable(event: &OwnedFd) -> io::Result<()> {
     check(unsafe { libc::ioctl(event.as_raw_fd(), ENABLE, 0) })
 }
 
-/// Has a BPF program run for each sample of an event, instead of the sample.
+/// Makes a BPF program run for each sample of an event, in place of the sample.
 pub fn perf_event_set_bpf(event: &OwnedFd, program: &OwnedFd) -> io::Result<()> {
     // SAFETY: PERF_EVENT_IOC_SET_BPF takes a descriptor.
     check(unsafe { libc::ioctl(event.as_raw_fd(), SET_BPF, program.as_raw_fd()) })
 }
 
-/// Makes an array of BPF that can be mapped.
+/// Makes a BPF array that can be mapped.
 ///
 /// ```text
 /// struct { __u32 map_type, key_size, value_size, max_entries, map_flags; };
@@ -91,14 +91,14 @@ pub type Instruction = [u8; 8];
 pub fn bpf_load(instructions: &[Instruction]) -> io::Result<OwnedFd> {
     const PROG_LOAD: c_int = 5;
     const PERF_EVENT: u64 = 7;
-    /// The functions that tell the time and the thread want a license that agrees with the kernel's.
+    /// The functions that return the time and the thread require a GPL-compatible license.
     const LICENSE: &std::ffi::CStr = c"Dual MIT/GPL";
     let start = instructions.as_ptr().expose_provenance() as u64;
     let license = LICENSE.as_ptr().expose_provenance() as u64;
     bpf(PROG_LOAD, &[PERF_EVENT | (instructions.len() as u64) << 32, start, license])
 }
 
-/// A call of `bpf` that makes a descriptor; words that its attribute has beyond these are zero.
+/// A call of `bpf` that makes a descriptor; further words of its attribute are zero.
 fn bpf<T>(command: c_int, attribute: &[T]) -> io::Result<OwnedFd> {
     // SAFETY: the attribute is as large as is said; what it points to lives through the call, which only reads it.
     let fd = unsafe { libc::syscall(libc::SYS_bpf, command, attribute.as_ptr(), size_of_val(attribute)) };
@@ -120,7 +120,7 @@ impl Mapped {
     /// Maps a whole file for reading.
     ///
     /// The file must not get shorter while it is mapped, or reads end in SIGBUS. Programs and libraries do not:
-    /// installing another one makes another file.
+    /// installing a new version makes a new file.
     pub fn file(file: &File) -> io::Result<Self> {
         let length = usize::try_from(file.metadata()?.len()).map_err(|_| io::ErrorKind::FileTooLarge)?;
         Self::map(length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd())
@@ -183,10 +183,10 @@ impl Ring {
         Ok(Self { map, data_offset: page, data_size })
     }
 
-    /// Appends all that is in the ring to `out`, and gives the space back to the kernel.
+    /// Appends the contents of the ring to `out`, and gives the space back to the kernel.
     pub fn read(&self, out: &mut Vec<u8>) {
         let tail = self.word(1032).load(Ordering::Relaxed);
-        // Pairs with the kernel's barrier before it stores data_head: the records are there.
+        // Pairs with the kernel's barrier before it stores data_head: the records are complete.
         let head = self.word(1024).load(Ordering::Acquire);
         let length = usize::try_from(head.wrapping_sub(tail)).unwrap_or(0).min(self.data_size);
         let start = (tail % self.data_size as u64) as usize;
@@ -201,11 +201,11 @@ impl Ring {
                 out.set_len(out.len() + count);
             }
         }
-        // Pairs with the kernel's load of data_tail: it overwrites only after our copy is done.
+        // Pairs with the kernel's load of data_tail: it overwrites only after the copy is done.
         self.word(1032).store(head, Ordering::Release);
     }
 
-    /// How the kernel turns cycles into nanoseconds, if it says so: the multiplier and the shift.
+    /// How the kernel turns cycles into nanoseconds, if it publishes that: the multiplier and the shift.
     pub fn tsc(&self) -> Option<(u32, u16)> {
         const CAP_USER_TIME: u64 = 1 << 3;
         let capabilities = self.word(40).load(Ordering::Relaxed);
@@ -222,7 +222,7 @@ impl Ring {
 pub struct Wakeup(OwnedFd);
 
 impl Wakeup {
-    /// Not yet raised.
+    /// A flag that is not raised yet.
     pub fn new() -> io::Result<Self> {
         // SAFETY: eventfd takes no pointers.
         owned(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) }).map(Self)
@@ -242,13 +242,13 @@ impl AsRawFd for Wakeup {
     }
 }
 
-/// A process that this one has not waited for.
+/// A descriptor of a process that this one has not waited for.
 pub fn process(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: pidfd_open takes numbers.
     owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as c_int)
 }
 
-/// Asks a process to end; whether it was still there.
+/// Asks a process to end; returns whether it still existed.
 pub fn end(process: &OwnedFd) -> bool {
     let no_information = std::ptr::null::<libc::siginfo_t>();
     // SAFETY: pidfd_send_signal reads no information where there is none.
@@ -257,8 +257,8 @@ pub fn end(process: &OwnedFd) -> bool {
     sent == 0
 }
 
-/// Waits until one of the descriptors can be read, has hung up, or the time is over. Descriptors that hung up are
-/// replaced by -1, which poll leaves out.
+/// Waits until one of the descriptors can be read or has hung up, or the time is over. Descriptors that hung up are
+/// replaced by -1, which poll ignores.
 pub fn poll(descriptors: &mut [libc::pollfd], milliseconds: c_int) {
     // SAFETY: the slice is valid for its length.
     unsafe { libc::poll(descriptors.as_mut_ptr(), descriptors.len() as libc::nfds_t, milliseconds) };
@@ -269,7 +269,7 @@ pub fn poll(descriptors: &mut [libc::pollfd], milliseconds: c_int) {
     }
 }
 
-/// What [`poll`] takes.
+/// The argument for [`poll`].
 pub fn readable(descriptor: &impl AsRawFd) -> libc::pollfd {
     libc::pollfd { fd: descriptor.as_raw_fd(), events: libc::POLLIN, revents: 0 }
 }
@@ -283,7 +283,7 @@ pub fn file_system(file: &File) -> Option<u32> {
     Some(unsafe { status.assume_init() }.f_type as u32)
 }
 
-/// The processor's counter and the kernel's clock, read one after the other; none on processors without the counter.
+/// The processor's counter and the kernel's clock, read one after the other; `None` on processors without the counter.
 pub fn tsc_and_clock() -> Option<(u64, u64)> {
     #[cfg(target_arch = "x86_64")]
     {
@@ -299,7 +299,7 @@ pub fn tsc_and_clock() -> Option<(u64, u64)> {
     None
 }
 
-/// The mean time of a first touch of a page of anonymous memory, in nanoseconds: the quickest of a few rounds.
+/// The mean time of a first touch of a page of anonymous memory, in nanoseconds: of the quickest of a few rounds.
 pub fn first_touch_time() -> io::Result<u64> {
     const PAGES: usize = 256;
     const ROUNDS: usize = 5;
@@ -321,7 +321,7 @@ pub fn first_touch_time() -> io::Result<u64> {
             return Err(io::Error::last_os_error());
         }
         let bytes = start.cast::<u8>();
-        // A huge page would be one touch. Where there are none, nothing has to be forbidden.
+        // A huge page would be one touch. Where there are none, nothing must be forbidden.
         // SAFETY: the range is the mapping that was just made.
         unsafe { libc::madvise(start, length, libc::MADV_NOHUGEPAGE) };
         let begun = monotonic();
@@ -344,7 +344,7 @@ pub fn monotonic() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// Allows this process as many descriptors as it may have: each processor takes four.
+/// Raises this process's limit on descriptors as far as permitted: each processor takes four.
 pub fn raise_descriptor_limit() {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is valid for both calls.
@@ -356,14 +356,14 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Reads a file of `/proc` in one piece, as it is at one moment, if it is not large.
+/// Reads a file of `/proc` in one read, so that it is consistent, if it is not too large.
 pub fn read_whole(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
     let mut text = Vec::with_capacity(16 << 10);
     File::open(path)?.read_to_end(&mut text)?;
     Ok(text)
 }
 
-/// How many bytes this process may lock.
+/// Limit on the bytes that this process may lock.
 pub fn lockable_bytes() -> usize {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the structure is valid for the call.
@@ -371,7 +371,7 @@ pub fn lockable_bytes() -> usize {
     usize::try_from(limit.rlim_cur).unwrap_or(usize::MAX)
 }
 
-/// Asks for a processor before others get it, for this thread; only root may.
+/// Raises the priority of this thread; only root may.
 pub fn hurry() {
     const THIS_THREAD: libc::id_t = 0;
     // SAFETY: setpriority takes no pointers; in Linux a priority is a thread's.
@@ -388,7 +388,7 @@ fn check(result: c_int) -> io::Result<()> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
-/// The pages of a range that are in memory, by the ioctl PAGEMAP_SCAN (Linux 6.7), else by reading pagemap.
+/// The present pages of a range, by the ioctl PAGEMAP_SCAN (Linux 6.7), otherwise by reading pagemap.
 pub fn present_pages(pagemap: &File, start: u64, end: u64) -> Vec<u64> {
     let mut pages = Vec::new();
     if scan_pages(pagemap, start, end, &mut pages).is_none() {
@@ -398,7 +398,7 @@ pub fn present_pages(pagemap: &File, start: u64, end: u64) -> Vec<u64> {
     pages
 }
 
-/// Whether a page that is there is one of a file, or of shared memory: bit 61 of its word in pagemap.
+/// Whether a present page belongs to a file or to shared memory: bit 61 of its word in pagemap.
 pub fn is_of_file(pagemap: &File, page: u64) -> bool {
     let mut word = [0u8; 8];
     let position = page / page_size() as u64 * size_of_val(&word) as u64;
@@ -421,7 +421,7 @@ fn scan_pages(pagemap: &File, start: u64, end: u64, pages: &mut Vec<u64>) -> Opt
     Some(())
 }
 
-/// Reads pagemap: eight bytes for each page, of which the top bit says that it is there.
+/// Reads pagemap: eight bytes for each page, whose top bit means present.
 fn read_pages(pagemap: RawFd, start: u64, end: u64, pages: &mut Vec<u64>) {
     const WORDS: usize = 4096;
     let page = page_size() as u64;

@@ -1,5 +1,5 @@
-//! Finds callers in a copy of the stack, with the unwind tables of the objects (framehop), while the mappings are those
-//! of the moment.
+//! Finds callers in a copy of the stack, with the unwind tables of the objects (framehop), while the mappings are
+//! current.
 
 use std::collections::{HashMap, HashSet};
 
@@ -15,7 +15,7 @@ use super::files::Files;
 mod arch {
     pub use framehop::x86_64::{CacheX86_64 as Cache, UnwindRegsX86_64 as Registers, UnwinderX86_64 as Unwinder};
 
-    /// The registers to ask for: `PERF_REG_X86_BP`, `_SP` and `_IP`.
+    /// The registers to request: `PERF_REG_X86_BP`, `_SP` and `_IP`.
     pub const MASK: u64 = 1 << 6 | 1 << 7 | 1 << 8;
 
     /// The registers of a sample, in the order of the mask's bits: the instruction, the stack pointer, all of them.
@@ -29,7 +29,7 @@ mod arch {
 mod arch {
     pub use framehop::aarch64::{CacheAarch64 as Cache, UnwindRegsAarch64 as Registers, UnwinderAarch64 as Unwinder};
 
-    /// The registers to ask for: x29 (frame), x30 (link), `PERF_REG_ARM64_SP` and `_PC`.
+    /// The registers to request: x29 (frame), x30 (link), `PERF_REG_ARM64_SP` and `_PC`.
     pub const MASK: u64 = 1 << 29 | 1 << 30 | 1 << 31 | 1 << 32;
 
     /// The registers of a sample, in the order of the mask's bits: the instruction, the stack pointer, all of them.
@@ -41,13 +41,13 @@ mod arch {
 
 pub use self::arch::MASK;
 
-/// Frames at most.
+/// Limit on the frames.
 const MAX_FRAMES: usize = 128;
 
-/// What asks `/proc`, and unwinds.
+/// Reads `/proc`, and unwinds.
 #[derive(Default)]
 pub struct Proc {
-    /// The objects, as far as they were looked for.
+    /// The objects found so far.
     pub files: Files,
     cache: arch::Cache,
     processes: HashMap<ProcessId, Known>,
@@ -77,7 +77,7 @@ impl World for Proc {
 }
 
 impl Proc {
-    /// Looks at the objects that were seen for the first time.
+    /// Inspects the objects that were seen for the first time.
     pub fn seek(&mut self, tracker: &mut Tracker) {
         for seen in tracker.take_sightings() {
             self.files.seek(&seen, &tracker.tables().objects[seen.object]);
@@ -112,7 +112,7 @@ impl Proc {
                         None => break,
                     }
                 }
-                // The outermost frame, or the copy of the stack ends.
+                // The outermost frame, or the end of the copied stack.
                 Ok(None) | Err(_) => break,
             }
         }
@@ -121,7 +121,7 @@ impl Proc {
 }
 
 impl Known {
-    /// Tells the unwinder of a mapping.
+    /// Adds a mapping to the unwinder.
     fn add(&mut self, files: &mut Files, tables: &Tables, id: MappingId) {
         let row = &tables.mappings[id];
         let Some(object) = row.object else { return };

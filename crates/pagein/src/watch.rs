@@ -1,4 +1,4 @@
-//! Watches a process, and finishes the trace: symbols, the footer, the file.
+//! Traces a process, and completes the trace: symbols, the footer, the file.
 
 use std::ffi::OsStr;
 use std::io::{self, IsTerminal};
@@ -23,19 +23,20 @@ use neap_launch::child::{Attendant, Status};
 use neap_launch::error::{Error, system_message, tell};
 use neap_launch::output::Output;
 
-/// What watches the program.
+/// The means of tracing.
 pub enum Watcher {
     /// perf events.
     Perf { collector: Collector, kernel: bool, clock: ClockReading },
-    /// Scans of page tables, and why; what follows the program, where ptrace is allowed and `--exact` does not do it.
+    /// Scans of page tables, and why; `follower` follows the program where ptrace is permitted and `--exact` does not
+    /// do it.
     Scan { scanner: Scanner, why: Denied, follower: Option<Follower> },
 }
 
-/// What was watched, and what can be said about it.
+/// What was traced, and facts about it.
 pub struct Watched {
     collected: Collected,
     clock: Clock,
-    /// None for scans.
+    /// `None` for scans.
     kernel: Option<bool>,
     /// Why there are no events.
     why: Option<Denied>,
@@ -43,7 +44,7 @@ pub struct Watched {
     followed: bool,
 }
 
-/// Starts to watch a process that waits for its exec.
+/// Starts to trace a process that waits for its exec.
 pub fn watch(args: &PageinArgs, pid: i32, sites: Option<&OsStr>) -> Result<Watcher, Error> {
     let monotonic = sites.is_some();
     let wanted = Wanted { on_exec: true, callgraph: args.callgraph, detail: args.detail(), clock: None, monotonic };
@@ -100,7 +101,7 @@ impl Watcher {
         }
     }
 
-    /// The next status of the program, by what follows it.
+    /// The next status of the program, from whatever follows it.
     pub fn wait(&mut self, pid: i32) -> io::Result<Option<Status>> {
         match self {
             Self::Scan { scanner, follower: Some(follower), .. } => follower.wait(scanner),
@@ -125,7 +126,7 @@ pub fn finish(
         malformed,
         kernel: watched.kernel,
         detail: args.detail(),
-        // Only formats that show what is missing lack it.
+        // Only formats that show missing values report them.
         rich: format.rich,
         why: watched.why,
         followed: watched.followed,
@@ -148,13 +149,13 @@ pub fn finish(
         tell(format_args!("neap: {} faults{by} in {}", summary.faults, output.path().display()));
     }
     if shown {
-        // A terminal that is gone has no summary.
+        // A terminal that is gone gets no summary.
         let _ = show::summary(&resolved, &mut io::stderr().lock());
     }
     Ok(())
 }
 
-/// Two readings of two clocks say how long a cycle is.
+/// Two readings of two clocks, which give the length of a cycle.
 pub struct ClockReading {
     published: Option<(u32, u16)>,
     start: Option<(u64, u64)>,
@@ -168,7 +169,7 @@ impl ClockReading {
         Self { published, start: sys::tsc_and_clock(), wall: u64::try_from(wall.as_nanos()).unwrap_or(0) }
     }
 
-    /// The conversion that the kernel published; else what is measured from the start to now.
+    /// The conversion that the kernel published; otherwise the one measured from the start to now.
     fn conversion(&self) -> Clock {
         const SHIFT: u16 = 31;
         if self.published.is_some() {

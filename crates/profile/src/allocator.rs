@@ -1,12 +1,12 @@
-//! Which functions belong to an allocator, and which of them programs call: in the C library and in others, by the
-//! names of functions and of libraries.
+//! Which functions belong to an allocator, and which of them programs call: those of the C library and of others, by
+//! the names of functions and libraries.
 
 use neap_trace::text::file_name;
 
-/// What a program asks an allocator for.
+/// What a program requests of an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Call {
-    /// malloc, and all that gives a block with any content.
+    /// malloc, and all functions that return a block with any content.
     Malloc,
     /// calloc.
     Calloc,
@@ -14,7 +14,7 @@ pub enum Call {
     Realloc,
     /// free.
     Free,
-    /// malloc_trim, and what others call so.
+    /// malloc_trim, and functions of that name in other libraries.
     Trim,
 }
 
@@ -49,14 +49,14 @@ const CALLS: [(&str, Call); 27] = [
     ("release_free_memory", Call::Trim),
 ];
 
-/// What libraries put before those names.
+/// Prefixes that libraries add to these names.
 const PREFIXES: [&str; 8] = ["mi_", "je_", "tc_", "rp", "sn_", "neap_", "__libc_", "__"];
 
-/// What programs may call of names that mean an allocator only with a prefix.
+/// Names that mean an allocator's function only with a prefix.
 const ONLY_WITH_PREFIX: [&str; 7] =
     ["new", "new_nothrow", "zalloc", "zalloc_aligned", "calloc_aligned", "malloc_aligned", "collect"];
 
-/// The call that a function of that (demangled) name serves, if programs call it.
+/// The call that a function with this (demangled) name serves, if programs call it.
 pub fn call(name: &str) -> Option<Call> {
     let name = bare(name);
     if name.starts_with("operator new") || name == "__rust_alloc" || name == "__rdl_alloc" {
@@ -80,12 +80,12 @@ pub fn call(name: &str) -> Option<Call> {
     })
 }
 
-/// The usual name of a function that has several: glibc's `free` is found as `cfree` too, which no new program calls.
+/// The usual name of a function that has several: glibc's `free` is also found as `cfree`, which no new program calls.
 pub fn canonical(name: &str) -> &str {
     if name == "cfree" { "free" } else { name }
 }
 
-/// A name without the marks of stubs and versions, and without the path of the module that neap's own are in.
+/// A name without suffixes of stubs and versions, and without the module path of neap's own functions.
 fn bare(name: &str) -> &str {
     let name = name.strip_suffix("@plt").unwrap_or(name);
     let name = name.split_once('@').map_or(name, |(name, _)| name);
@@ -95,7 +95,7 @@ fn bare(name: &str) -> &str {
     }
 }
 
-/// Libraries that are an allocator: what their files begin with, without `lib`.
+/// Libraries that are allocators: how their file names begin, without `lib`.
 const LIBRARIES: [&str; 12] = [
     "neap.so",
     "jemalloc",
@@ -111,7 +111,7 @@ const LIBRARIES: [&str; 12] = [
     "supermalloc",
 ];
 
-/// Functions of the C library's malloc that programs do not call, by what they begin with.
+/// Functions of the C library's malloc that programs do not call, by how they begin.
 const OF_GLIBC: [&str; 24] = [
     "_int_malloc",
     "_int_free",
@@ -139,7 +139,7 @@ const OF_GLIBC: [&str; 24] = [
     "__default_morecore",
 ];
 
-/// What functions of allocators begin with that are linked into a program.
+/// How the names of functions of allocators begin that are linked into a program.
 const NAMES: [&str; 12] = [
     "mi_",
     "_mi_",
@@ -155,14 +155,14 @@ const NAMES: [&str; 12] = [
     "__scudo_",
 ];
 
-/// Whether code is an allocator's: by the path of its object, and the demangled name of its function.
+/// Whether code belongs to an allocator: by the path of its object, and the demangled name of its function.
 pub fn is_allocator(object: &str, function: &str) -> bool {
     let file = file_name(object);
     let file = file.strip_prefix("lib").unwrap_or(file);
     let name = bare(function);
     // `<neap_core::alloc::Allocator>::free`
     let head = name.trim_start_matches('<');
-    // `[caches of threads]`: what belongs to no function has a name in brackets, and no object.
+    // `[caches of threads]`: memory that belongs to no function has a name in brackets, and no object.
     (object.is_empty() && function.starts_with('['))
         || LIBRARIES.iter().any(|library| file.starts_with(library))
         || call(function).is_some()
@@ -174,7 +174,7 @@ pub fn is_allocator(object: &str, function: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// Catches functions of allocators that are taken for the program's, and the other way round.
+    /// Catches functions of allocators that count as the program's, and the other way round.
     #[test]
     fn names_of_allocators() {
         for (name, expected) in [

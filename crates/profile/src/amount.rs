@@ -1,4 +1,4 @@
-//! Values for people.
+//! Formats values for people.
 
 use crate::Unit;
 
@@ -14,7 +14,7 @@ pub fn amount(value: i64, unit: &Unit) -> String {
     }
 }
 
-/// The same with a sign in any case: for changes.
+/// The same, always with a sign: for changes.
 pub fn change(value: i64, unit: &Unit) -> String {
     let text = amount(value, unit);
     if value > 0 { format!("+{text}") } else { text }
@@ -39,7 +39,7 @@ fn bytes(value: u64) -> String {
     format!("{scaled:.1} {}", UNITS[unit])
 }
 
-/// An age or a time: three digits that matter.
+/// An age or a time, with three significant digits.
 fn duration(nanoseconds: u64) -> String {
     let seconds = nanoseconds as f64 / 1e9;
     match seconds {
@@ -69,7 +69,7 @@ fn grouped(value: u64) -> String {
 mod tests {
     use super::*;
 
-    /// Catches units that are a step off, and signs that are lost.
+    /// Catches units that are one step off, and signs that are lost.
     #[test]
     fn values_for_people() {
         assert_eq!(amount(1023, &Unit::Bytes), "1023 B");

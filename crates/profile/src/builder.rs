@@ -1,4 +1,4 @@
-//! Puts a profile together, each row once.
+//! Builds a profile, with each row once.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,7 +10,7 @@ use crate::{
     ValueType,
 };
 
-/// A profile that is being made: equal mappings, functions, locations, stacks and samples become one row.
+/// A profile under construction: equal mappings, functions, locations, stacks and samples become one row.
 #[derive(Debug)]
 pub struct Builder {
     profile: Profile,
@@ -22,7 +22,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// A profile without samples, whose values mean that.
+    /// A profile without samples, with these value types.
     pub fn new(types: Vec<ValueType>) -> Self {
         Self {
             profile: Profile { types, ..Profile::default() },
@@ -34,7 +34,7 @@ impl Builder {
         }
     }
 
-    /// Everything but the tables and samples: command, times, notes.
+    /// All of the profile but the tables and samples: command, times, notes.
     pub const fn profile_mut(&mut self) -> &mut Profile {
         &mut self.profile
     }
@@ -64,7 +64,7 @@ impl Builder {
         outermost_first.into_iter().fold(None, |parent, location| Some(self.stack_node(parent, location)))
     }
 
-    /// Adds values to those of a stack with these labels. Values that are left out are 0.
+    /// Adds values to those of a stack with these labels. Missing values are 0.
     pub fn add(&mut self, stack: Option<StackId>, labels: Vec<Label>, values: &[i64]) {
         let width = self.profile.types.len();
         let samples = &mut self.profile.samples;
@@ -77,13 +77,13 @@ impl Builder {
         }
     }
 
-    /// The profile.
+    /// Returns the profile.
     pub fn finish(self) -> Profile {
         self.profile
     }
 }
 
-/// The row of a value, which is added unless it is known.
+/// The row of a value, which is added if it is new.
 fn row<I: Id, T: Clone + Eq + Hash>(table: &mut Table<I, T>, known: &mut HashMap<T, I>, value: T) -> I {
     *known.entry(value).or_insert_with_key(|value| table.push(value.clone()))
 }

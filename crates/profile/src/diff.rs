@@ -1,4 +1,4 @@
-//! What changed from one profile to another, by call site.
+//! The changes from one profile to another, by call site.
 
 use std::collections::HashMap;
 
@@ -18,7 +18,7 @@ pub struct Diff {
     pub before: i64,
     /// See `before`.
     pub after: i64,
-    /// All sites of both, those that grew most first.
+    /// All sites of both, sorted by growth, the largest first.
     pub sites: Vec<Change>,
 }
 
@@ -63,8 +63,8 @@ impl Change {
     }
 }
 
-/// Compares two profiles in the value type that the second one shows, or in that of the view; or says why not. Sites are
-/// matched by names.
+/// Compares two profiles in the value type that the second one shows, or in that of the view; otherwise returns why
+/// not. Sites are matched by name.
 pub fn diff(before: &Profile, after: &Profile, view: Option<View>) -> Result<Diff, String> {
     let column = after.chosen(view)?;
     let of = &after.types[column];
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::testing::profile;
 
-    /// Catches growth that is found elsewhere than where it is, or with the wrong sign.
+    /// Catches growth that is found at the wrong site, or with the wrong sign.
     #[test]
     fn what_grew_comes_first() {
         let before = profile();

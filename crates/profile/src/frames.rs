@@ -10,7 +10,7 @@ use crate::{Location, LocationId, Profile, Sample};
 /// A frame.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shown<'p> {
-    /// The function; where none is known, the file's name and the position in it; else the address.
+    /// The function; if none is known, the file's name and the position in it; otherwise the address.
     pub name: Cow<'p, str>,
     /// The path of the file with its code; empty where unknown.
     pub object: &'p str,
@@ -21,12 +21,12 @@ pub struct Shown<'p> {
 }
 
 impl Shown<'_> {
-    /// Whether its code is in a shared library, or the kernel's.
+    /// Whether its code is in a shared library or in the kernel.
     pub fn is_library(&self) -> bool {
         self.object.starts_with('[') || file_name(self.object).contains(".so")
     }
 
-    /// `server.c:12`, without directories; none where there is no line.
+    /// `server.c:12`, without directories; `None` where there is no line.
     pub fn place(&self) -> Option<String> {
         (self.line != 0 && !self.source.is_empty()).then(|| format!("{}:{}", file_name(self.source), self.line))
     }
@@ -56,13 +56,13 @@ impl Profile {
         Shown { name: Cow::Owned(name), object, source: "", line: 0 }
     }
 
-    /// The frames of a sample, from the innermost outwards; none where no stack was taken.
+    /// The frames of a sample, from the innermost outwards; empty where no stack was taken.
     pub fn frames(&self, sample: &Sample) -> impl Iterator<Item = Shown<'_>> {
         self.locations_of(sample.stack).flat_map(|location| self.frames_at(location))
     }
 
-    /// The call site of a sample: the innermost frame outside of the allocator and of what languages bring along; else
-    /// the innermost one. None where no stack was taken.
+    /// The call site of a sample: the innermost frame outside of the allocator and of the languages' libraries;
+    /// otherwise the innermost one. `None` where no stack was taken.
     pub fn site(&self, sample: &Sample) -> Option<Shown<'_>> {
         let own = self.frames(sample).find(|frame| !is_foreign(frame));
         own.or_else(|| self.frames(sample).next())

@@ -1,4 +1,4 @@
-//! The profile as JSON: the model as it is, behind the name and the version of the schema (`docs/profile.md`).
+//! The profile as JSON: the model as it is, after the name and the version of the schema (`docs/profile.md`).
 
 use std::io::{self, Write};
 
@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::Profile;
 
-/// What `schema` says in each file.
+/// The value of `schema` in each file.
 pub const SCHEMA: &str = "neap-profile";
-/// What `version` says. It changes when a reader of the one before would misunderstand the file.
+/// The value of `version`. It changes when an older reader would misunderstand the file.
 pub const VERSION: u32 = 1;
 
 #[derive(Serialize)]
@@ -19,7 +19,7 @@ struct Written<'p> {
     profile: &'p Profile,
 }
 
-/// Says what a file is, before the rest is read.
+/// Identifies a file before the rest is read.
 #[derive(Deserialize)]
 struct Head {
     #[serde(default)]
@@ -34,7 +34,7 @@ pub fn json(profile: &Profile, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// Reads what [`json`] wrote, or says why not.
+/// Reads what [`json`] wrote; otherwise returns why not.
 pub fn read_json(bytes: &[u8]) -> Result<Profile, String> {
     let head: Head = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
     match (head.schema.as_str(), head.version) {

@@ -1,8 +1,8 @@
-//! A profile: values by call stack, such as the bytes that each holds or the time that each takes. Its model, the formats
-//! in which it is written and read, and comparisons, without I/O.
+//! A profile: values by call stack, such as the bytes that each holds or the time that each takes. The model, the
+//! formats in which it is written and read, and comparisons, without I/O.
 //!
-//! Depends on `neap-trace` (tables, and what formats of both have in common), well-kept libraries that know formats, and
-//! the standard library. Opens no file and makes no system call.
+//! Depends on `neap-trace` (tables, and what the formats of both have in common), well-kept libraries that know
+//! formats, and the standard library. Opens no file and makes no system call.
 //!
 //! `docs/glossary.md` defines the words.
 //!

@@ -1,4 +1,4 @@
-//! What a profile consists of.
+//! The parts of a profile.
 
 use std::borrow::Cow;
 
@@ -26,23 +26,23 @@ pub struct Profile {
     /// The program's malloc, as far as it is known: `neap`, or the path of its library.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocator: Option<String>,
-    /// When it was taken (of what goes on for a time: when it began), in nanoseconds since 1970.
+    /// When it was taken, in nanoseconds since 1970; for a profile over a time, its beginning.
     pub time: u64,
-    /// How long that took, in nanoseconds; 0 for what has no length.
+    /// Its length in nanoseconds; 0 for a snapshot.
     pub duration: u64,
-    /// What the values of samples mean, in their order.
+    /// The meanings of the values of samples, in their order.
     pub types: Vec<ValueType>,
-    /// The value type that is shown unless the reader chooses another; the first where it is none of `types`.
+    /// The value type that is shown by default; the first one if it is not in `types`.
     #[serde(default)]
     pub shown: usize,
-    /// Of what the values of the shown type are a part: the processor time of the program, inside and outside of the
-    /// allocator; the resident bytes of the heap.
+    /// The total of which the values of the shown type are a part: the processor time of the program, inside and
+    /// outside of the allocator; the resident bytes of the heap.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub whole: Option<i64>,
-    /// How often a sample is taken.
+    /// The sampling period.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub period: Option<Period>,
-    /// What the profile covers and what it does not, a sentence each.
+    /// What the profile covers and what it lacks, one sentence each.
     #[serde(default)]
     pub notes: Vec<String>,
     /// Files in the process.
@@ -51,16 +51,16 @@ pub struct Profile {
     pub functions: Table<FunctionId, Function>,
     /// Instructions.
     pub locations: Table<LocationId, Location>,
-    /// Stacks; a caller comes before what it calls.
+    /// Stacks; a caller comes before its callees.
     pub stacks: Table<StackId, StackNode>,
     /// Values by stack. A stack may occur more than once, with other labels.
     pub samples: Vec<Sample>,
 }
 
-/// What values mean.
+/// The meaning of values.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ValueType {
-    /// As pprof names it: `inuse_space`.
+    /// pprof's name: `inuse_space`.
     pub name: Cow<'static, str>,
     /// What is counted.
     pub unit: Unit,
@@ -77,7 +77,7 @@ impl ValueType {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Unit {
-    /// Things.
+    /// Objects.
     Count,
     /// Bytes.
     Bytes,
@@ -88,7 +88,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// As pprof names it.
+    /// pprof's name.
     pub fn name(&self) -> &str {
         match self {
             Self::Count => "count",
@@ -109,12 +109,12 @@ impl Unit {
     }
 }
 
-/// A sample is taken each `value` of what the type says, on average.
+/// On average, one sample is taken for every `value` units of the type.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Period {
-    /// What passes between two samples: `space` in bytes, `cpu` in nanoseconds.
+    /// What is measured between two samples: `space` in bytes, `cpu` in nanoseconds.
     pub of: ValueType,
-    /// How much of it.
+    /// How many units.
     pub value: i64,
 }
 
@@ -124,15 +124,15 @@ pub struct Mapping {
     /// First address.
     #[serde(with = "text::hex")]
     pub start: u64,
-    /// First address behind it.
+    /// The address behind it.
     #[serde(with = "text::hex")]
     pub end: u64,
     /// The position of `start` in the file.
     #[serde(with = "text::hex")]
     pub offset: u64,
-    /// The path, or what stands for one: `[vdso]`, `[kernel]`, `[jit]`.
+    /// The path, or a stand-in for one: `[vdso]`, `[kernel]`, `[jit]`.
     pub file: String,
-    /// The build id of its notes, which finds its symbols elsewhere.
+    /// The build id in its notes, by which its symbols are found elsewhere.
     #[serde(default, with = "text::hex_bytes", skip_serializing_if = "Option::is_none")]
     pub build_id: Option<Vec<u8>>,
 }
@@ -140,9 +140,9 @@ pub struct Mapping {
 /// A function.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Function {
-    /// The name as people write it.
+    /// The demangled name.
     pub name: String,
-    /// The name of the symbol, where it is another.
+    /// The symbol's name, if it differs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub symbol: Option<String>,
     /// The file of source; empty where unknown.
@@ -156,21 +156,21 @@ pub struct Function {
 /// An instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Location {
-    /// The address in the process. Of a caller: in the call instruction (the return address less 1).
+    /// The address in the process. For a caller: inside the call instruction (the return address minus 1).
     #[serde(with = "text::hex")]
     pub address: u64,
     /// The file that it is in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mapping: Option<MappingId>,
-    /// What is there: inlined functions first, the function that they are in last. Empty where no symbol is known.
+    /// Its frames: inlined functions first, the function that contains them last. Empty where no symbol is known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub frames: Vec<Frame>,
 }
 
-/// A function and the line of it.
+/// A function, and a line of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Frame {
-    /// Which.
+    /// The function.
     pub function: FunctionId,
     /// The line in the function's file; 0 where unknown.
     #[serde(default, skip_serializing_if = "is_zero")]
@@ -180,30 +180,30 @@ pub struct Frame {
 /// A location and its callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StackNode {
-    /// The rest of the stack, outwards; none at the outermost frame. A lower id than this node's.
+    /// The rest of the stack, outwards; `None` at the outermost frame. Its id is lower than this node's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent: Option<StackId>,
-    /// Where.
+    /// The location.
     pub location: LocationId,
 }
 
 /// Values of a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Sample {
-    /// The innermost frame; none where no stack could be taken.
+    /// The innermost frame; `None` where no stack could be taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stack: Option<StackId>,
     /// One for each of [`Profile::types`].
     pub values: Vec<i64>,
-    /// What else is known.
+    /// Labels.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<Label>,
 }
 
-/// Something else that is known of a sample.
+/// A further property of a sample.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Label {
-    /// What: `oldest` (age of the oldest live block), `operation` (what the allocator does), `thread`.
+    /// `oldest` (age of the oldest live block), `operation` (what the allocator does), `thread`.
     pub key: Cow<'static, str>,
     /// Its value.
     pub value: LabelValue,
@@ -239,7 +239,7 @@ impl Sample {
 }
 
 impl Profile {
-    /// The position of a value type.
+    /// The index of a value type.
     pub fn column(&self, name: &str) -> Option<usize> {
         self.types.iter().position(|of| of.name == name)
     }
@@ -262,8 +262,8 @@ impl Profile {
             .fold(0, |sum, &value| sum.saturating_add(value))
     }
 
-    /// Whether all ids name rows, callers come first, and each sample has a value for each type. What is read from a
-    /// file has to be asked; what a [`Builder`](crate::Builder) made is valid.
+    /// Whether all ids name rows, callers come first, and each sample has a value for each type. Profiles from files
+    /// must be checked; a [`Builder`](crate::Builder) makes valid ones.
     pub fn is_valid(&self) -> bool {
         let stacks = self.stacks.iter().all(|(id, node)| {
             node.parent.is_none_or(|parent| parent < id) && self.locations.get(node.location).is_some()

@@ -1,4 +1,4 @@
-//! Reads a profile back, whatever format it is in.
+//! Reads a profile in any of its formats.
 
 use std::io::Read;
 
@@ -6,12 +6,12 @@ use flate2::read::GzDecoder;
 
 use crate::{Profile, json, pprof};
 
-/// What gzip begins with.
+/// How gzip files begin.
 const GZIP: [u8; 2] = [0x1f, 0x8b];
-/// Bytes that a compressed file may have: more than any profile, and less than memory.
+/// Limit on the unpacked bytes of a compressed file: more than any profile, and less than memory.
 const MOST: u64 = 1 << 30;
 
-/// Reads a profile in JSON or in pprof's format, compressed or not; or says what is wrong with it.
+/// Reads a profile in JSON or in pprof's format, compressed or not; otherwise returns what is wrong with it.
 pub fn read(bytes: &[u8]) -> Result<Profile, String> {
     let plain;
     let bytes = if bytes.starts_with(&GZIP) {
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
     use crate::testing::profile;
 
-    /// Catches what JSON loses, and files that are no profile and are taken for one.
+    /// Catches data that JSON loses, and files that pass as profiles.
     #[test]
     fn json_is_read_back() {
         let mut bytes = Vec::new();
@@ -55,19 +55,19 @@ mod tests {
         assert!(refused(&text.replace(r#""version":1"#, r#""version":9"#)).contains("version 9"));
         assert!(refused(&text[..text.len() / 2]).contains("EOF"));
         assert!(refused("hello").starts_with("it is neither JSON nor"));
-        // A stack whose caller comes later would never end.
+        // A stack whose caller comes later would be endless.
         let broken = text.replace(r#""stacks":[{"location""#, r#""stacks":[{"parent":0,"location""#);
         assert_ne!(broken, text);
         assert_eq!(refused(&broken), "its tables do not belong together");
     }
 
-    /// Profiles of neap and of Go, which the fuzz target `profiles` begins with.
+    /// Profiles of neap and of Go, which are the seeds of the fuzz target `profiles`.
     fn seed(name: &str) -> Vec<u8> {
         let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/profiles").join(name);
         std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
     }
 
-    /// Catches seeds of the fuzzer that its target gets nowhere with, and files of Go that are refused.
+    /// Catches fuzzing seeds that the target rejects, and files of Go that are refused.
     #[test]
     fn seeds_of_the_fuzzer() {
         for (name, samples, types) in [
@@ -85,7 +85,7 @@ mod tests {
         }
     }
 
-    /// Catches a panic, or a loop without end, on files that are cut or damaged.
+    /// Catches a panic, or an endless loop, on files that are cut or damaged.
     #[test]
     fn damaged_files() {
         let mut valid = 0;
@@ -98,7 +98,7 @@ mod tests {
                 valid += usize::from(read(&whole[..position]).is_ok_and(|profile| profile.total(0) >= 0));
             }
         }
-        // Letters of names are damaged without harm.
+        // Damage in the letters of names is harmless.
         assert!(valid > 300, "{valid}");
     }
 }

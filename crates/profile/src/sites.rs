@@ -10,35 +10,35 @@ use crate::{LabelValue, Profile, Shown};
 /// The key of the label with the age of the oldest live block.
 pub const OLDEST: &str = "oldest";
 
-/// What is summed together, in any profile: addresses differ between runs, names do not.
+/// The key by which samples are summed, in any profile: addresses differ between runs, names do not.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Site {
-    /// What was done, in profiles of time.
+    /// The operation, in profiles of time.
     pub operation: Option<String>,
     /// The function.
     pub function: String,
     /// `server.c:12`, where there is a line.
     pub place: Option<String>,
-    /// The name of the library with its code; empty for the program, whose name may be another in another profile.
+    /// The name of the library with its code; empty for the program, whose name may differ in another profile.
     pub object: String,
 }
 
 /// The samples of a site.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// Which.
+    /// The site.
     pub site: Site,
     /// The sums, one for each of the profile's types.
     pub values: Vec<i64>,
     /// The age of the oldest live block, in nanoseconds.
     pub oldest: Option<i64>,
-    /// The functions that call the site, innermost first, of its largest sample.
+    /// The callers of the site, innermost first, in its largest sample.
     pub callers: Vec<String>,
     /// That sample's value.
     largest: i64,
 }
 
-/// The sites of a profile, those with the largest values in a column first.
+/// The sites of a profile, sorted by a column, the largest first.
 pub fn sites(profile: &Profile, column: usize) -> Vec<Row> {
     let mut rows: HashMap<Site, Row> = HashMap::new();
     for sample in &profile.samples {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
     use crate::testing::profile;
 
-    /// Catches sites in the wrong order, and sums of other sites.
+    /// Catches sites in the wrong order, and values that are added to other sites.
     #[test]
     fn largest_first() {
         let rows = sites(&profile(), 3);

@@ -1,8 +1,8 @@
-//! Where the time of allocation goes: samples of the clock, classified by what the allocator, or the kernel for it, was
-//! doing, and by the caller.
+//! Where the time of allocation goes: samples of the clock, classified by what the allocator (or the kernel on its
+//! behalf) was doing, and by the caller.
 //!
 //! A sample belongs to the profile if a function of an allocator is on its stack, or if the kernel was handling a page
-//! fault on memory that is touched for the first time. The stack decides about the operation, from the innermost frame
+//! fault on memory that is touched for the first time. The stack determines the operation, from the innermost frame
 //! outwards: what the kernel does; clearing below calloc, copying below realloc; otherwise the program's call.
 
 use std::borrow::Cow;
@@ -20,7 +20,7 @@ use crate::{
 /// The key of the label with the operation.
 pub const OPERATION: &str = "operation";
 
-/// What the time of a sample is spent on.
+/// The operation on which the time of a sample is spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
     /// Finding a block.
@@ -33,9 +33,9 @@ pub enum Operation {
     Realloc,
     /// Copying a block, for realloc.
     Copying,
-    /// Taking a block back.
+    /// Freeing a block.
     Free,
-    /// The kernel gives memory at its first touch, by the program.
+    /// The kernel provides memory at the program's first touch.
     Faults,
     /// The same, while calloc clears.
     FaultsClearing,
@@ -45,7 +45,7 @@ pub enum Operation {
     Purging,
     /// The kernel reserves addresses: mmap, brk, mprotect, mremap.
     Mapping,
-    /// Something else of the allocator's: its own threads, statistics, locks.
+    /// Other work of the allocator: its own threads, statistics, locks.
     Other,
 }
 
@@ -66,7 +66,7 @@ impl Operation {
         Self::Other,
     ];
 
-    /// What it is called in every format.
+    /// Its name in every format.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Malloc => "malloc",
@@ -85,25 +85,25 @@ impl Operation {
     }
 }
 
-/// What is known beside the samples.
+/// Facts about the samples.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     /// Nanoseconds of a thread's time between two samples.
     pub period: u64,
-    /// The time for which a counted fault stands, on a page of 4 KiB; none where faults are seen by the clock.
+    /// The time that a counted fault stands for, on a page of 4 KiB; `None` where the clock covers faults.
     pub fault: Option<u64>,
 }
 
-/// What a sample was found to be.
+/// The classification of a sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Class {
     operation: Operation,
-    /// The function that the program called and that is not on the stack, as it ended in a jump to another one: its
-    /// name, and how many frames are below it.
+    /// The function that the program called but that is not on the stack, because it ended in a tail call: its name,
+    /// and the number of frames below it.
     hidden: Option<(String, usize)>,
 }
 
-/// A frame, as far as classes need it.
+/// A frame, as far as the classification needs it.
 #[derive(Clone, Copy, Debug)]
 struct Seen<'t> {
     name: &'t str,
@@ -124,7 +124,7 @@ pub struct Details {
     pub outer: Option<Line>,
 }
 
-/// Makes the profile of samples of the clock. `details` tells more about a place.
+/// Makes a profile of samples of the clock. `details` returns more about a place.
 pub fn profile(source: &dyn Source, details: &dyn Fn(PlaceId) -> Details, clock: Clock) -> io::Result<Profile> {
     let tables = source.tables();
     let mut maker = Maker {
@@ -151,8 +151,8 @@ pub fn profile(source: &dyn Source, details: &dyn Fn(PlaceId) -> Details, clock:
     Ok(profile)
 }
 
-/// Makes the program the first mapping, as readers of pprof's format expect: the file that is no library and that most
-/// samples have on their stacks.
+/// Makes the program the first mapping, as readers of pprof's format expect: the file that is no library and that is on
+/// the stacks of most samples.
 fn program_first(profile: &mut Profile) {
     let is_program = |file: &str| file.starts_with('/') && !file.contains(".so");
     let mut counts = vec![0i64; profile.mappings.len()];
@@ -175,7 +175,7 @@ fn program_first(profile: &mut Profile) {
     }
 }
 
-/// Instruction, its place, mode and callers, and the kind of a counted fault: what has the same class.
+/// Instruction, place, mode, callers, and the kind of a counted fault: samples with the same key have the same class.
 type Key = (u64, Option<PlaceId>, Mode, Option<StackId>, Option<Kind>);
 
 struct Maker<'t> {
@@ -207,7 +207,7 @@ impl Maker<'_> {
         self.builder.add(stack, vec![Label::text(OPERATION, operation.name())], &[1, time]);
     }
 
-    /// The class of a sample, and its stack; none for what is no allocation.
+    /// The class of a sample, and its stack; `None` for samples outside of allocation.
     fn classify(&mut self, sample: &Fault) -> Option<(Option<crate::StackId>, Operation)> {
         let tables = self.tables;
         let places: Vec<(u64, Option<PlaceId>)> = frames(tables, sample.ip, sample.code, sample.stack).collect();
@@ -279,7 +279,7 @@ impl Maker<'_> {
     fn mapping(&mut self, object: ObjectId, address: u64) -> MappingId {
         let tables = self.tables;
         let Object { path, build_id, .. } = &tables.objects[object];
-        // The youngest that may hold code: a file is mapped whole before its segments are laid over it.
+        // The newest one that may hold code: a file is mapped as a whole before its segments are mapped over it.
         let (start, end, offset) = tables
             .mappings
             .iter()
@@ -291,8 +291,8 @@ impl Maker<'_> {
     }
 }
 
-/// The pages of 4 KiB for which a fault on a page of any size stands: a large page takes a quarter of the time for each
-/// of its parts, as there is one entry of the kernel and one search for memory.
+/// The pages of 4 KiB that a fault on a page of any size stands for: each part of a large page takes a quarter of the
+/// time, because there is one entry of the kernel and one search for memory.
 fn pages(fault: &Fault) -> u64 {
     match fault.page_shift.filter(|shift| (13..40).contains(shift)) {
         Some(shift) => (1 << (shift - 12)) / 4,
@@ -301,7 +301,7 @@ fn pages(fault: &Fault) -> u64 {
     .max(1)
 }
 
-/// What the kernel does.
+/// What the kernel was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kernel {
     /// A page fault on memory without a file, or one that looks the same.
@@ -316,12 +316,12 @@ enum Kernel {
     Other,
 }
 
-/// The class of a stack, from the innermost frame outwards; none for what is no allocation. `fault` is what the kernel
-/// did, where that is known without its frames.
+/// The class of a stack, from the innermost frame outwards; `None` outside of allocation. `fault`: what the kernel did,
+/// where that is known without its frames.
 fn class(frames: &[Seen<'_>], fault: Option<Kernel>) -> Option<Class> {
     let users = frames.iter().position(|frame| !frame.kernel).unwrap_or(frames.len());
     let kernel = fault.or_else(|| (users > 0).then(|| kernel(&frames[..users], frames.get(users))));
-    // The outermost frame of the allocator: what the program called, if that is known.
+    // The outermost frame of the allocator: the function that the program called, if that is known.
     let outermost = frames.iter().rposition(|frame| !frame.kernel && is_allocator(frame.object, frame.name));
     let hidden = hidden(frames, users, outermost);
     let asked = match (&hidden, outermost) {
@@ -339,10 +339,10 @@ fn class(frames: &[Seen<'_>], fault: Option<Kernel>) -> Option<Class> {
         },
         _ if !inside => return None,
         Some(Kernel::Purging) => Operation::Purging,
-        // brk and mremap make the heap smaller too.
+        // brk and mremap also shrink the heap.
         Some(Kernel::Mapping) if matches!(asked, Some(Call::Free | Call::Trim)) => Operation::Purging,
         Some(Kernel::Mapping) => Operation::Mapping,
-        // An interrupt, or a call that is not known: what the program was doing.
+        // An interrupt, or an unknown call: counts as what the program was doing.
         Some(Kernel::File | Kernel::Other) | None => match asked {
             Some(Call::Calloc) if clears(innermost) => Operation::Clearing,
             Some(Call::Realloc) if copies(innermost) => Operation::Copying,
@@ -357,17 +357,17 @@ fn class(frames: &[Seen<'_>], fault: Option<Kernel>) -> Option<Class> {
     Some(Class { operation, hidden })
 }
 
-/// The function that the program called, where that is not on the stack: a call instruction names a function of the
-/// allocator, and below it runs another that no allocator has called.
+/// The function that the program called, where it is not on the stack: a call instruction names a function of the
+/// allocator, but the frame below it is another function that no allocator has called.
 fn hidden(frames: &[Seen<'_>], users: usize, outermost: Option<usize>) -> Option<(String, usize)> {
     let at = outermost.map_or(users + 1, |at| at + 1);
     let name = frames.get(at)?.called.filter(|name| call(name).is_some())?;
-    // What runs instead: a function that is not of an allocator, or one of its own that programs do not call.
+    // The function that runs instead: one that is not the allocator's, or one of its own that programs do not call.
     let callee = &frames[at - 1];
     (call(callee.name).is_none()).then(|| (name.trim_end_matches("@plt").to_owned(), at))
 }
 
-/// What the kernel does, by its functions (innermost first) and the program's at which it was entered.
+/// What the kernel does, from its functions (innermost first) and the program's function that entered it.
 fn kernel(frames: &[Seen<'_>], user: Option<&Seen<'_>>) -> Kernel {
     const FRESH: [&str; 13] = [
         "do_anonymous_page",
@@ -413,11 +413,11 @@ fn kernel(frames: &[Seen<'_>], user: Option<&Seen<'_>>) -> Kernel {
     if let Some(name) = system_call {
         return by_name(name).unwrap_or(Kernel::Other);
     }
-    // Part of a fault that is neither: taking its locks, entering the kernel.
+    // A part of a fault that is neither: taking its locks, entering the kernel.
     if any(&FAULT) {
         return Kernel::Fresh;
     }
-    // Without names of the kernel's functions: the program's function tells.
+    // Without names of the kernel's functions, the program's function decides.
     let user = user.map_or("", |frame| frame.name);
     match by_name(user) {
         Some(what) => what,
@@ -436,7 +436,7 @@ fn copies(name: &str) -> bool {
     ["memcpy", "memmove", "mempcpy", "copy", "move"].iter().any(|word| name.contains(word))
 }
 
-/// The library that most of the allocator's time is spent in, by its file's name; none where no sample has one.
+/// The library that most of the allocator's time is spent in, by its file name; `None` if no sample has one.
 pub fn allocator(profile: &Profile) -> Option<String> {
     let mut counts: HashMap<&str, i64> = HashMap::new();
     for sample in &profile.samples {
@@ -462,7 +462,8 @@ pub fn operation(sample: &crate::Sample) -> Option<Cow<'_, str>> {
 mod tests {
     use super::*;
 
-    /// A stack, innermost first: `library!function`, `k!function` for the kernel, `>name` behind it for what it calls.
+    /// A stack, innermost first: `library!function`, `k!function` for the kernel, followed by `>name` for the function
+    /// it calls.
     fn seen<'t>(stack: &[&'t str]) -> Vec<Seen<'t>> {
         stack
             .iter()
@@ -479,7 +480,7 @@ mod tests {
         class(&seen(stack), None).map(|class| class.operation)
     }
 
-    /// Catches time that is booked on the wrong work: each of the kinds, as the stacks of Linux and glibc show them.
+    /// Catches time under the wrong operation, for each of them, with stacks as Linux and glibc show them.
     #[test]
     fn classes_of_stacks() {
         let main = "app!main";
@@ -519,8 +520,8 @@ mod tests {
         }
     }
 
-    /// Catches calloc that ends in a jump to memset, and is then not on the stack; and callers that call the allocator
-    /// elsewhere and are taken for one that does it now.
+    /// Catches a calloc that ends in a tail call of memset, and is then not on the stack; and callers that call the
+    /// allocator elsewhere and count as calling it now.
     #[test]
     fn calls_that_end_in_a_jump() {
         let stack = seen(&["libc.so.6!__memset_avx2_erms", "app!zeroed>calloc@plt", "app!main>zeroed"]);
@@ -528,11 +529,11 @@ mod tests {
         assert_eq!(found, Class { operation: Operation::Clearing, hidden: Some(("calloc".into(), 1)) });
         let stack = seen(&["k!clear_page_erms", "k!asm_exc_page_fault", "libc.so.6!memset", "app!zeroed>calloc"]);
         assert_eq!(class(&stack, None).expect("a fault").hidden, Some(("calloc".into(), 3)));
-        // The call of malloc is behind the function that runs.
+        // The call of malloc comes after the function that runs.
         assert_eq!(class(&seen(&["app!work", "app!main>work", "app!start>malloc"]), None), None);
         let stack = seen(&["libc.so.6!_int_malloc", "libc.so.6!malloc", "app!main>malloc@plt"]);
         assert_eq!(class(&stack, None).expect("an allocation").hidden, None);
-        // Faults that were counted, for want of the kernel's frames.
+        // Faults that were counted, because the kernel's frames are unknown.
         let stack = seen(&["libc.so.6!memset", "libc.so.6!calloc", "app!main"]);
         assert_eq!(class(&stack, Some(Kernel::Fresh)).expect("a fault").operation, Operation::FaultsClearing);
         assert_eq!(class(&seen(&["app!main"]), Some(Kernel::Fresh)).expect("a fault").operation, Operation::Faults);

@@ -27,7 +27,7 @@ pub mod types {
     pub const TIME: ValueType = ValueType::new("time", Unit::Nanoseconds);
 }
 
-/// What is asked for. One profile may have several.
+/// What a profile shows. One profile may have several views.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum View {
     /// Live blocks by call site.
@@ -74,7 +74,7 @@ impl View {
         }
     }
 
-    /// The number that is shown beside [`main`](Self::main).
+    /// The count that is shown besides [`main`](Self::main).
     pub const fn count(self) -> Option<ValueType> {
         match self {
             Self::Heap => Some(types::INUSE_OBJECTS),
@@ -86,7 +86,7 @@ impl View {
 }
 
 impl Profile {
-    /// The column of a view, or the one that is shown without; or why there is none.
+    /// The column of a view, or the default one; otherwise why there is none.
     pub fn chosen(&self, view: Option<View>) -> Result<usize, String> {
         let Some(view) = view else { return Ok(if self.shown < self.types.len() { self.shown } else { 0 }) };
         let main = view.main();
@@ -108,7 +108,7 @@ impl Profile {
         }
     }
 
-    /// What the profile is of, in a line.
+    /// A one-line description of the profile.
     pub fn title(&self) -> String {
         let mut text = if self.command.is_empty() {
             self.program()

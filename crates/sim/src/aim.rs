@@ -1,11 +1,11 @@
-//! Scenarios that aim at what the core rarely does: short, with few threads, on a system that mostly refuses nothing.
-//! Each shape brings threads together at one protocol of the core.
+//! Scenarios that aim at what the core rarely does: short, with few threads, on a system that refuses little. Each
+//! shape brings threads together at one protocol of the core.
 
 use crate::config::{Config, habits};
 use crate::random::Random;
 use crate::scenario::{Kind, Op, Scenario};
 
-/// Some of the system's habits.
+/// Draws some of the system's habits.
 pub fn draw_habits(r: &mut Random) -> u64 {
     (0..habits::COUNT).map(|bit| u64::from(r.one_in(4)) << bit).sum()
 }
@@ -31,7 +31,7 @@ enum Shape {
     Handshakes,
     /// Large blocks of many lengths, moved, cut, and mapped apart.
     Large,
-    /// Handlers make reentrant calls, and what they leave is done by others.
+    /// Handlers make reentrant calls, whose deferred work others do.
     Reentrant,
     /// Threads fork while others are in the middle of calls.
     Forks,
@@ -68,7 +68,7 @@ pub fn scenario(r: &mut Random, config: Config) -> Scenario {
                 ops.push(op(r, shape, i, class));
             }
         }
-        // What lies before a meeting is there for all when what lies behind it begins.
+        // Operations before a meeting are finished by all threads before those after it begin.
         let meet = Op { kind: Kind::Meet, a: r.next() % 300, b: 0 };
         scenario.threads.iter_mut().for_each(|ops| ops.push(meet));
     }
@@ -90,7 +90,7 @@ fn system(r: &mut Random, shape: Shape, config: Config) -> Config {
     let mut config = if r.one_in(4) { config } else { plain };
     match shape {
         Shape::Helper => {
-            // Ticks are 10 ms apart, or 20, so that sleepers and the helper wake at the same time.
+            // Ticks are 10 or 20 ms apart, so that sleepers and the helper wake at the same time.
             (config.delay, config.pace) = (r.pick(&[0, 50, 50, 100]), r.pick(&[0, 0, 0, 2, 10]));
         }
         Shape::Ends => {
@@ -109,7 +109,7 @@ fn system(r: &mut Random, shape: Shape, config: Config) -> Config {
             config.buffers = 1;
             config.habits |= if r.one_in(3) { habits::NUMBERS } else { 0 };
         }
-        // One arena, so that what does not fit is a mapping of its own.
+        // One arena, so that a block that does not fit is a mapping of its own.
         Shape::Large if r.one_in(2) => (config.reservations, config.address_limit) = (1, 96 << 20),
         Shape::Reentrant => {
             config.handlers = r.pick(&[10, 30, 100, 300]);
@@ -125,7 +125,7 @@ fn op(r: &mut Random, shape: Shape, i: usize, class: u64) -> Op {
     let b = r.next() >> 32;
     let op = |kind, a, b| Op { kind, a, b };
     let (some, more, all) = (1 + r.next() % 8, 1 + r.next() % 24, 1 + r.next() % 100);
-    // One thread looks at what the others do.
+    // One thread observes the others.
     let looks = i == 1;
     match (shape, r.below(16)) {
         (Shape::Lives, 0..4) => op(Kind::Fill, class, some),

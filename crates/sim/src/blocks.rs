@@ -3,7 +3,7 @@
 use crate::{finding, pattern};
 use std::collections::BTreeMap;
 
-/// Most blocks and bytes that are live at a time.
+/// Limits on the live blocks and their bytes.
 const MOST_BLOCKS: usize = 1000;
 const MOST_BYTES: usize = 8 << 20;
 
@@ -14,16 +14,16 @@ pub struct Block {
     pub p: *mut u8,
     /// Its usable bytes.
     pub usable: usize,
-    /// What the block holds.
+    /// Identifies the block's contents.
     pub id: u64,
-    /// The bytes that hold it.
+    /// The bytes that have these contents.
     pub written: usize,
     /// The thread that allocated it.
     pub owner: usize,
 }
 
 impl Block {
-    /// The block holds what was written into it.
+    /// Checks that the block holds what was written into it.
     pub fn check(&self) {
         // SAFETY: the block is live.
         if let Some(offset) = unsafe { pattern::first_wrong(self.p, self.usable, self.written, self.id) } {
@@ -45,13 +45,13 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Contents for a new block, different from all others.
+    /// An identifier for a new block's contents, different from all others.
     pub fn new_id(&mut self) -> u64 {
         self.ids += 1;
         self.ids
     }
 
-    /// Takes a block of a thread that is as `wanted`, the first one from `pick` on.
+    /// Takes a block of a thread that is `wanted`, the first one from `pick` on.
     pub fn take_if(&mut self, pick: u64, wanted: impl Fn(usize) -> bool) -> Option<Block> {
         let count = self.list.len();
         if count == 0 {
@@ -77,7 +77,7 @@ impl Blocks {
         self.list.push(block);
     }
 
-    /// Whether there are as many as a run may have.
+    /// Whether the limits are reached.
     pub fn is_full(&self) -> bool {
         self.list.len() >= MOST_BLOCKS || self.bytes >= MOST_BYTES
     }
@@ -87,7 +87,7 @@ impl Blocks {
         self.list.len()
     }
 
-    /// All blocks hold what was written into them.
+    /// Checks that all blocks hold what was written into them.
     pub fn check_all(&self) {
         self.list.iter().for_each(Block::check);
     }

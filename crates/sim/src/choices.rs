@@ -1,18 +1,18 @@
 //! The choices of an exhaustive search, from one run to the next.
 
-/// Choices of an exhaustive search: at each place, which was taken of how many.
+/// Choices of an exhaustive search: at each place, the one taken and the number of options.
 #[derive(Clone, Debug, Default)]
 pub struct Choices {
     taken: Vec<(u16, u16)>,
     at: usize,
-    /// Switches of a thread that could have gone on, at most.
+    /// Limit on the switches away from a thread that could go on.
     pub bound: u32,
     /// Switches of this run so far.
     pub switches: u32,
 }
 
 impl Choices {
-    /// A search that begins.
+    /// A new search.
     pub fn new(bound: u32) -> Self {
         Choices { bound, ..Choices::default() }
     }
@@ -28,7 +28,7 @@ impl Choices {
         usize::from(taken)
     }
 
-    /// The next run; false when all were made.
+    /// Advances to the next run; false when all were made.
     pub fn advance(&mut self) -> bool {
         (self.at, self.switches) = (0, 0);
         while let Some((taken, options)) = self.taken.pop() {

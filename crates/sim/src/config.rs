@@ -5,29 +5,29 @@ use neap_core::policy::{Limit, Purge};
 use neap_coretest::Choices;
 use std::fmt::Write as _;
 
-/// What changes, and how the system answers: bits of [`Config::habits`].
+/// How the system behaves: bits of [`Config::habits`].
 pub mod habits {
     /// The clock has steps of 10 ms.
     pub const COARSE: u64 = 1;
     /// Half of all calls are refused for a while.
     pub const BURSTS: u64 = 2;
-    /// Memory is locked for a while, so that none of it goes back.
+    /// Memory is locked for a while, so that none of it can go back.
     pub const LOCKS: u64 = 4;
     /// Mappings are resized where they are, if there is room.
     pub const STAYS: u64 = 8;
     /// A limit on address space comes and goes.
     pub const LIMITS: u64 = 16;
-    /// What is refused was done in part.
+    /// A refused call was done in part.
     pub const PARTS: u64 = 32;
-    /// The program does not run while its time goes by, and run times of threads that ended are missing.
+    /// The program does not run while time passes, and run times of ended threads are missing.
     pub const IDLE: u64 = 64;
-    /// The system tells whether a thread has ended.
+    /// The system reports whether a thread has ended.
     pub const NUMBERS: u64 = 128;
-    /// The process gets other rights than the helper, or may make no more unusual calls for a while.
+    /// The process gets other rights than the helper, or may make no unusual calls for a while.
     pub const RIGHTS: u64 = 256;
-    /// The system says when memory is short, also where it is not.
+    /// The system reports short memory, also when it is not short.
     pub const PRESSURE: u64 = 512;
-    /// How many there are.
+    /// Number of habits.
     pub const COUNT: u32 = 10;
 }
 
@@ -55,7 +55,7 @@ macro_rules! numbers {
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct Config {
             $($(#[$doc])* pub $name: u64,)*
-            /// Futex waits may be interrupted.
+            /// Whether futex waits may be interrupted.
             pub interrupts: bool,
         }
 
@@ -98,13 +98,14 @@ macro_rules! numbers {
 }
 
 numbers! {
-    /// Seed of all that is left to chance.
+    /// Seed of all random choices.
     seed = 1,
     /// How threads are chosen: 0 at random, 1 by priorities, 2 exhaustively.
     schedule = 0,
-    /// Mean steps between switches; the number of changes of priorities; most switches of an exhaustive search.
+    /// Mean steps between switches; the number of changes of priorities; limit on switches of an exhaustive search.
     rate = 50,
-    /// Threads are stopped at places that the run seldom comes to: once in this many first times; 0: no place is preferred.
+    /// Threads are stopped at places that the run rarely reaches: at one in this many first visits; 0: no place is
+    /// preferred.
     rare = 0,
     /// Bytes of an OS page.
     page = 4096,
@@ -114,39 +115,39 @@ numbers! {
     reservations = 0,
     /// Features that the system lacks.
     missing = 0,
-    /// What changes while the process runs, and how the system answers: bits of [`habits`].
+    /// How the system changes and behaves: bits of [`habits`].
     habits = 0,
-    /// Calls refused, in 1000.
+    /// Refused calls, in 1000.
     fault = 0,
     /// One system call in this many takes long; 0: none.
     late = 0,
     /// The same for calls that give memory back.
     purges = 0,
-    /// What the system says of its memory.
+    /// The system's answer about its memory.
     memory = 0,
     /// Mean steps between two signals of a thread; 0: none.
     handlers = 0,
     /// Threads have no thread slots, so that there are no handshakes with them.
     slotless = 0,
-    /// Stores to thread slots are seen late by other threads, as from a store buffer.
+    /// Other threads see stores to thread slots late, as from a store buffer.
     buffers = 0,
-    /// Milliseconds that an operation takes, at most.
+    /// Limit on the milliseconds of an operation.
     pace = 0,
     /// When free memory goes back.
     purge = 0,
     /// How long it waits, in milliseconds.
     delay = 500,
-    /// How much may wait: 1 more than the bytes; 0: no limit.
+    /// Limit on what may wait: bytes plus 1; 0: no limit.
     bytes = 0,
     /// All blocks are zeroed.
     zero_always = 0,
-    /// Threshold of large blocks that are unmapped at once: 1 more; 0: none.
+    /// Threshold above which large blocks are unmapped at once, plus 1; 0: none.
     threshold = 0,
     /// The process's own limit: 0 automatic, 1 off, else bytes.
     limit = 0,
     /// Hardening.
     harden = 0,
-    /// An exhaustive search switches threads from this meeting on to the next one.
+    /// An exhaustive search switches threads from this meeting to the next one.
     explore = 0,
 }
 
@@ -160,7 +161,7 @@ impl Config {
         }
     }
 
-    /// What the user chose.
+    /// The user's settings.
     pub fn choices(&self) -> Choices {
         Choices {
             purge: [Purge::Decay, Purge::Eager, Purge::Lazy, Purge::Never][self.purge as usize % 4],

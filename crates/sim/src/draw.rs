@@ -1,4 +1,4 @@
-//! Draws a scenario from a seed: a system, policies, and what each thread does.
+//! Draws a scenario from a seed: a system, policies, and the operations of each thread.
 
 use crate::aim;
 use crate::config::{Config, lacks};
@@ -6,7 +6,7 @@ use crate::random::Random;
 use crate::scenario::{Kind, Op, Scenario};
 use neap_core::policy::DELAY_MS;
 
-/// Scenarios that are run with variations, among those that are drawn.
+/// Scenarios that are run with variations, besides those that are drawn.
 const KEPT: [&str; 6] = [
     include_str!("../scenarios/tail-of-a-slab.txt"),
     include_str!("../scenarios/end-in-a-handshake.txt"),
@@ -16,7 +16,7 @@ const KEPT: [&str; 6] = [
     include_str!("../scenarios/stranded.txt"),
 ];
 
-/// What threads do in a round.
+/// The kind of a round.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Round {
     Any,
@@ -56,7 +56,7 @@ impl Sizes {
     }
 }
 
-/// The scenario of a seed. Threads go through rounds, and meet behind each: in some they build up, in some they tear
+/// The scenario of a seed. Threads go through rounds, and meet after each: in some they build up, in some they tear
 /// down while others look for free memory, in some they do anything.
 pub fn scenario(seed: u64) -> Scenario {
     let mut r = Random::new(seed, 0);
@@ -98,7 +98,7 @@ pub fn scenario(seed: u64) -> Scenario {
     scenario
 }
 
-/// A kept scenario with other operations here and there, and mostly on another system.
+/// A kept scenario with some other operations, and mostly on another system.
 fn vary(r: &mut Random, config: Config) -> Scenario {
     let text = r.pick(&KEPT);
     let mut scenario = Scenario::parse(text).expect("kept scenarios can be read");
@@ -225,7 +225,7 @@ fn look(r: &mut Random, sizes: Sizes, config: &Config, forks: bool) -> Op {
 }
 
 fn fill(r: &mut Random, size: u64) -> Op {
-    // At most some MiB.
+    // Limited to some MiB.
     let most = ((3 << 19) / size.max(64)).clamp(1, 300);
     Op { kind: Kind::Fill, a: size, b: r.scale(most) }
 }

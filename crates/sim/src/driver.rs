@@ -1,4 +1,4 @@
-//! The driver: workers are child processes, each with its seeds, so that a finding that ends a worker, or makes it
+//! The driver: workers are child processes with their own seeds, so that a finding that ends a worker, or makes it
 //! hang, does not end the search.
 
 use crate::choices::Choices;
@@ -9,10 +9,10 @@ use crate::scenario::Scenario;
 use core::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// Longest time of a single run, in seconds.
+/// Limit on the time of a run, in seconds.
 const HANGS: u64 = 60;
 
-/// When a worker stops by itself.
+/// When a worker stops.
 #[derive(Clone, Copy, Debug)]
 pub struct Budget {
     /// Steps of all workers together.
@@ -37,7 +37,7 @@ pub struct Found {
 }
 
 impl Found {
-    /// What is wrong without numbers and places, to tell one fault from another.
+    /// The finding without numbers and addresses, to distinguish faults.
     pub fn kind(&self) -> String {
         let what = self.what.split(" (").next().unwrap_or_default();
         what.chars().filter(|c| !c.is_ascii_digit()).collect()
@@ -122,7 +122,8 @@ impl Worker {
     }
 }
 
-/// Runs a scenario in a child of its own, exhaustively if it says so; what was found, if anything, and what was done.
+/// Runs a scenario in a child process, exhaustively if it says so; returns what was found, if anything, and what was
+/// done.
 pub fn run_one(scenario: &Scenario, most_steps: u64) -> (Option<Found>, Done) {
     let mut worker = spawn(|shared| {
         shared.seed.store(scenario.config.seed, Ordering::Relaxed);
@@ -147,14 +148,14 @@ pub fn run_one(scenario: &Scenario, most_steps: u64) -> (Option<Found>, Done) {
     }
 }
 
-/// A kind of finding: the first of its kind, how many there were, and after what the first came.
+/// A kind of finding: the first one, their number, and what preceded the first.
 #[derive(Clone, Debug)]
 pub struct Finding {
     /// The first.
     pub first: Found,
     /// How many.
     pub count: u64,
-    /// Time up to the first, and what all workers had done by then.
+    /// Time until the first, and what all workers had done by then.
     pub after: (Duration, Done),
 }
 
@@ -163,7 +164,7 @@ pub struct Finding {
 pub enum Until {
     /// The first.
     Any,
-    /// The first that says this.
+    /// The first one with this text.
     Says(String),
     /// None: findings are collected.
     Never,
@@ -187,8 +188,8 @@ fn worker(first: u64, every: u64, left: Budget, end: Option<Instant>, adjust: &i
     })
 }
 
-/// Runs the scenarios of the seeds from `first` on, on `jobs` processors, until something is found that ends the search,
-/// or the budget is used.
+/// Runs the scenarios of the seeds from `first` on, on `jobs` processors, until a finding ends the search, or the
+/// budget is used.
 pub fn search(
     first: u64,
     jobs: u64,
@@ -199,7 +200,7 @@ pub fn search(
     let begin = Instant::now();
     let end = begin.checked_add(budget.time);
     let share = Budget { steps: budget.steps / jobs, processor: budget.processor / jobs as u32, ..budget };
-    // Each with what it may use.
+    // Each with its share of the budget.
     let mut workers: Vec<(Worker, Budget)> =
         (0..jobs).map(|job| (worker(first + job, jobs, share, end, &adjust), share)).collect();
     let mut done = Done::default();

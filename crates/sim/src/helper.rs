@@ -6,12 +6,12 @@ use crate::sched::{FOREVER, sched};
 use crate::world::world;
 use neap_core::Os;
 
-/// Keys of a helper that rests.
+/// Keys of a resting helper.
 pub fn rests() -> [usize; 2] {
     [START, world().a.os.helper().wake().as_ptr().addr()]
 }
 
-/// Runs `f` while there is no helper.
+/// Runs `f` while no helper runs.
 pub fn without(f: impl FnOnce()) {
     let none = || {
         if world().a.os.process.has_helper() {
@@ -24,7 +24,7 @@ pub fn without(f: impl FnOnce()) {
     });
 }
 
-/// What each helper does all its life.
+/// The whole life of each helper.
 pub fn run() {
     let a = &world().a;
     loop {

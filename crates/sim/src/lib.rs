@@ -1,5 +1,5 @@
-//! Deterministic simulation of neap's core: virtual threads, handlers, a helper, forks and the system on one real thread.
-//! Empty unless built with `--cfg neap_sim`; `cargo xtask sim` builds and runs it. See `docs/testing-core.md`.
+//! Deterministic simulation of neap's core: virtual threads, handlers, a helper, forks and the system on one real
+//! thread. Empty unless built with `--cfg neap_sim`; `cargo xtask sim` builds and runs it. See `docs/testing-core.md`.
 #![cfg(neap_sim)]
 #![deny(unsafe_op_in_unsafe_fn)]
 

@@ -12,14 +12,14 @@ pub struct Life {
     slot: *mut ThreadSlot,
     /// `busy` as the thread itself sees it.
     busy: u32,
-    /// What it stored there and others do not see yet.
+    /// Whether it holds a store that others do not see yet.
     buffered: bool,
-    /// The thread, `None` where the system does not tell whether it has ended.
+    /// The thread; `None` if the system does not report whether it has ended.
     pub thread: Option<Thread>,
 }
 
 impl Life {
-    /// A thread that has called nothing yet.
+    /// A thread that has made no call yet.
     pub fn new(thread: Option<Thread>) -> Life {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a fresh mapping.
@@ -42,7 +42,7 @@ impl Life {
         self.busy
     }
 
-    /// What the thread stored is seen by all.
+    /// Makes the thread's stores visible to all.
     pub fn flush(&mut self) {
         if core::mem::replace(&mut self.buffered, false) {
             // SAFETY: the thread's own thread slot.

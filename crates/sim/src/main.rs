@@ -32,10 +32,10 @@ mod simulation {
         budget: Budget,
         seed: u64,
         jobs: u64,
-        /// The scenario of the seed, and no other.
+        /// Only the scenario of this seed.
         only: bool,
         replay: Option<String>,
-        /// A scenario that is run with one seed after another.
+        /// A scenario to run with one seed after another.
         around: Option<String>,
         schedule: Option<u64>,
         until: Until,
@@ -93,7 +93,7 @@ mod simulation {
         Ok(o)
     }
 
-    /// Addresses that the kernel chooses are the same in each run.
+    /// Makes the kernel choose the same addresses in each run.
     fn fix_addresses() {
         use std::os::unix::process::CommandExt;
         // SAFETY: asks for the flags, and sets one.

@@ -6,7 +6,7 @@ use neap_core::CHUNK;
 /// Access for reading and writing.
 pub const READ_WRITE: i32 = libc::PROT_READ | libc::PROT_WRITE;
 
-/// A mapping at an address; over what is there if `over`, else `None` where something is.
+/// A mapping at an address; with `over` it replaces what is there, otherwise `None` if something is.
 pub fn map(at: usize, len: usize, protection: i32, over: bool) -> Option<*mut u8> {
     let fixed = if over { libc::MAP_FIXED } else { libc::MAP_FIXED_NOREPLACE };
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | fixed;
@@ -39,7 +39,7 @@ pub unsafe fn is_zero(p: *const u8, len: usize) -> bool {
     head.iter().chain(tail).all(|&b| b == 0) && words.iter().all(|&w| w == 0)
 }
 
-/// A new block, which may be null, is to be zero: looks at short ones whole, at long ones here and there.
+/// Checks that a new block, which may be null, is zero: short ones completely, long ones here and there.
 ///
 /// # Safety
 /// `p` must be null or valid for reads of `size` bytes.

@@ -1,6 +1,6 @@
-//! The simulated system: real memory at addresses that depend on the seed alone. Each call checks the preconditions of
-//! [`Os`]. It may be late (other threads run before it, between its parts, and after it), be done in part where the
-//! trait allows that, and be refused in each way that the trait documents.
+//! The simulated system: real memory at addresses that depend only on the seed. Each call checks the preconditions of
+//! [`Os`]. It may be late (other threads run before it, between its parts, and after it), be done in part if the trait
+//! allows that, and be refused in each way that the trait documents.
 
 use crate::config::{habits, lacks};
 use crate::memory::{READ_WRITE, is_zero, map};
@@ -45,7 +45,7 @@ impl Threads for System {
             finding("a lock is held, or a heap is parked, although no call is in progress");
         }
         self.late();
-        // The kernel looks at the word and falls asleep in one step.
+        // The kernel compares the word and falls asleep in one step.
         // SAFETY: the caller's word.
         if unsafe { word.as_ptr().read() } != value {
             return;
@@ -64,7 +64,7 @@ impl Threads for System {
     }
 
     fn rest(&self, word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
-        // A report comes at any time before the end, and where there is nothing to give back.
+        // A report comes at any time before the end, also when there is nothing to give back.
         let reports = self.watches_pressure() && self.below(4) == 0;
         let most = if reports { self.below(milliseconds as usize + 1) as u32 } else { milliseconds };
         self.futex_wait_for(word, value, most);
@@ -136,7 +136,7 @@ unsafe impl Os for System {
         self.require("commit", p, len, &any);
         let unguards = len == self.page_size();
         if self.refuses(0) {
-            // On Linux, where the process has all mappings that it may have.
+            // As on Linux when the process has the maximum number of mappings.
             if self.process.does_parts() && !unguards {
                 let part = self.below(len / self.page_size()) * self.page_size();
                 self.commit_parts(p, part, false);
@@ -200,7 +200,7 @@ unsafe impl Os for System {
             self.late();
             return Some(p);
         }
-        // Elsewhere, so that nothing relies on its staying.
+        // At another address, so that nothing relies on the old one.
         let at = self.gap(new, self.page_size());
         let to = map(at, new, READ_WRITE, false)?;
         let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
@@ -295,7 +295,7 @@ unsafe impl Os for System {
         most
     }
 
-    /// Takes some OS pages at once, and leaves the others.
+    /// Purges some OS pages at once, and leaves the others.
     unsafe fn purge_lazily(&self, p: *mut u8, len: usize) -> bool {
         self.require("purge_lazily", p, len, &[Access::Committed]);
         self.very_late();
@@ -371,7 +371,7 @@ unsafe impl Os for System {
         }
         let most = runs.len().min(1 + self.below(runs.len() * 2));
         let (page, mut count) = (self.page_size(), 0);
-        // Now and then OS pages count as touched that are zero.
+        // Sometimes zero OS pages count as touched.
         let more = self.below(8) == 0;
         for at in (0..len).step_by(page) {
             let start = p.wrapping_add(at);
@@ -413,7 +413,7 @@ unsafe impl Os for System {
     }
 
     fn pause(&self, microseconds: u32) {
-        // What others have stored is seen long before that.
+        // The stores of other threads are visible long before this returns.
         self.flush_all();
         if sched().quiet == 0 {
             sched().clock += u64::from(microseconds / 1000);
@@ -425,7 +425,7 @@ unsafe impl Os for System {
         self.process.clock()
     }
 
-    /// Observers take as long as they like, and no thread waits for them.
+    /// Observers may take any time, and no thread waits for them.
     fn publish(&self, _: &Figures) {
         self.late();
     }

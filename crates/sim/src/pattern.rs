@@ -18,7 +18,7 @@ fn word(id: u64, offset: usize) -> u64 {
     (id ^ 0x005E_ED0F_7E57).wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset as u64
 }
 
-/// Calls `f` with the offsets of the words that count, until it says false.
+/// Calls `f` with the offsets of the pattern's words, until it returns false.
 fn all(len: usize, mut f: impl FnMut(usize) -> bool) -> bool {
     let len = len / 8 * 8;
     if len <= WHOLE {

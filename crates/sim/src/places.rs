@@ -1,9 +1,9 @@
-//! Places in the core's source, and how often a run has been at each. A fault mostly shows only within a few steps, at
-//! places that a run seldom reaches, so a scheduler that switches at each step with the same chance misses it.
+//! Places in the core's source, and how often a run has been at each. Most faults show only within a few steps, at
+//! places that a run rarely reaches, so a scheduler that switches at each step with the same probability misses them.
 
 use core::panic::Location;
 
-/// Most places that are remembered: a multiple of what the core has.
+/// Limit on the places that are remembered: a multiple of what the core has.
 const ROOM: usize = 4096;
 
 /// The places of a run.
@@ -18,7 +18,7 @@ impl Places {
         Places { seen: Box::new([(0, 0); ROOM]) }
     }
 
-    /// The run is at this place for the n-th time: n.
+    /// Counts a visit of this place; returns the number of visits.
     pub fn visit(&mut self, place: &Location<'_>) -> u32 {
         let key = key(place);
         let mut at = (key.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 52) as usize % ROOM;
@@ -40,7 +40,8 @@ impl Default for Places {
     }
 }
 
-/// File, line and column, which are the same in each build of one source: four letters of a file's name tell it from others.
+/// File, line and column, which are the same in each build of one source: four letters of the file's name distinguish
+/// it.
 fn key(place: &Location<'_>) -> u64 {
     let name = place.file().as_bytes();
     let end = name.len() - 3;

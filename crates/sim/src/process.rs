@@ -1,4 +1,4 @@
-//! What the system says of the process, and how that changes while it runs: its rights, its memory, its limits, its time.
+//! The state of the process as the system reports it, and how it changes: its rights, its memory, its limits, its time.
 
 use crate::config::{Config, habits};
 use crate::finding;
@@ -8,17 +8,17 @@ use core::cell::UnsafeCell;
 use neap_core::os::{Memory, Onward, Thread};
 use std::collections::BTreeMap;
 
-/// Key that the virtual thread of the helpers waits for.
+/// Key on which the virtual thread of the helpers waits.
 pub(crate) const START: usize = 1;
 
-/// A state that begins and ends by chance.
+/// A state that begins and ends at random.
 #[derive(Clone, Copy, Default)]
 struct Phase {
     on: bool,
 }
 
 impl Phase {
-    /// Asked once more: it begins once in `from` times, and ends once in `to`.
+    /// Advances the state: it begins once in `from` calls, and ends once in `to`.
     fn ask(&mut self, r: &mut Random, from: u64, to: u64) -> bool {
         self.on = if self.on { !r.one_in(to) } else { r.one_in(from) };
         self.on
@@ -27,24 +27,24 @@ impl Phase {
 
 struct State {
     random: Random,
-    /// From this time on nothing is injected: the program only ends.
+    /// The time from which on nothing is injected, because the program only ends.
     kind: Option<u64>,
     /// The helper may do nothing before this time, and none may be started.
     forbidden: u64,
-    /// Each helper is to finish before this time.
+    /// The time before which each helper must finish.
     finishes: u64,
-    /// The helper's rights stay as they are meanwhile.
+    /// The helper's rights do not change meanwhile.
     held: bool,
     refusing: Phase,
     locked: Phase,
     limited: Phase,
-    /// Where the thread of each number lives, and numbers of threads that have ended.
+    /// The address of the thread with each number, and the numbers of ended threads.
     places: BTreeMap<u32, usize>,
     unused: Vec<u32>,
     threads: u32,
-    /// There is a helper: it was started and has not done its last step.
+    /// Whether there is a helper: it was started and has not done its last step.
     helper: bool,
-    /// This is the child of a fork: it has no helper, and can start none, because it does not run for long.
+    /// Whether this is the child of a fork: it has no helper, and can start none, because it does not run for long.
     child: bool,
     /// A bit for each thread that is a child of vfork at present.
     guests: u32,
@@ -84,17 +84,17 @@ impl Process {
         unsafe { &mut *self.state.get() }
     }
 
-    /// Whether the system has this habit, and is not kind.
+    /// Whether the system has this habit, and still injects faults.
     pub fn has(&self, habit: u64) -> bool {
         self.config.habits & habit != 0 && self.state().kind.is_none()
     }
 
-    /// From now on nothing is in the way.
+    /// From now on nothing is injected.
     pub fn be_kind(&self) {
         self.state().kind = Some(sched().clock);
     }
 
-    /// Whether the helper may go on for as long as it likes, from now on.
+    /// Sets whether the helper's rights stay as they are.
     pub fn hold(&self, holds: bool) {
         self.state().held = holds;
     }
@@ -111,23 +111,23 @@ impl Process {
         self.has(habits::LOCKS) && s.locked.ask(&mut s.random, 4, 4)
     }
 
-    /// Whether a limit that comes and goes is there at present, if asked now.
+    /// Whether a temporary limit applies at present.
     pub fn is_limited(&self) -> bool {
         let s = self.state();
         !self.has(habits::LIMITS) || s.limited.ask(&mut s.random, 4, 4)
     }
 
-    /// Whether a call that is refused is done in part.
+    /// Whether a refused call is done in part.
     pub fn does_parts(&self) -> bool {
         self.has(habits::PARTS) && self.state().random.one_in(2)
     }
 
-    /// Whether a mapping that is resized stays where it is, if it can.
+    /// Whether a mapping is resized in place, if it can be.
     pub fn stays(&self) -> bool {
         self.has(habits::STAYS) && self.state().random.one_in(2)
     }
 
-    /// What the helper is to do.
+    /// What the helper must do.
     pub fn onward(&self) -> Onward {
         if !self.has(habits::RIGHTS) || self.state().held {
             return Onward::Go;
@@ -135,7 +135,7 @@ impl Process {
         let (s, now) = (self.state(), sched().clock);
         if s.random.one_in(8) {
             let until = now + s.random.pick(&[0, 100, 400, 1 << 40]);
-            // A process that may not ask cannot tell whether a thread has ended.
+            // A process that may not ask cannot learn whether a thread has ended.
             let forbids = s.random.one_in(4) && self.config.habits & habits::NUMBERS == 0;
             if forbids {
                 s.forbidden = until
@@ -153,17 +153,17 @@ impl Process {
         }
     }
 
-    /// Whether the process may make no unusual call at present.
+    /// Whether unusual calls are forbidden at present.
     pub fn is_forbidden(&self) -> bool {
         self.has(habits::RIGHTS) && is_running() && sched().clock < self.state().forbidden
     }
 
-    /// The number of the process. A child of vfork is another one, in the same address space; so is a child of fork.
+    /// The process number. A child of vfork has another one, in the same address space; so has a child of fork.
     pub fn number(&self) -> Option<u32> {
         (!self.is_forbidden()).then(|| 1 + u32::from(self.is_guest()) + 2 * u32::from(self.is_child()))
     }
 
-    /// The running thread is a child of vfork from now on, or no more.
+    /// Sets whether the running thread is a child of vfork.
     pub fn set_guest(&self, guest: bool) {
         let (s, bit) = (self.state(), 1 << sched().current);
         s.guests = if guest { s.guests | bit } else { s.guests & !bit };
@@ -178,7 +178,7 @@ impl Process {
         current < 32 && self.state().guests >> current & 1 != 0
     }
 
-    /// This is the child of a fork from now on. Whether its parent had a helper.
+    /// From now on this is the child of a fork. Returns whether its parent had a helper.
     pub fn forked(&self) -> bool {
         let s = self.state();
         s.child = true;
@@ -211,12 +211,13 @@ impl Process {
         self.state().helper
     }
 
-    /// The helper has done its last step.
+    /// Records that the helper has done its last step.
     pub fn helper_ended(&self) {
         self.state().helper = false;
     }
 
-    /// A new thread, `None` where the system does not tell. By chance with the number of one that has ended.
+    /// A new thread; `None` if the system does not report ends of threads. Sometimes it has the number of an ended
+    /// thread.
     pub fn new_thread(&self) -> Option<Thread> {
         let s = self.state();
         s.threads += 1;
@@ -227,7 +228,7 @@ impl Process {
         tells.then_some(thread)
     }
 
-    /// This thread has ended.
+    /// Records that this thread has ended.
     pub fn thread_ended(&self, thread: Thread) {
         let s = self.state();
         s.places.remove(&thread.number);
@@ -239,15 +240,15 @@ impl Process {
         self.state().places.get(&thread.number) != Some(&thread.place)
     }
 
-    /// Milliseconds.
+    /// The clock in milliseconds.
     pub fn clock(&self) -> u64 {
         let now = sched().clock;
         if self.has(habits::COARSE) { now - now % 10 } else { now }
     }
 
-    /// Microseconds that other threads of the process have run.
+    /// Microseconds for which other threads of the process have run.
     pub fn run_time(&self) -> u64 {
-        // A program that is idle runs no more.
+        // An idle program does not run.
         let now = self.state().kind.unwrap_or(sched().clock) * 1000;
         let now =
             if self.has(habits::IDLE) { now - now % 2_000_000 - self.state().random.below(20_000) as u64 } else { now };
@@ -262,7 +263,7 @@ impl Process {
             2 => Some(Memory { limit: 1 << 30, used: (1 << 30) - (4 << 20), stalled: false }),
             3 => Some(Memory { limit: 256 << 20, used: 200 << 20, stalled: true }),
             4 => Some(Memory { limit: 256 << 20, used: r.below(256) << 20, stalled: false }),
-            // Limits come and go, and may be lower than what is used.
+            // Limits change, and may be lower than what is used.
             5 if !r.one_in(8) => {
                 let limit = r.pick(&[0, 1 << 20, 64 << 20, 1 << 30, usize::MAX]);
                 let used = r.pick(&[0, limit / 2, limit, limit.saturating_mul(2)]);

@@ -1,4 +1,4 @@
-//! Findings: what is wrong goes to a page that the driver shares with its workers, and ends the worker.
+//! Findings: the text goes to a page that the driver shares with its workers, and the worker ends.
 
 use core::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -7,7 +7,7 @@ use core::time::Duration;
 pub const FOUND: i32 = 101;
 const TEXT: usize = 8000;
 
-/// What a worker tells the driver.
+/// What a worker reports to the driver.
 #[repr(C)]
 pub struct Shared {
     /// Seed of the present run.
@@ -23,7 +23,7 @@ pub struct Shared {
 }
 
 static SHARED: AtomicPtr<Shared> = AtomicPtr::new(core::ptr::null_mut());
-/// Every operation is printed.
+/// Whether every operation is printed.
 pub static TRACE: AtomicBool = AtomicBool::new(false);
 
 impl Shared {
@@ -39,17 +39,17 @@ impl Shared {
         }
     }
 
-    /// This process tells its driver by `self` from now on.
+    /// Makes this process report to its driver through `self`.
     pub fn adopt(&'static self) {
         SHARED.store((&raw const *self).cast_mut(), Ordering::Relaxed);
     }
 
-    /// The worker's time so far.
+    /// Records the worker's processor time so far.
     pub fn note_time(&self) {
         self.processor.store(processor_time().as_nanos() as u64, Ordering::Relaxed);
     }
 
-    /// What was found.
+    /// The text of the finding.
     pub fn text(&self) -> String {
         let len = self.len.load(Ordering::Relaxed).min(TEXT);
         String::from_utf8_lossy(&self.text[..len]).into_owned()
@@ -81,16 +81,16 @@ fn tell(text: &str) {
     }
 }
 
-/// Where a run is: the scheduler knows.
+/// Describes the position of a run; set by the scheduler.
 static mut PLACE: fn() -> String = String::new;
 
-/// From now on `place` says where a run is.
+/// Sets the function that describes the position of a run.
 pub fn set_place(place: fn() -> String) {
     // SAFETY: there is one real thread.
     unsafe { PLACE = place };
 }
 
-/// Something is wrong: tells the driver, and ends the worker.
+/// Reports a finding to the driver, and ends the worker.
 #[cold]
 pub fn finding(what: &str) -> ! {
     // SAFETY: there is one real thread.
@@ -103,12 +103,12 @@ pub fn finding(what: &str) -> ! {
     unsafe { libc::_exit(FOUND) }
 }
 
-/// The child of a fork failed: so does its parent.
+/// The child of a fork has failed, so its parent fails too.
 pub fn child_failed(status: i32) -> ! {
     finding(&format!("the child of a fork ended with wait status {status:#x}"))
 }
 
-/// Panics and bad accesses are findings.
+/// Turns panics and bad accesses into findings.
 pub fn watch() {
     std::panic::set_hook(Box::new(|info| finding(&format!("panic: {info}").replace('\n', " "))));
     const STACK: usize = 256 << 10;

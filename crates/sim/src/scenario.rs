@@ -1,12 +1,12 @@
-//! Scenarios: a system, policies, and what each thread does. `draw.rs` draws them; a file may hold one.
+//! Scenarios: a system, policies, and the operations of each thread. `draw.rs` draws them; a file may hold one.
 
 use crate::config::Config;
 use std::fmt::Write as _;
 
-/// What a thread does next, with two numbers.
+/// An operation of a thread, with two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
-    /// What.
+    /// The kind of operation.
     pub kind: Kind,
     /// Mostly a size, or a number of blocks.
     pub a: u64,
@@ -61,9 +61,9 @@ kinds! {
     Check "check",
     /// malloc_trim that keeps `a` bytes.
     Trim "trim",
-    /// All free memory goes back.
+    /// Gives all free memory back.
     Purge "purge",
-    /// The thread's caches go back.
+    /// Gives the thread's caches back.
     Rest "rest",
     /// The thread sleeps for `a` milliseconds.
     Sleep "sleep",
@@ -75,7 +75,7 @@ kinds! {
     Fork "fork",
     /// A child of vfork frees `a` blocks from `b` on.
     Vfork "vfork",
-    /// A call during which there may be no helper.
+    /// A call that excludes the helper.
     Alone "alone",
     /// All threads wait for each other, and everything is checked.
     Meet "meet",
@@ -86,7 +86,7 @@ kinds! {
 pub struct Scenario {
     /// The system, the policies, the schedule.
     pub config: Config,
-    /// What each thread does.
+    /// The operations of each thread.
     pub threads: Vec<Vec<Op>>,
 }
 

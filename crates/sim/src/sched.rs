@@ -1,6 +1,6 @@
-//! The scheduler: virtual threads are coroutines of one real thread, and run one at a time. A thread gives the
-//! processor up at *points*: each atomic operation of the core, and before, in and after each system call. Only the
-//! seed decides which thread is next, so a run can be repeated.
+//! The scheduler: virtual threads are coroutines of one real thread, and run one at a time. A thread yields at
+//! *points*: at each atomic operation of the core, and before, in and after each system call. Only the seed decides
+//! which thread is next, so a run can be repeated.
 
 use crate::choices::Choices;
 use crate::places::Places;
@@ -13,25 +13,25 @@ use neap_core::points::Point;
 
 /// No thread: the scheduler itself runs.
 pub const NONE: usize = usize::MAX;
-/// Longest time of a system call, or without the processor, in steps of other threads.
+/// Limit on a system call, or a time without the processor, in steps of other threads.
 const LONG: u64 = 20_000;
-/// Longest pause of a thread, likewise.
+/// Limit on a pause of a thread, in the same unit.
 const PAUSE: u64 = 1000;
-/// Handlers of a run, at most, so that a run does not consist of them.
+/// Limit on the handlers of a run.
 const HANDLERS: u32 = 400;
-/// Key of a thread that has no processor for some milliseconds: none wakes it.
+/// Key of a thread that has no processor for some milliseconds: nothing wakes it.
 const STOPPED: usize = 6;
-/// Steps without the end of an operation after which threads are taken to run in a circle.
+/// Steps without the end of an operation after which the run counts as livelocked.
 const STUCK: u64 = 3_000_000;
 
 /// How the next thread is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Any, after a random number of steps of this mean.
+    /// Any thread, after a random number of steps with this mean.
     Random(u64),
-    /// The one of highest priority; at this many random steps the running one becomes the lowest (PCT).
+    /// The thread of highest priority; at this many random steps the running one gets the lowest (PCT).
     Priorities(u64),
-    /// The choices of a run before, see [`Choices`].
+    /// The choices of an earlier run, see [`Choices`].
     Exhaustive,
 }
 
@@ -42,13 +42,13 @@ pub enum State {
     Ready,
     /// A system call that takes until this step, or until no other thread can run.
     Late(u64),
-    /// It waits until it is woken by this key, or until a time.
+    /// It waits until this key is woken, or until a time.
     Waits(usize, u64),
     /// It has ended.
     Done,
 }
 
-/// No end of a wait.
+/// A wait without a limit.
 pub const FOREVER: u64 = u64::MAX;
 
 struct Thread {
@@ -57,9 +57,9 @@ struct Thread {
     priority: u64,
     coroutine: Option<Coroutine<(), (), (), ThreadStack>>,
     yielder: *const Yielder<(), ()>,
-    /// Handlers that run on it.
+    /// Number of handlers that run on it.
     handlers: u32,
-    /// It blocks signals.
+    /// Whether it blocks signals.
     blocks: bool,
 }
 
@@ -70,10 +70,10 @@ pub struct Sched {
     pub current: usize,
     /// Points do nothing while this is not 0.
     pub quiet: u32,
-    /// Points so far, and those that were skipped as all threads were late.
+    /// Points so far, and the points that were skipped because all threads were late.
     pub steps: u64,
     skipped: u64,
-    /// The next step at which there is something to do.
+    /// The next step with an event.
     next: u64,
     next_switch: u64,
     next_handler: u64,
@@ -81,30 +81,30 @@ pub struct Sched {
     /// Mean steps between two handlers; 0: there are none.
     handler_mean: u64,
     handler: fn(),
-    /// Handlers that may still come.
+    /// Number of handlers that may still run.
     handlers_left: u32,
     /// Step of the last progress.
     progress: u64,
     changes: Vec<u64>,
     lowest: u64,
-    /// A thread is stopped where it has not been before once in this many times, and once in n times as many where it is for
-    /// the n-th time; 0: never.
+    /// A thread is stopped at a place once in this many first visits, and once in n times as many n-th visits; 0:
+    /// never.
     pub rare: u64,
     places: Places,
     random: Random,
     /// Virtual time in milliseconds.
     pub clock: u64,
-    /// Milliseconds that went by while all threads slept, since the last progress.
+    /// Milliseconds that passed while all threads slept, since the last progress.
     slept: u64,
     /// For [`Policy::Exhaustive`].
     pub choices: Choices,
-    /// Called at updates and system calls: what the thread stored so far is seen by the others.
+    /// Called at updates and system calls: makes the thread's stores visible to the others.
     flush: fn(usize),
-    /// An exhaustive search tries other orders just now.
+    /// Whether an exhaustive search varies the order at present.
     pub explores: bool,
     /// The thread that an exhaustive search chose.
     forced: usize,
-    /// No other thread is left: the child of a fork.
+    /// Whether no other thread is left: in the child of a fork.
     pub alone: bool,
 }
 
@@ -122,7 +122,7 @@ pub fn is_running() -> bool {
     unsafe { !SCHED.is_null() }
 }
 
-/// Where the run is, for a finding.
+/// The position of the run, for a finding.
 fn place() -> String {
     if !is_running() {
         return String::new();
@@ -142,7 +142,7 @@ pub fn quietly<R>(f: impl FnOnce() -> R) -> R {
     result
 }
 
-/// What happens before each atomic operation.
+/// Called before each atomic operation.
 pub fn point(kind: Point, place: &'static Location<'static>) {
     // SAFETY: there is one real thread.
     let s = unsafe { SCHED };
@@ -272,7 +272,7 @@ impl Sched {
         }
     }
 
-    /// The stacks of the threads, which run no more.
+    /// The stacks of the threads, which no longer run.
     pub fn into_stacks(mut self) -> Vec<ThreadStack> {
         // SAFETY: one real thread.
         unsafe { SCHED = core::ptr::null_mut() };
@@ -300,12 +300,12 @@ impl Sched {
         self.next = self.next_switch.min(self.next_handler).min(self.stuck());
     }
 
-    /// The step at which threads are taken to run in a circle.
+    /// The step at which the run counts as livelocked.
     fn stuck(&self) -> u64 {
         self.progress + STUCK + self.skipped + 1
     }
 
-    /// There is something to do at this step.
+    /// Handles the event at this step.
     fn event(&mut self) {
         if self.real_steps() > self.progress + STUCK {
             report::finding("no thread gets on: no operation ended for millions of steps");
@@ -316,7 +316,7 @@ impl Sched {
                 self.handlers_left -= 1;
                 let me = self.current;
                 self.threads[me].handlers += 1;
-                // Handlers come in it as well, but not so often that it has no end.
+                // Handlers may come in it as well, but rarely enough for it to end.
                 self.handler_mean *= 4;
                 self.plan_handler();
                 (self.handler)();
@@ -351,7 +351,7 @@ impl Sched {
                     }
                 }
                 Policy::Random(_) => {
-                    // Now and then the processor is taken away for long.
+                    // Sometimes takes the processor away for long.
                     if s.random.one_in(4) && !s.alone {
                         s.threads[s.current].state = State::Late(s.steps + s.random.scale(LONG));
                     }
@@ -365,7 +365,7 @@ impl Sched {
         }
     }
 
-    /// Whether the running thread is to be stopped at this place.
+    /// Whether to stop the running thread at this place.
     fn is_rare(&mut self, place: &Location<'_>) -> bool {
         let times = u64::from(self.places.visit(place));
         self.random.one_in(self.rare * times) && !self.alone
@@ -392,7 +392,7 @@ impl Sched {
         self.switch();
     }
 
-    /// Threads that can run, after what time and steps have done.
+    /// Threads that can run at this time and step.
     fn ready(&self) -> impl Iterator<Item = usize> + '_ {
         let is_ready = |t: &Thread| match t.state {
             State::Ready => true,
@@ -426,7 +426,7 @@ impl Sched {
         }
     }
 
-    /// No thread can run: the first late call ends, else time goes by until the first sleeper wakes.
+    /// No thread can run: the first late call ends, or time passes until the first sleeper wakes.
     fn let_time_pass(&mut self) {
         let late =
             self.threads.iter().filter_map(|t| if let State::Late(until) = t.state { Some(until) } else { None });
@@ -455,7 +455,7 @@ impl Sched {
         self.threads.iter().enumerate().map(one).collect::<Vec<_>>().join(", ")
     }
 
-    /// Lets another thread run, or this one again.
+    /// Switches to another thread, or continues this one.
     pub fn switch(&mut self) {
         if self.alone {
             if self.threads[self.current].state != State::Ready {
@@ -483,14 +483,14 @@ impl Sched {
         self.threads[self.current].state = State::Ready;
     }
 
-    /// The running thread pauses for some steps of others, whether they get on or not.
+    /// The running thread pauses for some steps of others, whether they make progress or not.
     pub fn pause(&mut self) {
         let until = self.steps + self.random.scale(PAUSE);
         self.threads[self.current].state = State::Late(until);
         self.switch();
     }
 
-    /// The running thread waits for a wake of `key`, or until the clock says `until`.
+    /// The running thread waits for a wake of `key`, or until the time `until`.
     pub fn wait(&mut self, key: usize, until: u64) {
         self.threads[self.current].state = State::Waits(key, until);
         self.switch();
@@ -514,13 +514,13 @@ impl Sched {
         }
     }
 
-    /// An operation has ended.
+    /// Records the end of an operation.
     pub fn note_progress(&mut self) {
         self.progress = self.real_steps();
         self.slept = 0;
     }
 
-    /// Milliseconds go by.
+    /// Lets milliseconds pass.
     pub fn pass(&mut self, milliseconds: u64) {
         self.clock += milliseconds;
         if matches!(self.policy, Policy::Priorities(_)) {
@@ -539,14 +539,14 @@ impl Sched {
         })
     }
 
-    /// Whether the running thread blocks signals.
+    /// Sets whether the running thread blocks signals.
     pub fn block_handlers(&mut self, blocks: bool) {
         if self.current != NONE {
             self.threads[self.current].blocks = blocks;
         }
     }
 
-    /// No handler runs on this thread from now on.
+    /// Runs no more handlers on this thread.
     pub fn stop_handlers_of_thread(&mut self) {
         self.threads[self.current].name = "ending";
     }

@@ -1,4 +1,4 @@
-//! Makes a failing scenario short: threads, operations and peculiarities of the system are left out while it still fails
+//! Makes a failing scenario short: leaves out threads, operations and peculiarities of the system while it still fails
 //! in the same way under one of a few seeds of the schedule.
 
 use crate::driver::{Found, run_one};

@@ -1,4 +1,4 @@
-//! What `crates/sys/src/thread/` and `global.rs` do for each thread, for virtual ones: the thread slot, reentrant
+//! Does for virtual threads what `crates/sys/src/thread/` and `global.rs` do for real ones: the thread slot, reentrant
 //! calls, the first and the last call. Change them together.
 
 use crate::life::Life;
@@ -18,7 +18,7 @@ fn life() -> &'static mut Life {
     &mut allocator().os.lives()[sched().current]
 }
 
-/// What `thread` stored is seen by all from now on.
+/// Makes the stores of `thread` visible to all.
 pub fn flush(thread: usize) {
     if let Some(life) = allocator().os.lives().get_mut(thread) {
         life.flush();
@@ -48,14 +48,14 @@ fn is_heap(heap: *mut Heap) -> bool {
 
 /// Begins a call: the heap in the thread slot, or `None` in a reentrant call.
 fn enter() -> Option<*mut Heap> {
-    // A handler may come before this one instruction, or behind it.
+    // A handler may run before this one instruction, or after it.
     if life().busy() != ThreadSlot::IDLE {
         return None;
     }
     set_busy(0);
     // Acquire pairs with the Release at the end of a handshake.
     let heap = slot().heap.load(Ordering::Acquire);
-    // What the caller does to the heap next has no atomic operation before it.
+    // The caller's next step on the heap has no atomic operation before it.
     neap_core::points::spin_loop();
     Some(heap)
 }
@@ -70,8 +70,8 @@ fn wait_parked() {
     unsafe { allocator().wait_parked(life().slot()) };
 }
 
-/// Calls of a thread that borrow a heap before it gets one of its own: fewer than in `crates/sys`, because lives are
-/// short.
+/// Number of calls with a borrowed heap before a thread gets one of its own: fewer than in `crates/sys`, because lives
+/// are short.
 const EARLY_MALLOCS: u32 = 2;
 const EARLY_FREES: u32 = 8;
 
@@ -184,12 +184,11 @@ fn acquire(flight: Flight<'_>) -> bool {
     true
 }
 
-/// The thread's heap is given up, in a call that is not reentrant.
+/// Gives up the thread's heap, in a call that is not reentrant.
 pub fn give_up() {
     let a = allocator();
-    // A thread without a heap: what still runs borrows one for each call, because nothing would give up one that it
-    // acquired. A handler may acquire one before this. Relaxed: only the thread itself changes a thread slot without a
-    // heap.
+    // A thread without a heap: later calls borrow one each, because nothing would give up one that they acquired. A
+    // handler may acquire one before this. Relaxed: only the thread itself changes a thread slot without a heap.
     let none = slot().heap.compare_exchange(Heap::none(), GONE.heap(), Ordering::Relaxed, Ordering::Relaxed);
     if none.is_ok() || own_heap() == GONE.heap() {
         return;
@@ -235,9 +234,9 @@ pub fn be_born_again() {
     quietly(|| *life() = Life::new(allocator().os.process.new_thread()));
 }
 
-/// The thread ends and leaves its heap behind: its first calls came when the C library was past the place where it
-/// would have given it up. Its storage stays until the threads meet: a thread that checked just before, in a handshake,
-/// may use it for some more instructions. Nothing where the system does not tell that a thread has ended.
+/// The thread ends and leaves its heap behind: its first calls came after the point at which the C library would have
+/// given it up. Its storage stays until the threads meet: another thread in a handshake, which checked just before, may
+/// use it for some more instructions. Does nothing if the system does not report ends of threads.
 pub fn vanish() {
     if let Some(thread) = life().thread {
         allocator().os.process.thread_ended(thread);
@@ -247,8 +246,8 @@ pub fn vanish() {
     }
 }
 
-/// The thread's storage is used by a child of vfork as well, which has another number: it may not be asked for any
-/// more.
+/// The thread's storage is also used by a child of vfork, which has another number: nothing may be asked about the
+/// thread any longer.
 pub fn share() {
     life().thread = None;
 }
@@ -268,7 +267,7 @@ pub fn place() -> *mut ThreadSlot {
     life().slot()
 }
 
-/// Before fork; false in a reentrant call, or where a lock does not come free.
+/// Called before fork; false in a reentrant call, or if a lock stays taken.
 pub fn enter_fork() -> bool {
     let a = allocator();
     let mut patience = a.fork_patience();
@@ -286,7 +285,7 @@ pub fn enter_fork() -> bool {
     false
 }
 
-/// After fork.
+/// Called after fork.
 pub fn leave_fork() {
     if enter().is_some() {
         allocator().fork_parent();
@@ -299,7 +298,7 @@ pub fn is_reentrant() -> bool {
     life().busy() != ThreadSlot::IDLE
 }
 
-/// malloc, as `libneap.so` has it.
+/// malloc, in the steps of `libneap.so`.
 pub fn malloc(size: usize) -> *mut u8 {
     let a = allocator();
     let Some(heap) = enter() else { return a.malloc_reentrant(size, 1, false) };
@@ -424,7 +423,7 @@ pub unsafe fn usable_size(p: *mut u8) -> Option<usize> {
     }
 }
 
-/// The thread's caches go back.
+/// Gives the thread's caches back.
 pub fn rest() {
     if is_heap(own_heap()) || own_heap() == PARKED.heap() || own_heap() == FORKED.heap() {
         with_heap(|heap| allocator().rest(heap), || ());

@@ -6,7 +6,7 @@ use corosensei::stack::{STACK_ALIGNMENT, Stack, StackPointer};
 const LEN: usize = 512 << 10;
 const GUARD: usize = 4096;
 
-/// A stack with a guard. It stays mapped: the driver keeps stacks for later runs.
+/// A stack with a guard. It stays mapped: the driver reuses it for later runs.
 #[derive(Debug)]
 pub struct ThreadStack {
     base: StackPointer,

@@ -1,4 +1,4 @@
-//! The simulated system itself: its memory, what it lacks and refuses, and how late it is. `os.rs` has its calls.
+//! The simulated system itself: its memory, what it lacks and refuses, and its delays. `os.rs` has its calls.
 
 use crate::config::Config;
 use crate::finding;
@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 
 /// Bytes of the machine's OS page.
 pub(crate) const HOST: usize = 4096;
-/// Where mappings for huge blocks and the page map go.
+/// The address for mappings of huge blocks and the page map.
 pub(crate) const MAPPINGS: usize = 0x3000_0000_0000;
 const END_OF_MAPPINGS: usize = 0x4000_0000_0000;
 
@@ -22,11 +22,11 @@ pub(crate) struct State {
     pub(crate) model: Model,
     pub(crate) random: Random,
     pub(crate) reservations: u64,
-    /// Nothing is refused from now on.
+    /// Whether nothing is refused any longer.
     pub(crate) kind: bool,
-    /// Calls that were refused.
+    /// Number of refused calls.
     pub(crate) refused: u64,
-    /// OS pages that were made inaccessible and are so still.
+    /// OS pages that are inaccessible guards.
     pub(crate) guards: BTreeSet<usize>,
 }
 
@@ -77,23 +77,23 @@ impl System {
         unsafe { &mut *self.lives.get() }
     }
 
-    /// What all threads stored is seen by all.
+    /// Makes all stores of all threads visible.
     pub fn flush_all(&self) {
         self.lives().iter_mut().for_each(Life::flush);
     }
 
-    /// From now on nothing is refused that the system has.
+    /// From now on refuses only what the system lacks.
     pub fn be_kind(&self) {
         self.state().kind = true;
         self.process.be_kind();
     }
 
-    /// Calls that were refused so far.
+    /// Number of calls refused so far.
     pub fn refused(&self) -> u64 {
         self.state().refused
     }
 
-    /// How many OS pages are guards.
+    /// Number of OS pages that are guards.
     pub fn guards(&self) -> usize {
         self.state().guards.len()
     }
@@ -115,7 +115,7 @@ impl System {
         late(self.config.late);
     }
 
-    /// A purge is on its way: the moment between a decision and its effect that matters most.
+    /// Delays a purge: the moment between a decision and its effect matters most.
     pub(crate) fn very_late(&self) {
         late(self.config.purges);
     }
@@ -181,7 +181,7 @@ impl System {
         assert_eq!(done, 0, "madvise");
     }
 
-    /// A commit, or the part of one.
+    /// Does a commit, or a part of one.
     pub(crate) fn commit_parts(&self, p: *mut u8, len: usize, unguards: bool) {
         self.in_parts(p, len, |p, len| {
             self.set(p, len, READ_WRITE, Access::Committed);
@@ -194,7 +194,7 @@ impl System {
         });
     }
 
-    /// Resizes a mapping where it is; false if there is no room.
+    /// Resizes a mapping in place; false if there is no room.
     pub(crate) unsafe fn resize_here(&self, p: *mut u8, old: usize, new: usize) -> bool {
         let model = &mut self.state().model;
         let (from, end) = (p.addr(), p.addr() + old);

@@ -1,4 +1,4 @@
-//! What threads do, and what is checked when they meet.
+//! The operations of threads, and the checks when they meet.
 
 use crate::blocks::Block;
 use crate::memory::{check_zero, protect};
@@ -10,13 +10,13 @@ use neap_core::Os;
 use neap_core::chunk::Kind as RecordKind;
 use neap_core::valid::{Census, Depth};
 
-/// Keys that threads wait for.
+/// Key on which threads wait for a meeting.
 const MEET: usize = 4;
 const SLEEP: usize = 5;
-/// Children of a run, at most: each is a real one.
+/// Limit on the forked children of a run, which are real processes.
 const MOST_FORKS: u32 = 3;
 
-/// Takes a new block into the model; `p` may be null. `fresh`: it is zeroed, and is not written.
+/// Adds a new block to the model; `p` may be null. `fresh`: it is zeroed, and is not written.
 fn received(p: *mut u8, size: usize, align: usize, fresh: bool) {
     sched().note_progress();
     let w = world();
@@ -73,7 +73,7 @@ fn aligned(size: usize, align: usize, zero: bool) {
     }
 }
 
-/// The program makes an OS page of a large block inaccessible, and is about to free it like that.
+/// The program makes an OS page of a large block inaccessible, and is about to free the block so.
 fn change(block: &Block, at: u64) {
     let w = world();
     let kind = w.a.kind_at(block.p);
@@ -128,7 +128,7 @@ fn look(block: Block) {
     world().blocks.add(block);
 }
 
-/// A signal's handler: some calls, reentrant if it interrupted another one.
+/// A signal handler: some calls, reentrant if it interrupted another one.
 pub fn handle() {
     if world().is_child() {
         return;
@@ -162,7 +162,7 @@ pub fn handle() {
     }
 }
 
-/// What a thread does all its life.
+/// The whole life of a thread.
 pub fn run(ops: Vec<Op>) {
     for op in ops {
         carry_out(op);
@@ -264,7 +264,7 @@ fn carry_out(op: Op) {
     }
 }
 
-/// All threads wait for each other.
+/// Waits until all threads have arrived.
 fn meet(milliseconds: u64) {
     let w = world();
     w.arrived += 1;
@@ -277,21 +277,21 @@ fn meet(milliseconds: u64) {
     }
 }
 
-/// What reentrant calls and children of vfork left is for the next slow path, which this is.
+/// A slow path, which does the work that reentrant calls and children of vfork left.
 fn settle_notes() {
     if world().leaves_notes {
         slot::in_call(|_| world().a.settle());
     }
 }
 
-/// All threads have met: everything is checked. The running one may be one that has just ended.
+/// All threads have met: checks everything. The running thread may be one that has just ended.
 fn check_all(milliseconds: u64) {
-    // A helper that has to end leaves a note, and the next one is not to end for that before the check.
+    // An ending helper leaves a note, and the next one must not end because of that before the check.
     world().a.os.process.hold(true);
     until_helper_rests();
     settle_notes();
     if world().is_child() {
-        // A handler forked in that call: the child goes no further.
+        // A handler forked in that call: the child ends here.
         end_of_child();
     }
     until_helper_rests();
@@ -335,7 +335,7 @@ fn validate() -> Census {
     census
 }
 
-/// The last thread: frees everything, and sees all memory go back.
+/// The last thread: frees everything, and checks that all memory goes back.
 fn last() {
     world().a.os.be_kind();
     while world().blocks.count() != 0 {
@@ -364,7 +364,7 @@ fn last() {
 
 fn check_empty(purged: bool) {
     let census = validate();
-    // What lies in the caches of threads that left their heaps behind stays there.
+    // Blocks in the caches of threads that left their heaps behind stay there.
     let stays = world().vanished;
     let left = [census.small, census.large, census.huge];
     let cached = census.cached + census.remote + if purged { census.slabs } else { 0 };
@@ -373,7 +373,7 @@ fn check_empty(purged: bool) {
     }
 }
 
-/// fork, and what the child does.
+/// Forks, and runs the child.
 fn fork() {
     let w = world();
     if w.forks >= MOST_FORKS || w.is_child() {
@@ -410,10 +410,10 @@ fn fork() {
     if a.is_stranded() {
         slot::strand();
     }
-    // The interrupted call goes on; `run` sees to the rest.
+    // The interrupted call goes on; `run` does the rest.
 }
 
-/// What the child of a fork does when it has got to the end of an operation.
+/// The end of a forked child, after the end of an operation.
 fn end_of_child() -> ! {
     let stranded = world().a.is_stranded();
     quietly(|| {

@@ -17,24 +17,24 @@ pub struct World {
     pub config: Config,
     /// The allocator.
     pub a: Box<Allocator<System>>,
-    /// Storage of threads that ended with their heaps, until all meet.
+    /// Storage of threads that ended with their heaps, until all threads meet.
     graves: Vec<Life>,
-    /// Heaps of threads that ended stay as they were.
+    /// Whether heaps of ended threads stay as they were.
     pub vanished: bool,
     random: Vec<Random>,
-    /// What is live.
+    /// The live blocks.
     pub blocks: Blocks,
-    /// Threads that have not ended.
+    /// Number of threads that have not ended.
     pub alive: usize,
     /// Threads that wait for the others.
     pub arrived: usize,
-    /// How often all have met.
+    /// Number of meetings.
     pub meetings: u64,
     /// Forks so far.
     pub forks: u32,
-    /// Handlers may fork.
+    /// Whether handlers may fork.
     pub may_fork: bool,
-    /// Calls may leave something to do for later ones of other threads.
+    /// Whether calls may leave work for later calls of other threads.
     pub leaves_notes: bool,
 }
 
@@ -47,7 +47,7 @@ pub fn world() -> &'static mut World {
 }
 
 impl World {
-    /// A process that has done nothing yet. It is the present one until it is dropped.
+    /// A process that has done nothing yet. It is the current one until it is dropped.
     pub fn new(scenario: &Scenario) -> Box<World> {
         let config = scenario.config.clone();
         let a = Box::new(Allocator::new(System::new(config.clone())));
@@ -94,18 +94,18 @@ impl World {
         self.graves.push(life);
     }
 
-    /// The storage of threads that ended with their heaps is unused.
+    /// Frees the storage of threads that ended with their heaps.
     pub fn clear_graves(&mut self) {
         self.graves.clear();
     }
 
-    /// What is left to chance in the running thread.
+    /// The random numbers of the running thread.
     pub fn random(&mut self) -> &mut Random {
         let me = sched().current;
         &mut self.random[me]
     }
 
-    /// Takes a block out of what is live; one of the running thread's if `own`.
+    /// Takes a live block out of the model; one of the running thread's if `own`.
     pub fn take(&mut self, pick: u64, own: bool) -> Option<Block> {
         let me = sched().current;
         self.blocks.take_if(pick, |owner| !own || owner == me)

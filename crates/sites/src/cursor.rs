@@ -1,22 +1,23 @@
-//! The reader's place in a ring that is written meanwhile.
+//! The reader's position in a ring that is being written.
 
 use crate::{CAPACITY, ENTRY_BYTES, Entry, Head, WORDS};
 
-/// Entries that are read at once.
+/// Number of entries that are read at once.
 const RUN: u64 = 64;
-/// Entries that may be missing behind the reader's place: one for each thread that was interrupted as it wrote.
+/// Limit on missing entries behind the reader's position: one for each thread that was interrupted while writing.
 const MISSING: usize = 64;
 
-/// Where a ring is read from.
+/// The source of a ring.
 pub trait Ring {
-    /// The header as it is now.
+    /// The current header.
     fn head(&mut self) -> Option<Head>;
 
-    /// Copies the slots from `first` on, as many as `bytes` has room for; false if they cannot be read.
+    /// Copies slots from `first` on, as many as `bytes` has room for; false if they cannot be read.
     fn slots(&mut self, first: u64, bytes: &mut [u8]) -> bool;
 }
 
-/// The place in a ring. Invariant: each entry below `next` was handed out, or is among `missing`, or is counted in `lost`.
+/// A position in a ring. Invariant: each entry below `next` was handed out, or is in `missing`, or is counted in
+/// `lost`.
 #[derive(Clone, Debug)]
 pub struct Cursor {
     next: u64,
@@ -42,7 +43,7 @@ impl Cursor {
         self.count as u64
     }
 
-    /// Hands out what is new, about in the order of time. `last`: nothing is written any more.
+    /// Hands out new entries, roughly in order of time. `last`: nothing more will be written.
     pub fn read(&mut self, ring: &mut dyn Ring, last: bool, each: &mut dyn FnMut(&Entry)) {
         let mut bytes = [0; RUN as usize * ENTRY_BYTES];
         let missing = self.missing;
@@ -54,7 +55,7 @@ impl Cursor {
         self.skip_to(head.head.saturating_sub(CAPACITY));
         while self.next < head.head {
             let (first, rest) = (self.next, head.head - self.next);
-            // Up to the end of the ring, where the slots go on at its beginning.
+            // Up to the end of the ring, where the slots continue at its beginning.
             let run = rest.min(RUN).min(CAPACITY - first % CAPACITY);
             self.next += run;
             if !self.slots(ring, first, run, &mut bytes, each) {
@@ -70,7 +71,7 @@ impl Cursor {
         }
     }
 
-    /// Entries up to there were overwritten.
+    /// The entries before this number were overwritten.
     fn skip_to(&mut self, number: u64) {
         if number > self.next {
             self.lost = self.lost.saturating_add(number - self.next);
@@ -78,7 +79,7 @@ impl Cursor {
         }
     }
 
-    /// What is missing and was overwritten will not come any more.
+    /// Missing entries that were overwritten will never arrive.
     fn forget_below(&mut self, number: u64) {
         let mut kept = 0;
         for i in 0..self.count.min(MISSING) {
@@ -169,8 +170,8 @@ mod tests {
         seen
     }
 
-    /// Catches entries that are lost, doubled or out of order where the ring begins again, and overwritten ones that are
-    /// not counted.
+    /// Catches entries that are lost, doubled or out of order where the ring wraps around, and overwritten ones that
+    /// are not counted.
     #[test]
     fn laps() {
         let (mut memory, mut cursor) = (Memory::new(), Cursor::default());
@@ -189,7 +190,7 @@ mod tests {
         assert_eq!(cursor.lost(), 9);
     }
 
-    /// Catches entries that are given up because their writer was interrupted, and those that never come and are not
+    /// Catches entries that are given up because their writer was interrupted, and those that never arrive and are not
     /// counted.
     #[test]
     fn late_entries() {
@@ -202,13 +203,13 @@ mod tests {
         memory.write(9);
         assert_eq!(read(&mut cursor, &mut memory, true), [9]);
         assert_eq!(cursor.lost(), 2);
-        // More of them than are remembered.
+        // More of them than the limit.
         memory.head = 500;
         assert_eq!(read(&mut cursor, &mut memory, true), [0; 0]);
         assert_eq!(cursor.lost(), 2 + 490);
     }
 
-    /// Catches a reader that does not come to an end, or panics, where the head is garbage.
+    /// Catches a reader that never ends, or panics, on a garbage head.
     #[test]
     fn garbage() {
         let (mut memory, mut cursor) = (Memory::new(), Cursor::default());

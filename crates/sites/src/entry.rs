@@ -12,12 +12,12 @@
 pub const WORDS: usize = 32;
 /// Bytes of a slot.
 pub const ENTRY_BYTES: usize = WORDS * 8;
-/// Most return addresses of an entry.
+/// Limit on the return addresses of an entry.
 pub const FRAMES: usize = WORDS - FIXED;
 
 /// Words before the frames.
 const FIXED: usize = 4;
-/// Where the number of frames lies in its word.
+/// The bit position of the number of frames in its word.
 const COUNT: u32 = 56;
 
 /// A recorded allocation.
@@ -52,7 +52,7 @@ impl Entry {
         self.frames.get(..self.count).unwrap_or(&self.frames)
     }
 
-    /// The words of the entry with that number, and how many of them are used.
+    /// The words of the entry with this number, and how many of them are used.
     pub fn encode(&self, number: u64) -> ([u64; WORDS], usize) {
         let mut words = [0; WORDS];
         words[1] = self.time;
@@ -64,7 +64,7 @@ impl Entry {
         (words, used)
     }
 
-    /// The entry with that number; none if the words are not, or not all, those of it.
+    /// The entry with this number; `None` if some of the words are not its own.
     pub fn decode(number: u64, words: &[u64; WORDS]) -> Option<Self> {
         let count = (words[3] >> COUNT) as usize;
         let used = words.get(1..FIXED + count)?;
@@ -78,7 +78,7 @@ impl Entry {
     }
 }
 
-/// A number that no other entry, and no mixture of two, has but by chance; never 0.
+/// A checksum that no other entry and no mixture of two has, except by chance; never 0.
 fn check(number: u64, words: &[u64]) -> u64 {
     const ODD: u64 = 0x9e37_79b9_7f4a_7c15;
     words.iter().fold(number.wrapping_mul(ODD) ^ ODD, |sum, word| (sum.rotate_left(23) ^ word).wrapping_mul(ODD)) | 1
@@ -88,7 +88,7 @@ fn check(number: u64, words: &[u64]) -> u64 {
 mod tests {
     use super::*;
 
-    /// Catches a word that is not kept, one that the check leaves out, and the entry of another lap.
+    /// Catches a word that is not kept or not checked, and an entry of another lap.
     #[test]
     fn what_goes_in_comes_out() {
         for count in [0, 1, 5, FRAMES] {

@@ -1,15 +1,16 @@
-//! Layout of the file in which a process under neap records its allocations for a reader outside, its parser, and the
-//! unwinder that finds the callers.
+//! The file in which a process under neap records its allocations for an outside reader: its layout, its parser, and
+//! the unwinder that finds the callers.
 //!
-//! When the option `sites` names a directory, `libneap.so` creates one file in it for each process image (`PID.N`, N from
-//! 0, the first name that is free) and maps it shared: a [`Header`], then [`CAPACITY`] slots of [`ENTRY_BYTES`] bytes, a
-//! ring. A forked child makes a file of its own when it allocates. All values are in the byte order of the machine.
+//! When the option `sites` names a directory, `libneap.so` creates one file in it for each process image (`PID.N`, N
+//! from 0, the first name that is free) and maps it shared: a [`Header`], then [`CAPACITY`] slots of [`ENTRY_BYTES`]
+//! bytes, a ring. A forked child makes a file of its own when it allocates. All values are in the byte order of the
+//! machine.
 //!
-//! **The ring.** A writer claims the number of its entry by one addition to [`Header::head`], and writes it into the slot
-//! `number % CAPACITY`. It does not wait for readers: what is not read in time is overwritten. An entry begins with a check over
-//! its number and all its words ([`Entry::decode`]), so a reader tells an entry that is complete from one that is being
-//! written, was overwritten, or was mixed of two, without any order between writer and reader. [`Cursor`] reads a ring
-//! while it is written, and counts what it lost.
+//! **The ring.** A writer claims the number of its entry by one addition to [`Header::head`], and writes the entry into
+//! the slot `number % CAPACITY`. It does not wait for readers: what is not read in time is overwritten. An entry begins
+//! with a check over its number and all its words ([`Entry::decode`]), which distinguishes a complete entry from one
+//! that is being written, was overwritten, or is a mixture of two, without synchronisation between writer and reader.
+//! [`Cursor`] reads a ring while it is being written, and counts what it lost.
 //!
 //! | file | holds |
 //! |---|---|
@@ -18,7 +19,7 @@
 //! | `cursor.rs` | the reader's place in a ring |
 //! | `unwind.rs` | from an instruction to its caller, by the tables of `.eh_frame` |
 //!
-//! Everything is pure, nothing allocates, and nothing panics, whatever the bytes are. May depend on nothing.
+//! Everything is pure: nothing allocates, and nothing panics, whatever the bytes are. May depend on nothing.
 #![no_std]
 #![forbid(unsafe_code)]
 
@@ -42,15 +43,15 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"neapsit\0");
 pub const VERSION: u32 = 1;
 /// Bytes before the first slot.
 pub const HEADER_BYTES: usize = 4096;
-/// Slots.
+/// Number of slots.
 pub const CAPACITY: u64 = 1 << 15;
-/// Bytes of a file: 8 MiB and the header. What was not written takes no memory.
+/// Bytes of a file: 8 MiB and the header. Unwritten parts take no memory.
 pub const FILE_BYTES: usize = HEADER_BYTES + CAPACITY as usize * ENTRY_BYTES;
 
 const _: () = assert!(CAPACITY.is_power_of_two(), "a slot is found with a mask");
 const _: () = assert!(size_of::<Header>() <= HEADER_BYTES, "the header is as long as its place");
 
-/// What a file begins with.
+/// The beginning of the file.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
@@ -58,13 +59,13 @@ pub struct Header {
     pub magic: AtomicU64,
     /// [`VERSION`].
     pub version: AtomicU32,
-    /// The process that writes it, by its own number for itself.
+    /// The process that writes it, by its number in its own pid namespace.
     pub pid: AtomicU32,
-    /// Mean bytes between two recorded allocations; 1: each is recorded.
+    /// Mean bytes between two recorded allocations; 1: all are recorded.
     pub interval: AtomicU64,
-    /// Entries that were claimed.
+    /// Number of claimed entries.
     pub head: AtomicU64,
-    /// Allocations that should have been recorded and were not, because there was no memory for the file.
+    /// Allocations that were not recorded because there was no memory for the file.
     pub lost: AtomicU64,
 }
 
@@ -81,10 +82,10 @@ pub struct Head {
     pub lost: u64,
 }
 
-/// Why bytes are no header that can be read.
+/// Why bytes are no valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreadable {
-    /// Not the bytes of such a file, or one that is not set up yet.
+    /// Not such a file, or one that is not set up yet.
     Foreign,
     /// A layout of another version.
     Version(u32),
@@ -142,7 +143,7 @@ mod tests {
         bytes
     }
 
-    /// Catches values that come from another field, and files that are read although they are none.
+    /// Catches values that come from another field, and other files that are accepted.
     #[test]
     fn headers() {
         assert_eq!(Head::parse(&header()), Ok(Head { pid: 7, interval: 512, head: 40_000, lost: 3 }));
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(Head::parse(&[0; 64]), Err(Unreadable::Foreign));
     }
 
-    /// Catches seeds of the fuzzer that its target gets nowhere with.
+    /// Catches fuzzing seeds that the target rejects.
     #[test]
     fn seeds_of_the_fuzzer() {
         let seed = |name: &str| {

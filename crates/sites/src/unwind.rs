@@ -1,49 +1,49 @@
-//! From an instruction to its caller, by the tables that each object has for exceptions (`.eh_frame_hdr`, `.eh_frame`),
-//! on the processor that this is built for. In this way, code without frame pointers is followed exactly.
+//! From an instruction to its caller, through each object's exception tables (`.eh_frame_hdr`, `.eh_frame`), on the
+//! processor of this build. So code without frame pointers is unwound exactly.
 //!
-//! A process follows its own stack with it, in the middle of malloc and of signal handlers: nothing here allocates,
-//! takes a lock or panics, and all that is read comes through slices and a function.
+//! A process unwinds its own stack with it, in the middle of malloc and of signal handlers: nothing here allocates,
+//! takes a lock or panics, and everything is read through slices and a function.
 //!
 //! It knows only the rules of DWARF that describe nearly all code: a frame address that is the stack pointer or the
 //! frame pointer plus a number, the return address below it (on Arm also in the link register), and the caller's frame
-//! pointer unchanged or stored. If a table says something else ([`Tables::row`] is `None`), the stack ends there.
+//! pointer unchanged or stored. For any other rule ([`Tables::row`] is `None`) the stack ends there.
 
-/// The registers by which a frame is known.
+/// The registers of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Frame {
-    /// The instruction; of callers the return address.
+    /// The instruction; for callers, the return address.
     pub ip: u64,
     /// The stack pointer.
     pub sp: u64,
     /// The frame pointer: rbp, x29.
     pub bp: u64,
-    /// The link register x30 where a signal has interrupted the code; else 0, as on processors that have none.
+    /// The link register x30 where a signal has interrupted the code; otherwise 0, as on processors without one.
     pub link: u64,
 }
 
-/// How the caller's frame is found at one instruction.
+/// How to find the caller's frame at one instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// The frame address is the frame pointer plus the offset, instead of the stack pointer.
+    /// Whether the frame address is the frame pointer plus the offset, instead of the stack pointer.
     by_bp: bool,
     offset: i32,
-    /// Where the caller's frame pointer is, from the frame address; it has not changed where there is none.
+    /// The offset of the caller's saved frame pointer from the frame address; `None` if it is unchanged.
     saved_bp: Option<i32>,
     back: Back,
 }
 
-/// Where the return address is.
+/// The place of the return address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Back {
     /// This number of words below the frame address.
     Below(u8),
-    /// Behind the caller's frame pointer, which is stored.
+    /// Next to the caller's saved frame pointer.
     BehindPointer,
     /// In the link register.
     InLink,
 }
 
-/// The byte of a packed row that says where the return address is, for the last two.
+/// The byte for the place of the return address in a packed row, for the last two.
 const BEHIND_POINTER: u8 = u8::MAX;
 const IN_LINK: u8 = 0;
 
@@ -75,12 +75,12 @@ impl Row {
         }
     }
 
-    /// The caller's frame; `read` reads a word of the stack. None where that cannot be read, or leads nowhere.
+    /// The caller's frame; `read` reads a word of the stack. `None` where that fails, or the frame is implausible.
     pub fn caller(self, frame: Frame, read: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Frame> {
         let base = if self.by_bp { frame.bp } else { frame.sp };
         let address = base.wrapping_add_signed(i64::from(self.offset));
-        // Stacks grow down, so that this comes to an end. Code that has stored nothing yet may have its caller's stack
-        // pointer; behind it there is no link register.
+        // Stacks grow down, which guarantees an end. Code that has stored nothing yet may have its caller's stack
+        // pointer; only the innermost frame has a link register.
         if address < frame.sp || (address == frame.sp && self.back != Back::InLink) {
             return None;
         }
@@ -98,7 +98,7 @@ impl Row {
     }
 }
 
-/// The caller's frame where code keeps frame pointers.
+/// The caller's frame in code with frame pointers.
 pub fn by_frame_pointer(frame: Frame, read: &mut dyn FnMut(u64) -> Option<u64>) -> Option<Frame> {
     Row { by_bp: true, offset: 16, saved_bp: Some(-16), back: Back::Below(1) }.caller(frame, read)
 }
@@ -106,11 +106,11 @@ pub fn by_frame_pointer(frame: Frame, read: &mut dyn FnMut(u64) -> Option<u64>) 
 /// The tables of one object.
 #[derive(Clone, Copy, Debug)]
 pub struct Tables<'a> {
-    /// Where `bytes` lie.
+    /// The address of `bytes`.
     pub start: u64,
-    /// What is mapped with the tables: at least `.eh_frame_hdr` and `.eh_frame`.
+    /// The mapping with the tables: at least `.eh_frame_hdr` and `.eh_frame`.
     pub bytes: &'a [u8],
-    /// Where `.eh_frame_hdr` lies.
+    /// The address of `.eh_frame_hdr`.
     pub header: u64,
 }
 
@@ -127,12 +127,12 @@ impl<'a> Tables<'a> {
         Some(Bytes { bytes: self.bytes.get(start..)? })
     }
 
-    /// How the caller of the code at `ip` is found.
+    /// How to find the caller of the code at `ip`.
     pub fn row(&self, ip: u64) -> Option<Row> {
         let (first, description) = self.search(ip)?;
         let mut entry = self.at(description)?;
         let length = entry.u32()?;
-        // 0 is the end of the tables; the largest value means a longer length.
+        // 0 ends the tables; the largest value announces a longer length.
         if length == 0 || length == u32::MAX {
             return None;
         }
@@ -149,7 +149,7 @@ impl<'a> Tables<'a> {
             entry.skip(usize::try_from(bytes).ok()?)?;
         }
         let mut state = State { location: first, ..State::default() };
-        // What is said of all functions holds at each instruction.
+        // The common rules apply at each instruction.
         state.run(common.instructions, &common, u64::MAX)?;
         state.initial = state.now;
         state.location = first;
@@ -157,7 +157,7 @@ impl<'a> Tables<'a> {
         state.now.row()
     }
 
-    /// The function that `ip` is in: its first address and its entry in `.eh_frame`, by binary search.
+    /// The function that contains `ip`: its first address and its entry in `.eh_frame`, by binary search.
     fn search(&self, ip: u64) -> Option<(u64, u64)> {
         let mut header = self.at(self.header)?;
         let [version, pointer, count, table] = header.array()?;
@@ -177,7 +177,7 @@ impl<'a> Tables<'a> {
     }
 }
 
-/// What the entries of several functions have in common (a CIE).
+/// The common part of the entries of several functions (a CIE).
 struct Common<'a> {
     code_factor: u64,
     data_factor: i64,
@@ -232,7 +232,7 @@ impl<'a> Common<'a> {
     }
 }
 
-/// The bytes of a pointer in an encoding of DWARF's exception tables.
+/// The size of a pointer in an encoding of DWARF's exception tables.
 fn pointer_bytes(encoding: u8) -> Option<usize> {
     match encoding & 0x0f {
         0x00 | 0x04 | 0x0c => Some(8),
@@ -245,7 +245,7 @@ fn pointer_bytes(encoding: u8) -> Option<usize> {
 /// DWARF's numbers of the frame pointer, the stack pointer and the return address, and the bits of an address.
 #[cfg(not(target_arch = "aarch64"))]
 const REGISTERS: (u64, u64, u8, u64) = (6, 7, 16, u64::MAX);
-/// Return addresses may be signed in the bits above.
+/// Return addresses may be signed in the higher bits.
 #[cfg(target_arch = "aarch64")]
 const REGISTERS: (u64, u64, u8, u64) = (29, 31, 30, (1 << 48) - 1);
 
@@ -256,24 +256,24 @@ const ADDRESS: u64 = REGISTERS.3;
 /// Whether a call leaves the return address in a register.
 const HAS_LINK: bool = cfg!(target_arch = "aarch64");
 
-/// The rules in force.
+/// The current rules.
 #[derive(Clone, Copy, Default)]
 struct Rules {
-    /// The register and the offset of the frame address; none where that is said in another way.
+    /// The register and the offset of the frame address; `None` for any other rule.
     address: Option<(u64, i64)>,
     bp: Saved,
-    /// Of the return address.
+    /// The rule for the return address.
     back: Saved,
 }
 
-/// Where a register of the caller's is.
+/// The rule for a register of the caller.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 enum Saved {
     #[default]
     Unchanged,
-    /// So far from the frame address.
+    /// Saved at this offset from the frame address.
     At(i64),
-    /// Said in another way.
+    /// Another rule.
     Otherwise,
 }
 
@@ -310,10 +310,10 @@ impl Rules {
     }
 }
 
-/// Rules that can be remembered at a time.
+/// Limit on the rules that are remembered at a time.
 const REMEMBERED: usize = 8;
 
-/// Where a program of rules has come.
+/// The state of a program of rules.
 #[derive(Default)]
 struct State {
     location: u64,
@@ -324,7 +324,7 @@ struct State {
 }
 
 impl State {
-    /// Runs instructions up to the first that is for code behind `ip`. None where one is not known.
+    /// Runs instructions up to the first one that is for code behind `ip`. `None` for an unknown instruction.
     fn run(&mut self, mut program: Bytes<'_>, common: &Common<'_>, ip: u64) -> Option<()> {
         while let Some(instruction) = program.u8() {
             let low = u64::from(instruction & 0x3f);
@@ -352,7 +352,7 @@ impl State {
         Some(())
     }
 
-    /// An instruction whose number is all of its byte; how far the location advances.
+    /// An instruction that takes a whole byte; returns how far the location advances.
     fn extended(&mut self, instruction: u8, program: &mut Bytes<'_>, common: &Common<'_>) -> Option<Option<u64>> {
         match instruction {
             0x00 => {}
@@ -454,7 +454,7 @@ impl Bytes<'_> {
         self.array().map(u32::from_ne_bytes)
     }
 
-    /// A pointer's bytes, as a number.
+    /// The bytes of a pointer, as a number.
     fn pointer(&mut self, bytes: usize) -> Option<u64> {
         match bytes {
             8 => self.array().map(u64::from_ne_bytes),
@@ -488,7 +488,7 @@ impl Bytes<'_> {
         None
     }
 
-    /// A length and as many bytes.
+    /// Skips a length and as many bytes.
     fn block(&mut self) -> Option<()> {
         let length = self.uleb()?;
         self.skip(usize::try_from(length).ok()?)
@@ -536,7 +536,8 @@ mod tests {
         Tables { start: 0x2000, bytes, header: 0x2000 }.row(ip)
     }
 
-    /// Catches rules that come an instruction too early or too late, and functions that are taken for their neighbours.
+    /// Catches rules that apply an instruction too early or too late, and functions that are confused with their
+    /// neighbours.
     #[test]
     fn rows() {
         let bytes = table();
@@ -558,7 +559,7 @@ mod tests {
         }
     }
 
-    /// Catches a panic, or a loop without an end, on bytes that are no table.
+    /// Catches a panic, or an endless loop, on bytes that are no table.
     #[test]
     fn garbage() {
         let bytes = table();
@@ -576,7 +577,7 @@ mod tests {
         }
     }
 
-    /// Catches a row that is packed into another, callers that are not found, and ways that lead back.
+    /// Catches a row that changes when it is packed, callers that are not found, and loops.
     #[test]
     fn callers() {
         for by_bp in [true, false] {

@@ -1,8 +1,9 @@
 //! Requests samples from a process (`neap_samples::control`).
 //!
 //! **Several readers at a time.** The control block has room for one request: a later request replaces an earlier one,
-//! and each reader renews its own. Numbers grow, so a reader whose request was replaced sees by a later answer that
-//! samples are taken. It requests the interval that is in force, and leaves the end to the lease of the others.
+//! and each reader renews its own. Request numbers grow, so a reader whose request was replaced sees from a later
+//! answer that samples are taken. It requests the interval that is in force, and leaves the end to the lease of the
+//! others.
 
 use crate::pinned::Tally;
 use crate::process::Memory;
@@ -16,12 +17,12 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How often the answer is looked for.
+/// Time between two checks for the answer.
 const LOOK: Duration = Duration::from_millis(2);
-/// How often the process is made to look once more: a thread that has followed a request passes it on to others, unless
-/// those are in the middle of a call.
+/// Time between two further requests for attention: a thread that has followed a request passes it on to others, unless
+/// those are in a call.
 const AGAIN: Duration = Duration::from_millis(100);
-/// How long sampling goes on without the asker.
+/// How long sampling goes on without the reader.
 const LEASE: Duration = Duration::from_secs(5);
 
 /// What is requested.
@@ -29,11 +30,11 @@ const LEASE: Duration = Duration::from_secs(5);
 pub struct Request {
     /// Mean bytes between two samples; 1: each block.
     pub interval: u64,
-    /// For how long.
+    /// How long to sample.
     pub duration: Duration,
 }
 
-/// Asks for nothing: of an observer that only reads.
+/// Requests nothing: for an observer that only reads.
 const NOTHING: Request = Request { interval: 0, duration: Duration::ZERO };
 
 /// Samples and the heap at one moment.
@@ -45,29 +46,29 @@ pub struct Look {
     pub tally: Tally,
 }
 
-/// A process that was asked, or keeps samples already.
+/// A process from which samples were requested, or that takes samples already.
 #[derive(Debug)]
 pub struct Asked {
     memory: Memory,
     block: u64,
     pid: u32,
     request: Request,
-    /// The number of the request; 0: the process keeps samples anyway.
+    /// The number of the request; 0: the process takes samples anyway.
     number: u64,
-    /// Another asker has made requests too.
+    /// Whether another reader has made requests too.
     has_others: bool,
-    /// The process has answered a request.
+    /// Whether the process has answered a request.
     was_answered: bool,
     /// When the request was made, or renewed.
     renewed: Instant,
 }
 
 impl Asked {
-    /// Asks process `pid`. It may take a while to answer.
+    /// Requests samples from process `pid`. The answer may take a while.
     pub fn ask(pid: u32, request: Request) -> Result<Self, Error> {
         let mut asked = Asked::attach(pid, request)?;
         let state = asked.word(offset_of!(Control, state))?;
-        // Without a lease the program itself has chosen to keep samples.
+        // Without a lease the program itself has started sampling.
         if state == 0 || asked.word(offset_of!(Control, lease))? != 0 {
             asked.has_others = state != 0;
             asked.renew(request.interval)?;
@@ -75,7 +76,7 @@ impl Asked {
         Ok(asked)
     }
 
-    /// Finds the control block of process `pid`, and asks for nothing yet.
+    /// Finds the control block of process `pid`, without a request yet.
     fn attach(pid: u32, request: Request) -> Result<Self, Error> {
         Asked::in_memory(pid, request, Memory::open(pid)?)
     }
@@ -85,7 +86,7 @@ impl Asked {
         Ok(Asked { memory, block, pid, request, number: 0, has_others: false, was_answered: false, renewed })
     }
 
-    /// Whether the process keeps samples without being asked.
+    /// Whether the process took samples before the request.
     pub fn kept_before(&self) -> bool {
         self.number == 0
     }
@@ -105,7 +106,7 @@ impl Asked {
     fn renew(&mut self, interval: u64) -> Result<(), Error> {
         let (last, state) = (self.word(offset_of!(Control, request))?, self.word(offset_of!(Control, state))?);
         self.has_others |= self.number != 0 && last != self.number;
-        // Where others count each block, frees would be missed if that ended.
+        // If others count each block, frees would be missed if that ended.
         let interval = if self.has_others && state != 0 { interval.min(state) } else { interval };
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |now| now.as_nanos() as u64);
         self.number = now.max(last.wrapping_add(1)).max(1);
@@ -121,8 +122,7 @@ impl Asked {
         self.set(at as usize, &[1])
     }
 
-    /// Whether the process has done what it was asked, or what another one asked later, or has chosen by itself to keep
-    /// samples.
+    /// Whether the process has followed the request or a later one of another reader, or has started sampling itself.
     pub fn has_answered(&self) -> Result<bool, Error> {
         let answer = self.word(offset_of!(Control, answer))?;
         let is_answered = answer != 0 && answer.wrapping_sub(self.number).cast_signed() >= 0;
@@ -134,12 +134,12 @@ impl Asked {
         Ok(self.word(offset_of!(Control, state))? != 0)
     }
 
-    /// Waits for the time that was requested to pass, counted from the answer, or until `ends` is true.
+    /// Waits until the requested time has passed since the answer, or until `ends` returns true.
     pub fn wait(&mut self, ends: &mut dyn FnMut() -> bool) -> Result<(), Error> {
         let began = Instant::now();
         let (mut answered, mut knocked) = (None, began);
         loop {
-            // A renewal that is not answered yet is no reason to wait: samples go on.
+            // A renewal need not be answered: sampling goes on.
             if answered.is_none() && (self.was_answered || self.has_answered()?) {
                 self.was_answered = true;
                 answered = Some(Instant::now());
@@ -149,7 +149,7 @@ impl Asked {
                 break;
             }
             if self.number != 0 && knocked.elapsed() >= AGAIN {
-                // Another asker, or the program, may have ended what was requested.
+                // Another reader, or the program, may have ended the sampling.
                 let is_due = self.renewed.elapsed() >= LEASE / 2 || (answered.is_some() && !self.is_on()?);
                 if is_due {
                     self.renew(self.request.interval)?;
@@ -163,7 +163,7 @@ impl Asked {
         if answered.is_none() { Err(Error::Silent(self.request.duration)) } else { Ok(()) }
     }
 
-    /// A copy of what the process has kept so far; `None` if it has had no sample yet.
+    /// A copy of the process's samples so far; `None` if it has had none yet.
     pub fn snapshot(&self) -> Result<Option<Snapshot>, Error> {
         match self.word(offset_of!(Control, file))? {
             0 => Ok(None),
@@ -171,7 +171,7 @@ impl Asked {
         }
     }
 
-    /// Attaches to a process that keeps samples by its own choice, and asks for nothing. `None` if it keeps none, or has
+    /// Attaches to a process that takes samples by its own choice, without a request. `None` if it takes none, or has
     /// had none yet.
     pub fn join(pid: u32) -> Result<Option<Self>, Error> {
         let asked = Asked::attach(pid, NOTHING)?;
@@ -179,14 +179,14 @@ impl Asked {
         Ok(keeps.then_some(asked))
     }
 
-    /// What the process has kept so far, and what keeps the OS pages of its heap.
+    /// The process's samples so far, and what keeps the OS pages of its heap.
     pub fn look(&self) -> Result<Look, Error> {
         let snapshot = self.snapshot()?;
         let live: Vec<Live> = snapshot.as_ref().map_or_else(Vec::new, |snapshot| snapshot.view().live().collect());
         Ok(Look { snapshot, tally: self.walked(&live)?.tally })
     }
 
-    /// Walks the heap of process `pid` without asking it for anything. With what is left of `fuel`.
+    /// Walks the heap of process `pid` without a request, within what is left of `fuel`.
     pub fn heap(pid: u32, fuel: &Arc<Fuel>) -> Result<Walked, Error> {
         Asked::in_memory(pid, NOTHING, Memory::open(pid)?.limited(Arc::clone(fuel)))?.walked(&[])
     }
@@ -206,7 +206,7 @@ impl Asked {
         walk(memory, self.pid, self.block, places, live)
     }
 
-    /// Ends the request. Where others have made requests too, it ends with the last lease.
+    /// Ends the request. If others have made requests too, sampling ends with the last lease.
     pub fn end(&mut self) -> Result<(), Error> {
         if self.number == 0 || self.has_others || self.word(offset_of!(Control, request))? != self.number {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Finds the control block of a process: by the ELF note of the object that neap is part of.
+//! Finds the control block of a process, through the ELF note of the object that contains neap.
 
 use crate::Error;
 use crate::process::{Front, Memory, fronts};
@@ -8,9 +8,9 @@ use neap_samples::control::{CONTROL_MAGIC, CONTROL_VERSION, Control, NOTE_NAME, 
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 
-/// Longest segment of notes that is read.
+/// Limit on the size of a segment of notes.
 const NOTES: u64 = 64 << 10;
-/// Most program headers that an object has here.
+/// Limit on the program headers of an object.
 const HEADERS: u16 = 128;
 const PT_LOAD: u32 = 1;
 const PT_NOTE: u32 = 4;
@@ -35,10 +35,10 @@ pub fn control(pid: u32, memory: &Memory) -> Result<u64, Error> {
     Err(version.map_or(Error::NoNeap, Error::Version))
 }
 
-/// The address that the note of an object leads to.
+/// The address in the note of an object.
 fn note(pid: u32, memory: &Memory, pages: &Pages, front: &Front) -> Option<u64> {
     let (start, mut header) = (front.range.start, [0; 64]);
-    // What the process never touched of the file is read from the file: it is not to become resident by that.
+    // Parts of the file that the process never touched are read from the file, so that they do not become resident.
     let file = std::cell::OnceCell::new();
     let read = |at: u64, offset: u64, bytes: &mut [u8]| {
         if pages.are_touched(at, bytes.len()) {
@@ -89,7 +89,7 @@ fn part<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
     bytes.get(at..)?.first_chunk().copied()
 }
 
-/// Where the value of neap's note begins in these notes, and the value.
+/// The offset of the value of neap's note in these notes, and the value.
 fn distance(notes: &[u8], align: usize) -> Option<(usize, u64)> {
     let mut at = 0usize;
     loop {

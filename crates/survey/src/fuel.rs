@@ -1,16 +1,17 @@
-//! What reading a process may cost. Its memory may be arranged so that a reader would follow it for ever. So each
-//! reading has a limit of time and of bytes, by the size of the process, and every reader checks here first.
+//! Limits on reading a process. Its memory may be arranged so that a reader would follow it for ever. So each look has
+//! a limit on time and on bytes, by the size of the process, and every reader checks it first.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// For any process, and for each byte of it that is resident or swapped out: a debug build on a busy machine takes less.
+/// The time for any process, to which time for each resident or swapped-out byte is added: a debug build on a busy
+/// machine takes less.
 const TIME: Duration = Duration::from_secs(10);
 const NANOSECONDS: u64 = 8;
 const BYTES: u64 = 256 << 20;
 const TIMES: u64 = 32;
-/// Reads between two questions whether the caller wants the end.
+/// Reads between two checks of whether the caller wants to stop.
 const READS: u64 = 64;
 
 /// What is left for a look.
@@ -24,7 +25,7 @@ pub struct Fuel {
 }
 
 impl Fuel {
-    /// For a look at process `pid`, which also ends when `stop` says so.
+    /// For a look at process `pid`, which also ends when `stop` returns true.
     pub fn of(pid: u32, stop: fn() -> bool) -> Fuel {
         let status = fs::read(format!("/proc/{pid}/status")).unwrap_or_default();
         let status = String::from_utf8_lossy(&status);
@@ -37,7 +38,7 @@ impl Fuel {
         Fuel { stop, ..Fuel::new(time, size.saturating_mul(TIMES).saturating_add(BYTES)) }
     }
 
-    /// This much time from now on, and this number of bytes.
+    /// With this much time from now on, and this number of bytes.
     pub fn new(time: Duration, bytes: u64) -> Fuel {
         let now = Instant::now();
         let until = now.checked_add(time).unwrap_or(now);
@@ -45,7 +46,7 @@ impl Fuel {
         Fuel { until, bytes, reads, over, stop: || false }
     }
 
-    /// Takes what a read of that many bytes costs; false if that is not left, or once it was not.
+    /// Takes the cost of a read of this many bytes; false if that is not left, or a read was refused before.
     pub fn take(&self, bytes: u64) -> bool {
         // Relaxed: only numbers are shared.
         if self.is_over() {
@@ -70,7 +71,7 @@ impl Fuel {
 mod tests {
     use super::*;
 
-    /// Catches looks that go on: after their time, their bytes, and a wish to end.
+    /// Catches looks that go on beyond their time or bytes, or after a request to stop.
     #[test]
     fn it_ends() {
         let fuel = Fuel::new(Duration::from_secs(1000), 100);

@@ -10,19 +10,19 @@ use neap_profile::{
 use neap_samples::{MODULE_SHIFT, Mapped, PARTS, Stack, View, Word};
 use std::collections::HashMap;
 
-/// What else is known of the process.
+/// Further facts about the process.
 #[derive(Clone, Debug, Default)]
 pub struct Scope {
     /// The process, while it runs.
     pub process: Option<u32>,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// Samples began in the middle of the program, so blocks that were allocated before are missing.
+    /// Whether samples began in the middle of the program, so that earlier blocks are missing.
     pub late: bool,
 }
 
 impl Scope {
-    /// Of a process that was asked.
+    /// From a process that was asked for samples.
     pub fn of(asked: &Asked) -> Self {
         let pid = asked.pid();
         let command = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -40,9 +40,9 @@ pub fn profile(snapshot: Option<&Snapshot>, earlier: Option<&Snapshot>, scope: &
     made(snapshot, earlier, scope, None)
 }
 
-/// The same of a look, with `pinned_space` too: the bytes of resident OS pages that the live blocks of each stack keep from
-/// going back, without these blocks. What no block keeps, and what the samples do not tell, are sites of their own, so the
-/// sum is what is resident and not live ([`crate::Tally`]).
+/// The same from a look, with `pinned_space` too: the bytes of resident OS pages that the live blocks of each stack
+/// keep from going back, without these blocks. Memory that no block keeps, and memory that the samples do not explain,
+/// are sites of their own, so the sum is what is resident and not live ([`crate::Tally`]).
 pub fn pinned_profile(look: &Look, earlier: Option<&Snapshot>, scope: &Scope) -> Profile {
     made(look.snapshot.as_ref(), earlier, scope, Some(&look.tally))
 }
@@ -104,7 +104,7 @@ fn add_stacks(
     }
 }
 
-/// Adds what no stack keeps, as sites with names of their own, and the notes of it.
+/// Adds what no stack keeps, as sites with names of their own, and the notes on it.
 fn add_tally(builder: &mut Builder, tally: &Tally, attributed: &Attributed, scope: &Scope) {
     let columns = builder.profile_mut().types.len();
     let unknown =
@@ -141,7 +141,7 @@ fn add_tally(builder: &mut Builder, tally: &Tally, attributed: &Attributed, scop
     }
 }
 
-/// What the profile is of, and what it does not cover.
+/// Sets what the profile describes, and what it does not cover.
 fn describe(head: &mut Profile, view: &View<'_>, snapshot: &Snapshot, scope: &Scope) {
     head.pid = scope.process.unwrap_or(snapshot.process());
     if head.command.is_empty() {
@@ -175,7 +175,7 @@ fn describe(head: &mut Profile, view: &View<'_>, snapshot: &Snapshot, scope: &Sc
     }
 }
 
-/// What a stack has live: objects in parts, bytes. Its counts were read one after the other while they changed.
+/// The live objects (in parts) and bytes of a stack. Its counts were read one after the other while they changed.
 fn live(stack: &Stack<'_>) -> (u64, u64) {
     (stack.objects.saturating_sub(stack.freed_objects), stack.bytes.saturating_sub(stack.freed_bytes))
 }
@@ -233,7 +233,7 @@ impl<'s> Places<'s> {
         if let Some(known) = self.known.get(&frame) {
             return *known;
         }
-        // A return address can be that of the next function.
+        // A return address may belong to the next function.
         let address = (frame & ((1 << MODULE_SHIFT) - 1)).saturating_sub(1);
         let number = (frame >> MODULE_SHIFT).checked_sub(1).and_then(|number| u16::try_from(number).ok());
         let module = number.and_then(|number| self.modules.get(&number).copied());
@@ -265,8 +265,8 @@ fn frame_of(builder: &mut Builder, name: Name) -> Frame {
     Frame { function: builder.function(Function { name, symbol, file, line: 0 }), line }
 }
 
-/// Whether a function is the allocator's: those of `libneap.so` are not on stacks, but a program that has neap inside
-/// has them there, and the functions by which Rust's library calls it.
+/// Whether a function is the allocator's: those of `libneap.so` are not on stacks, but those of a program with neap
+/// inside are, and so are the functions through which Rust's library calls it.
 fn is_allocators(name: &Name) -> bool {
     const PARTS: [&str; 8] =
         ["neap::", "neap_sys::", "neap_core::", "<neap::", "<neap_", "__rust_", "__rustc::__rust_", "__rustc["];

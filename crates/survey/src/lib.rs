@@ -1,5 +1,5 @@
-//! Asks a process under neap for its sampled blocks, and makes profiles of them: what is live, what was allocated, what
-//! has grown.
+//! Requests sampled blocks from a process under neap, and makes profiles of them: what is live, what was allocated,
+//! what has grown.
 //!
 //! | file | answers |
 //! |---|---|
@@ -48,19 +48,19 @@ use std::time::Duration;
 pub enum Error {
     /// There is no such process.
     NoProcess,
-    /// The process does not run on neap, or on one without this ability.
+    /// The process does not run on neap, or on a version without sampling.
     NoNeap,
-    /// This user may not look into the process, or not write there.
+    /// This user may not read the process, or not write to it.
     Denied,
     /// The process runs on another version of neap.
     Version(u64),
-    /// The heap of the process has other structures than this neap knows.
+    /// The process's heap has structures that this neap does not know.
     Structures,
-    /// The process has not answered in that time.
+    /// The process did not answer in this time.
     Silent(Duration),
     /// The process executed another program, or ended, before it was read.
     Gone,
-    /// The system says something else.
+    /// Another error of the system.
     Io(io::Error),
 }
 
@@ -107,7 +107,7 @@ impl From<io::Error> for Error {
 }
 
 /// Profiles process `pid` for a while: blocks that are allocated in that time, with mean distances of `interval` bytes.
-/// Where the process keeps samples already, they are all there.
+/// If the process takes samples already, all of them are included.
 pub fn collect(pid: u32, duration: Duration, interval: u64) -> Result<Profile, Error> {
     let mut asked = Asked::ask(pid, Request { interval, duration })?;
     let waited = asked.wait(&mut || false);

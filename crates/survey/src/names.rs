@@ -6,17 +6,17 @@ use std::collections::HashMap;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Where distributions put debug files.
+/// The folder in which distributions install debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
-/// Longest file that is read.
+/// Limit on the size of a file.
 const MOST: u64 = 8 << 30;
 
-/// A function, and where in the source.
+/// A function, and its place in the source.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Name {
-    /// The name as people write it.
+    /// The demangled name.
     pub name: String,
-    /// The name of the symbol, where it is another.
+    /// The symbol's name, if it differs.
     pub symbol: Option<String>,
     /// The file of source; empty where unknown.
     pub file: String,
@@ -32,14 +32,14 @@ pub struct Names {
 
 struct Opened {
     image: Image<'static>,
-    /// What has lines: the file, or its debug file.
+    /// The file with lines: the file itself, or its debug file.
     lines_in: Option<&'static [u8]>,
     lines: Option<Option<Lines>>,
 }
 
 impl Names {
-    /// The functions at an address of a file as the file states it: those that are inlined there, innermost first, and the
-    /// function of the symbol. None for a file of another build.
+    /// The functions at an address as the file states it: inlined ones first, innermost first, then the symbol's
+    /// function. Empty for a file of another build.
     pub fn find(&mut self, pid: Option<u32>, path: &str, build: &[u8], address: u64) -> Vec<Name> {
         let key = (path.to_owned(), build.to_vec());
         let opened = self.files.entry(key).or_insert_with(|| Opened::open(pid, path, build));
@@ -52,7 +52,7 @@ impl Opened {
         if !path.starts_with('/') {
             return None;
         }
-        // In a container or below a chroot the path means another file here.
+        // In a container or below a chroot the path names another file here.
         let of_process = pid.map(|pid| PathBuf::from(format!("/proc/{pid}/root{path}")));
         let (bytes, mut image) = of_process.into_iter().chain([PathBuf::from(path)]).find_map(|candidate| {
             let bytes = read(&candidate)?;
@@ -76,7 +76,7 @@ impl Opened {
 
     fn functions(&mut self, address: u64) -> Vec<Name> {
         let mut frames = self.lines().map(|lines| lines.functions(address)).unwrap_or_default();
-        // The outermost is the function of the symbol.
+        // The outermost frame is the symbol's function.
         let outer = frames.pop().and_then(|(_, line)| line);
         let Some(found) = self.image.find(address, What::Code) else { return Vec::new() };
         let mut names: Vec<Name> =
@@ -103,8 +103,8 @@ impl Name {
     }
 }
 
-/// A file's bytes, for the rest of the process: symbols borrow from them. What is no regular file, or is longer than any
-/// program, is not read.
+/// The contents of a file, for the rest of this process: symbols borrow from them. Other kinds of files, and files
+/// longer than any program, are not read.
 fn read(path: &Path) -> Option<&'static [u8]> {
     let mut file =
         mapped::regular(path, None).ok().filter(|file| file.metadata().is_ok_and(|file| file.len() <= MOST))?;
@@ -113,7 +113,7 @@ fn read(path: &Path) -> Option<&'static [u8]> {
     Some(bytes.leak())
 }
 
-/// The debug information of an object, in a file of its build id or of its name. A file of another build is none.
+/// The debug information of an object, in a file found by its build id or name. A file of another build does not count.
 fn debug_file(path: &Path, image: &Image<'_>) -> Option<(&'static [u8], Image<'static>)> {
     let mut candidates = Vec::new();
     if let Some([first, rest @ ..]) = image.build_id() {

@@ -26,7 +26,7 @@
 
 use std::collections::BTreeMap;
 
-/// Which OS pages are alike.
+/// A group of similar OS pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The size class of the blocks; 0 for large blocks.
@@ -36,7 +36,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// That of blocks of `class` on OS pages of which `live` bytes (not 0) are live and `rest` are not; `None` if
+    /// The group of blocks of `class` on OS pages of which `live` bytes (not 0) are live and `rest` are not; `None` if
     /// nothing is pinned.
     pub fn new(class: u8, live: u64, rest: u64) -> Option<Self> {
         let density = (rest << 12).checked_div(live)?.max(1).ilog2() as u8;
@@ -44,12 +44,12 @@ impl Key {
     }
 }
 
-/// OS pages that are alike, with their live blocks.
+/// Similar OS pages, with their live blocks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stratum {
     /// Bytes that are live.
     pub live: u64,
-    /// Bytes that are not, and cannot go back.
+    /// Bytes that are not live and cannot go back.
     pub pinned: u64,
     /// Samples: their stack, and the bytes that they stand for here.
     pub samples: Vec<(u32, f64)>,
@@ -58,7 +58,7 @@ pub struct Stratum {
 /// The resident OS pages of a heap, by what keeps them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// All of them, in bytes.
+    /// All resident bytes.
     pub resident: u64,
     /// Bytes of live blocks on them.
     pub live: u64,
@@ -70,21 +70,21 @@ pub struct Tally {
     pub waiting: u64,
     /// OS pages without a live block, of which a thread's cache has some.
     pub cached: u64,
-    /// What samples of small blocks keep beside them, because each has a chunk of its own: memory of earlier blocks
+    /// Memory beside samples of small blocks, each of which has a chunk of its own: it was left by earlier blocks
     /// there.
     pub samples: u64,
     /// Records: side tables, heaps.
     pub records: u64,
-    /// Samples of small blocks, and the bytes of their own OS pages, which are in `live`.
+    /// Number of samples of small blocks, and the bytes of their own OS pages, which `live` includes.
     pub moved: (u64, u64),
 }
 
-/// Who pins what.
+/// How much each stack pins.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Attributed {
     /// Bytes by stack.
     pub stacks: BTreeMap<u32, u64>,
-    /// Bytes that the samples say nothing of.
+    /// Bytes that no sample explains.
     pub unknown: u64,
 }
 
@@ -116,8 +116,7 @@ impl Tally {
         self.pinned() + self.waiting + self.cached + self.samples + self.records
     }
 
-    /// Divides what is pinned among the stacks of the samples. `late`: blocks from before the first sample are there
-    /// too.
+    /// Divides what is pinned among the stacks of the samples. `late`: blocks from before the first sample exist too.
     pub fn attributed(&self, late: bool) -> Attributed {
         let mut stacks: BTreeMap<u32, f64> = BTreeMap::new();
         for stratum in self.strata.values() {
@@ -127,7 +126,7 @@ impl Tally {
                 *stacks.entry(*stack).or_default() += stratum.pinned as f64 * bytes / whole;
             }
         }
-        // Rounded down, so that the rest is what is unknown.
+        // Rounded down, so that the rest counts as unknown.
         let stacks: BTreeMap<u32, u64> = stacks.into_iter().map(|(stack, bytes)| (stack, bytes as u64)).collect();
         let unknown = self.pinned().saturating_sub(stacks.values().sum());
         Attributed { stacks, unknown }
@@ -138,7 +137,7 @@ impl Tally {
 mod tests {
     use super::*;
 
-    /// Catches a stack that is blamed for pages that its blocks fill, in the size class of one that fills none.
+    /// Catches a stack that is blamed for OS pages that its blocks fill, in the size class of one that fills none.
     #[test]
     fn the_sparse_one_is_found() {
         let mut tally = Tally::default();
@@ -158,8 +157,8 @@ mod tests {
         assert_eq!(tally.pinned(), attributed.stacks.values().sum::<u64>() + attributed.unknown);
     }
 
-    /// Catches samples of a process that was asked late which are blamed for blocks from before; and samples that get
-    /// more than there is where chance has given them too much weight.
+    /// Catches samples of a process that was asked late which are blamed for earlier blocks; and samples that get more
+    /// than there is where chance has given them too much weight.
     #[test]
     fn late_samples_get_their_part() {
         let mut tally = Tally::default();
@@ -171,7 +170,7 @@ mod tests {
         assert_eq!(tally.attributed(true), Attributed { stacks: [(5, 375), (6, 2625)].into(), unknown: 0 });
     }
 
-    /// Catches full OS pages that count, and densities far apart in one stratum.
+    /// Catches full OS pages that count, and different densities in one stratum.
     #[test]
     fn densities() {
         assert_eq!(Key::new(1, 4096, 0), None);

@@ -1,4 +1,4 @@
-//! What a process has mapped, and how its memory is read and written.
+//! The mappings of a process, and access to its memory.
 
 use crate::{Error, Fuel};
 use neap_observe::mapped::Identity;
@@ -15,11 +15,11 @@ pub struct Front {
     pub range: Range<u64>,
     /// The path of the file.
     pub path: String,
-    /// Which file that is.
+    /// The file's identity.
     pub identity: Identity,
 }
 
-/// The fronts of all files that a process has mapped, those that are named after neap first.
+/// The fronts of all files that a process has mapped, those named after neap first.
 pub fn fronts(pid: u32) -> Result<Vec<Front>, Error> {
     // A path need not be UTF-8.
     let maps = fs::read(format!("/proc/{pid}/maps"))?;
@@ -47,7 +47,7 @@ fn front(line: &str) -> Option<Front> {
     })
 }
 
-/// The memory of a process. It is another one, which is not readable, when the process executes another program.
+/// The memory of a process. When the process executes another program, this one can no longer be read.
 #[derive(Debug)]
 pub struct Memory {
     file: Arc<File>,
@@ -56,13 +56,13 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// To read and write.
+    /// Opens it for reading and writing.
     pub fn open(pid: u32) -> Result<Self, Error> {
         let file = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
         Ok(Memory { file: Arc::new(file), fuel: None })
     }
 
-    /// The same with a limit.
+    /// The same memory with a limit on reads.
     pub fn limited(&self, fuel: Arc<Fuel>) -> Self {
         Memory { file: Arc::clone(&self.file), fuel: Some(fuel) }
     }
@@ -97,7 +97,7 @@ impl Memory {
 mod tests {
     use super::*;
 
-    /// Catches fronts that are not found, and mappings that are taken for some.
+    /// Catches fronts that are not found, and other mappings that count as fronts.
     #[test]
     fn fronts_are_found() {
         let line = "7f1c0a7ff000-7f1c0a800000 r--p 00000000 08:01 1037                       /lib/a b.so";

@@ -1,4 +1,5 @@
-//! Which OS pages of a process hold memory: `/proc/PID/pagemap`, which has a word for each OS page of the address space.
+//! Which OS pages of a process are resident: `/proc/PID/pagemap`, which has a word for each OS page of the address
+//! space.
 
 use crate::process::Memory;
 use crate::{Error, Fuel};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 const PIECE: u64 = 1 << 16;
 /// In a word: the OS page holds memory.
 const PRESENT: u64 = 1 << 63;
-/// In a word: no other process has it too, nor another place of this one.
+/// In a word: the OS page is mapped exactly once, in one process.
 const ALONE: u64 = 1 << 56;
 /// In a word: it is swapped out.
 const SWAPPED: u64 = 1 << 62;
@@ -33,7 +34,7 @@ impl Pages {
         Ok(Pages { map: File::open(format!("/proc/{pid}/pagemap"))?, fuel, size: page_size() })
     }
 
-    /// Whether all of a range was touched: then a read changes nothing, and waits for nothing but swap.
+    /// Whether all of a range was touched: then a read changes nothing, and waits only for swap.
     pub fn are_touched(&self, at: u64, length: usize) -> bool {
         let end = at.checked_add(length as u64).and_then(|end| end.checked_next_multiple_of(self.size));
         let Some(end) = end else { return false };
@@ -45,10 +46,10 @@ impl Pages {
         self.are(PRESENT, range)
     }
 
-    /// Copies memory. What the process has never touched is not read, because that would give it an OS page of zeros.
+    /// Copies memory. Parts that the process never touched are not read, because that would map the zero page.
     pub fn copy(&self, memory: &Memory, at: u64, length: usize) -> Result<Vec<u8>, Error> {
         let whole = at.checked_add(length as u64).and_then(|end| end.checked_next_multiple_of(self.size));
-        // No process has memory at the end of all numbers.
+        // No process has memory at the end of the address space.
         let whole = whole.ok_or(Error::Gone)?;
         let (mut bytes, end) = (vec![0; length], at + length as u64);
         let first = at & !(self.size - 1);
@@ -75,7 +76,7 @@ impl Pages {
                 return Err(Error::Gone);
             }
             let mut bytes = vec![0; 8 * (end - at).min(PIECE) as usize];
-            // There is nothing to read once the process has ended.
+            // An ended process has nothing to read.
             self.map.read_exact_at(&mut bytes, 8 * at).map_err(|_| Error::Gone)?;
             let words = bytes.as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
             all.extend(words.map(|word| word & bits != 0));
@@ -84,8 +85,9 @@ impl Pages {
         Ok(all)
     }
 
-    /// The same of memory that the process may have read and never written, as its side tables: the kernel's one page of
-    /// zeros does not count. What other processes have too after a fork is recognised by its contents.
+    /// The resident bytes of memory that the process may have read but never written, such as side tables: the kernel's
+    /// zero page does not count. Pages that are shared with other processes after a fork are recognised by their
+    /// contents.
     pub fn written(&self, memory: &Memory, range: Range<u64>) -> Result<u64, Error> {
         let range = range.start & !(self.size - 1)..range.end.next_multiple_of(self.size);
         let (present, alone) = (self.resident(range.clone())?, self.are(ALONE, range.clone())?);
@@ -98,7 +100,7 @@ impl Pages {
         Ok(held)
     }
 
-    /// How many bytes of `range` hold memory, in whole OS pages. The range may be long.
+    /// The resident bytes of `range`, in whole OS pages. The range may be long.
     pub fn held(&self, range: Range<u64>) -> Result<u64, Error> {
         let (mut at, end) = (range.start & !(self.size - 1), range.end);
         let mut held = 0;
@@ -111,7 +113,7 @@ impl Pages {
     }
 }
 
-/// Bytes of an OS page: what the kernel tells each program at its start.
+/// The size of an OS page, which the kernel passes to each program.
 fn page_size() -> u64 {
     /// The kind of the entry, `AT_PAGESZ`.
     const PAGE_SIZE: u64 = 6;
@@ -125,7 +127,7 @@ fn page_size() -> u64 {
 mod tests {
     use super::*;
 
-    /// Catches pages that are found elsewhere than they are, untouched ones that count, and ones that get memory because
+    /// Catches resident OS pages at wrong addresses, untouched ones that count, and ones that become resident because
     /// they are copied.
     #[test]
     fn touched_pages_are_found() {

@@ -2,7 +2,7 @@
 
 use neap_core::{CHUNK, class};
 
-/// A copy of what a slab's record and bits say.
+/// A copy of a slab's record and bits.
 #[derive(Clone, Debug)]
 pub struct Slab {
     size: u64,
@@ -33,8 +33,8 @@ impl Slab {
         self.is_used((offset / self.size) as u32)
     }
 
-    /// For each OS page of `page` bytes: the bytes of live blocks, and whether it has blocks that are in a cache, by their
-    /// offset.
+    /// For each OS page of `page` bytes: the bytes of live blocks, and whether it has blocks that are in a cache, by
+    /// their offset.
     pub fn pages(&self, page: usize, cached: impl Fn(u64) -> bool) -> (Vec<u64>, Vec<bool>) {
         let (mut live, mut kept) = (vec![0; CHUNK / page], vec![false; CHUNK / page]);
         let page = page as u64;
@@ -65,7 +65,7 @@ impl Slab {
 mod tests {
     use super::*;
 
-    /// Catches blocks that are counted on another OS page than theirs, twice, or although they are free, were never handed
+    /// Catches blocks that count on another OS page than theirs, twice, or although they are free, were never handed
     /// out, or are in a cache.
     #[test]
     fn blocks_are_counted_where_they_lie() {
@@ -81,7 +81,7 @@ mod tests {
         let slab = Slab::new(1, 4096, vec![0; 64]);
         assert_eq!(slab.pages(4096, |_| false).0, [4096; 16]);
         assert_eq!(slab.pages(65536, |_| false).0, [65536]);
-        // Bits that could not be read are those of free blocks.
+        // Bits that could not be read count as free.
         assert_eq!(Slab::new(1, 4096, Vec::new()).pages(4096, |_| false).0, [0; 16]);
     }
 }

@@ -11,7 +11,7 @@ use std::time::Instant;
 
 /// Words that are read at once.
 const PIECE: usize = 1 << 16;
-/// Longest file that is believed, in words.
+/// Limit on the length of a file, in words.
 const MOST: usize = 1 << 28;
 
 /// A copy of a file.
@@ -22,9 +22,9 @@ pub struct Snapshot {
     pub time: u64,
 }
 
-/// The time of CLOCK_MONOTONIC in nanoseconds: the boot clock of /proc is of 10 ms only.
+/// The time of CLOCK_MONOTONIC in nanoseconds: the boot clock in /proc has a resolution of 10 ms.
 fn monotonic() -> u64 {
-    // `Instant` is CLOCK_MONOTONIC, and shows it in no other way.
+    // `Instant` is CLOCK_MONOTONIC, but shows its value only in its debug form.
     let text = format!("{:?}", Instant::now());
     let part = |name: &str| -> Option<u64> {
         let rest = &text[text.find(name)? + name.len()..];
@@ -50,7 +50,7 @@ impl Snapshot {
 
     /// Reads a file of a process that has ended.
     pub fn from_file(path: &Path) -> Result<Self, Error> {
-        /// Not to wait for a pipe; `O_NONBLOCK`.
+        /// `O_NONBLOCK`, so that a pipe does not block.
         const NONBLOCK: i32 = 0o4000;
         let file = fs::File::options().read(true).custom_flags(NONBLOCK).open(path)?;
         if file.metadata()?.len() > 8 * MOST as u64 {
@@ -63,7 +63,7 @@ impl Snapshot {
         Ok(Snapshot { words, time: 0 })
     }
 
-    /// What is in it.
+    /// The contents.
     pub fn view(&self) -> View<'_> {
         View::of(&self.words).expect("it was checked when it was made")
     }
@@ -81,8 +81,8 @@ fn unreadable(why: Unreadable) -> Error {
     }
 }
 
-/// The files of samples of a directory that option `profile` named, by the process that wrote each, in the order of their
-/// beginnings. Profiles that processes wrote at a signal (`.pb`) are left out.
+/// The files of samples in a directory named by option `profile`, one for each process, in the order of their
+/// beginnings. Profiles that processes wrote at a signal (`.pb`) are skipped.
 pub fn in_directory(directory: &Path) -> Result<Vec<Snapshot>, Error> {
     let mut all = Vec::new();
     for entry in fs::read_dir(directory)? {
@@ -104,7 +104,7 @@ mod tests {
     fn the_clock_is_that_of_samples() {
         let uptime: f64 = fs::read_to_string("/proc/uptime").unwrap().split(' ').next().unwrap().parse().unwrap();
         let now = monotonic();
-        // Time in suspension is in the one and not in the other.
+        // Only one of the two includes time in suspension.
         assert!(now > 0 && (now as f64) < uptime * 1e9 + 1e9, "{now} {uptime}");
         assert!(monotonic() > now);
     }

@@ -1,8 +1,8 @@
 //! Reads the heap of a process by its own records, without its help and without stopping it: what keeps each of its
 //! resident OS pages.
 //!
-//! Records and bits are copied in pieces while the process goes on, so what changes meanwhile may be counted at its old
-//! or its new place. Each resident OS page is counted once. Memory that the process never touched is not read.
+//! Records and bits are copied in pieces while the process runs, so memory that changes meanwhile may count at its old
+//! or its new place. Each resident OS page counts once. Memory that the process never touched is not read.
 
 use crate::Error;
 use crate::pinned::Tally;
@@ -18,28 +18,28 @@ use neap_samples::control::HeapPlaces;
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Chunks whose bits are read at once: they lie together.
+/// Number of chunks whose bits are read at once, as they are adjacent.
 const GROUP: u64 = 64;
-/// Longest bits of a group that are believed.
+/// Limit on the bits of a group.
 const BITS: u64 = 1 << 18;
-/// Limits of what a torn copy can make this read.
+/// Limits for walks that a torn copy would make endless.
 const HEAPS: usize = 1 << 16;
 const TABLES: usize = 1 << 12;
-/// Longest arena, in chunks, and the end of all addresses: what says more is no arena.
+/// Limit on the length of an arena, in chunks: a longer one is invalid.
 const ARENA: u64 = (64 << 30) / CHUNK as u64;
 const ADDRESSES: u64 = 1 << 56;
 
-/// What a walk found.
+/// The result of a walk.
 #[derive(Clone, Debug, Default)]
 pub struct Walked {
     /// Its resident OS pages.
     pub tally: Tally,
-    /// Where it is: arenas with their side tables, huge blocks.
+    /// Its address ranges: arenas with their side tables, huge blocks.
     pub ranges: Vec<Range<u64>>,
 }
 
-/// Counts the resident OS pages of a heap, where `samples` are the live samples. `block` is the control block, which has
-/// `places`.
+/// Counts the resident OS pages of a heap; `samples` are the live samples. `block` is the address of the control block,
+/// which has `places`.
 pub fn walk(memory: &Memory, pid: u32, block: u64, places: HeapPlaces, samples: &[Live]) -> Result<Walked, Error> {
     if places.layout != LAYOUT {
         return Err(Error::Structures);
@@ -75,7 +75,7 @@ fn cached_blocks(memory: &Memory, pages: &Pages, newest: u64) -> Result<HashMap<
         let heap = SeenHeap::of(&pages.copy(memory, at, SeenHeap::BYTES)?);
         for mut block in heap.first.into_iter().skip(1) {
             for _ in 0..SeenHeap::MOST {
-                // A block that the thread has taken meanwhile may lead anywhere, also in a circle.
+                // A block that the thread has taken meanwhile may link anywhere, even in a cycle.
                 let front = pages.copy(memory, block, SeenHeap::BLOCK_BYTES);
                 let Some(next) = front.ok().and_then(|front| SeenHeap::behind(&front)) else { break };
                 if !cached.entry(chunk_of(block)).or_default().insert(block) {
@@ -92,7 +92,7 @@ fn cached_blocks(memory: &Memory, pages: &Pages, newest: u64) -> Result<HashMap<
 /// An arena and copies of its records.
 struct Arena {
     seen: SeenArena,
-    /// The chunks that blocks may be in: those from the front, and the reentrant reserve.
+    /// The chunks that may contain blocks: those at the front, and the reentrant reserve.
     parts: [(Range<u64>, Vec<u8>); 2],
 }
 
@@ -123,7 +123,7 @@ impl Arena {
     }
 }
 
-/// A sampled block at the place where it would lie if it were none.
+/// A sampled block at the place where it would lie without the sample.
 struct Placed {
     address: u64,
     class: u8,
@@ -131,10 +131,10 @@ struct Placed {
     weight: f64,
 }
 
-/// What the chunks belong to that are being walked through.
+/// What the chunks of the walk currently belong to.
 #[derive(Clone, Copy)]
 enum Use {
-    /// Nothing in use.
+    /// Nothing that is in use.
     Free,
     /// A large block in the cache of a heap.
     Cached,
@@ -169,7 +169,7 @@ impl Walk<'_> {
         self.pages.copy(self.memory, at, length)
     }
 
-    /// Finds out where samples would lie.
+    /// Finds the places where samples would lie.
     fn place(&mut self, arenas: &[Arena], samples: &[Live]) {
         let record = |address: u64| arenas.iter().find_map(|arena| arena.record(address));
         for sample in samples {
@@ -180,7 +180,7 @@ impl Walk<'_> {
             let small = usize::try_from(sample.size).ok().filter(|&size| size <= class::MAX_SMALL).map(class::of);
             let class = match (seen, place) {
                 (Some(seen), _) => seen.class,
-                // Its slab has gone since.
+                // Its slab has been released since.
                 (None, 1..) => small.unwrap_or(0) as u8,
                 (None, 0) => 0,
             };
@@ -264,8 +264,8 @@ impl Walk<'_> {
         }
     }
 
-    /// Adds a sample of a small block. `live`: the bytes in use on its OS pages (0: the page has gone back); `lives`:
-    /// a live block is at its place.
+    /// Adds a sample of a small block. `live`: the bytes in use on its OS pages (0: the OS page has gone back);
+    /// `lives`: whether a live block is at its place.
     fn add_sample(&mut self, sample: &Placed, live: &[u64], lives: bool) {
         let page = self.pages.size;
         let (offset, size) = (sample.address & (CHUNK as u64 - 1), block_size(sample.class));
@@ -350,7 +350,7 @@ impl Walk<'_> {
         Ok(slots.next)
     }
 
-    /// Adds the samples whose slabs have gone: each would have kept its OS page alone.
+    /// Adds the samples whose slabs have been released: each would have kept its OS page alone.
     fn rest(&mut self) {
         for sample in std::mem::take(&mut self.samples).into_values().flatten().filter(|sample| sample.class != 0) {
             self.add_sample(&sample, &[], false);
@@ -400,7 +400,7 @@ impl Bits {
 mod tests {
     use super::*;
 
-    /// Catches a panic, and memory without a limit, where a process says anything of its heap.
+    /// Catches a panic, and unlimited memory, for arbitrary contents of a process's heap.
     #[test]
     fn garbage() {
         let pid = std::process::id();
@@ -414,7 +414,7 @@ mod tests {
                 *word = if state >> 62 == 0 { 0 } else { state >> (state >> 32 & 63) };
             }
             let block = words.as_ptr() as u64;
-            // Nothing of one kind shadows what the others say.
+            // Reads of one kind must not prevent those of another.
             let nothing = vec![0u64; bytes.div_ceil(8)];
             let away = (nothing.as_ptr() as u64).wrapping_sub(block);
             // Random lengths of huge blocks are valid, and take their time.

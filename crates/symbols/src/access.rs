@@ -1,13 +1,13 @@
-//! What an instruction of x86 does to its operand in memory.
+//! How an x86 instruction accesses its memory operand.
 
 use iced_x86::{Decoder, DecoderOptions, InstructionInfoFactory, OpAccess};
 
-/// What is done to memory.
+/// A kind of access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// It is read only.
+    /// It is only read.
     Read,
-    /// It is written, maybe read too: the page must be writable.
+    /// It is written, and perhaps read: the page must be writable.
     Write,
 }
 
@@ -21,7 +21,7 @@ pub enum Bits {
 }
 
 impl Bits {
-    /// How the decoder calls it.
+    /// The decoder's value.
     pub(crate) const fn number(self) -> u32 {
         match self {
             Self::Bits32 => 32,
@@ -30,8 +30,8 @@ impl Bits {
     }
 }
 
-/// What the instruction at the start of `code` does to memory; none if it accesses none, or one operand is read and
-/// another written, or it cannot be decoded.
+/// The access of the instruction at the start of `code`; `None` if it accesses no memory, reads one operand and writes
+/// another, or cannot be decoded.
 pub fn access(code: &[u8], bits: Bits) -> Option<Access> {
     let mut decoder = Decoder::new(bits.number(), code, DecoderOptions::NONE);
     let instruction = decoder.decode();

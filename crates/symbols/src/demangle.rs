@@ -1,8 +1,8 @@
-//! Names as people write them.
+//! Demangles names.
 
 /// The demangled name, if the name is a mangled one of C++ or Rust.
 pub fn demangle(name: &str) -> Option<String> {
-    // A version (`memcpy@@GLIBC_2.14`) is no part of the name.
+    // A version (`memcpy@@GLIBC_2.14`) is not part of the name.
     if let Ok(rust) = rustc_demangle::try_demangle(name) {
         // Without the hash at the end.
         return Some(format!("{rust:#}"));

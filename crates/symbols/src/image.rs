@@ -1,4 +1,4 @@
-//! An ELF file: its symbols, and how offsets in the file become addresses.
+//! An ELF file: its symbols, and the conversion of file offsets to addresses.
 
 use object::read::elf::ElfFile;
 use object::{Object, ObjectSection, ObjectSegment, ObjectSymbol, SymbolKind, elf};
@@ -14,16 +14,16 @@ pub struct Image<'d> {
     segments: Vec<Segment<'d>>,
     /// By address.
     symbols: Vec<Symbol<'d>>,
-    /// The highest end of the symbols up to each one, so that a search knows when to stop.
+    /// The highest end of the symbols up to each one, which tells a search when to stop.
     reach: Vec<u64>,
     build_id: Option<&'d [u8]>,
     /// The name of the file with the debug information, and its checksum.
     debug_link: Option<(&'d [u8], u32)>,
     bits: Option<Bits>,
     has_lines: bool,
-    /// Those that unwinding needs.
+    /// The sections that unwinding needs.
     sections: Vec<(&'static str, u64, &'d [u8])>,
-    /// Addresses and sizes of those that are in memory.
+    /// Addresses and sizes of the sections that are in memory.
     ranges: Vec<(u64, u64)>,
     stubs: Stubs<'d>,
 }
@@ -43,12 +43,12 @@ struct Symbol<'d> {
     address: u64,
     size: u64,
     what: Option<What>,
-    /// Smaller is better, where several symbols have the same address.
+    /// The lowest rank is best, where several symbols have the same address.
     rank: u8,
     name: &'d str,
 }
 
-/// What a symbol stands for.
+/// The kind of a symbol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// A function.
@@ -60,18 +60,18 @@ pub enum What {
 /// A symbol at an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Found<'d> {
-    /// Its name, as the linker knows it.
+    /// The linker's name.
     pub name: &'d str,
     /// Its address.
     pub address: u64,
-    /// Its size; 0 where the file does not tell.
+    /// Its size; 0 where the file does not state it.
     pub size: u64,
-    /// Whether it is not the function of that name, but a stub that jumps there (in a PLT).
+    /// Whether it is not the function itself, but a stub that jumps to it (in a PLT).
     pub stub: bool,
 }
 
 impl<'d> Image<'d> {
-    /// Reads a file; none if it is not ELF, or is damaged.
+    /// Parses a file; `None` if it is not ELF, or is damaged.
     pub fn parse(data: &'d [u8]) -> Option<Self> {
         let mut image = match object::FileKind::parse(data).ok()? {
             object::FileKind::Elf64 => Self::read::<elf::FileHeader64<object::Endianness>>(data),
@@ -128,28 +128,28 @@ impl<'d> Image<'d> {
         })
     }
 
-    /// The address of the symbol of that name, as the linker knows it.
+    /// The address of the symbol with this linker's name.
     pub fn named(&self, name: &str) -> Option<u64> {
         self.symbols.iter().find(|symbol| symbol.name == name).map(|symbol| symbol.address)
     }
 
-    /// Adds the symbols of the file with the debug information of this one: it has the same addresses.
+    /// Adds the symbols of this file's debug file, which has the same addresses.
     pub fn add_symbols(&mut self, other: Image<'d>) {
         self.symbols.extend(other.symbols);
         self.sort();
     }
 
-    /// The address of what is mapped from an offset of the file on. `writable` and `executable` are the mapping's: they
-    /// tell which segment is meant, where two share a page of the file.
+    /// The address of a mapping that begins at a file offset. `writable` and `executable` are the mapping's: they
+    /// select the segment where two share a page of the file.
     pub fn address(&self, offset: u64, writable: bool, executable: bool) -> Option<u64> {
-        // Segments are mapped in whole pages, and .bss goes on behind the file's part.
+        // Segments are mapped in whole pages, and .bss extends beyond the file's part.
         const PAGE: u64 = 4095;
         let covers = |segment: &&Segment<'_>| {
             let size = if segment.writable { segment.memory_size } else { segment.file_size };
             offset >= segment.offset & !PAGE
                 && offset < (segment.offset.saturating_add(size).saturating_add(PAGE)) & !PAGE
         };
-        // RELRO makes parts of a writable segment read-only, so flags alone do not decide.
+        // RELRO makes parts of a writable segment read-only, so the flags alone do not decide.
         let likeness = |segment: &&Segment<'_>| {
             let begins = u8::from(segment.offset & !PAGE == offset);
             2 * begins
@@ -185,15 +185,15 @@ impl<'d> Image<'d> {
         if let Some((start, size)) = self.stubs.at(address) {
             return self.stub(start, size);
         }
-        // Assembler code often does not state sizes: it goes on to the next symbol, or to the end of its section. A label
-        // within a function ends with it.
+        // Assembler code often does not state sizes: such a symbol extends to the next one, or to the end of its
+        // section. A label within a function ends with the function.
         let index = nearest?;
         let symbol = &self.symbols[index];
         let alone = symbol.size == 0 && self.reach[index] <= symbol.address;
         (alone && self.same_section(symbol.address, address)).then(|| symbol.found())
     }
 
-    /// The stub at an address, named after where it jumps to.
+    /// The stub at an address, named after its target.
     fn stub(&self, start: u64, size: u64) -> Option<Found<'d>> {
         let code = self.bytes(start)?;
         let code = code.get(..usize::try_from(size).ok()?).unwrap_or(code);
@@ -204,8 +204,8 @@ impl<'d> Image<'d> {
         Some(Found { name, address: start, size, stub: true })
     }
 
-    /// The name of the function that is called by the instruction before a return address: `call function`, or `call
-    /// [slot]` with the slot of a function of another object. None where the address depends on more.
+    /// The name of the function called by the instruction before a return address: `call function`, or `call [slot]`
+    /// with the slot of a function of another object. `None` where the target depends on registers.
     pub fn called(&self, behind: u64) -> Option<&'d str> {
         /// `call rel32`, and `call [rip+rel32]`.
         const DIRECT: u8 = 0xe8;
@@ -219,7 +219,7 @@ impl<'d> Image<'d> {
         if code[..2] == INDIRECT {
             return self.stubs.named_slot(target);
         }
-        // Any bytes may look like a call: it leads to the beginning of a function.
+        // Any bytes may look like a call: a real one leads to the beginning of a function.
         let found = (code[1] == DIRECT).then(|| self.find(target, What::Code)).flatten()?;
         (found.address == target).then_some(found.name)
     }
@@ -238,13 +238,13 @@ impl<'d> Image<'d> {
         self.build_id
     }
 
-    /// The name of the file with the debug information, if there is one.
+    /// The name of the debug file, if one is linked.
     pub fn debug_link(&self) -> Option<&'d [u8]> {
         self.debug_link.map(|(name, _)| name)
     }
 
-    /// Whether another file, with these bytes, has the debug information of this one: it has the same build id; or the
-    /// checksum of the debug link, where one of both has no build id.
+    /// Whether another file with these bytes is the debug file of this one: it has the same build id; or, if one of
+    /// them has no build id, the checksum of the debug link.
     pub fn is_described_by(&self, other: &Image<'_>, bytes: &[u8]) -> bool {
         match (self.build_id, other.build_id, self.debug_link) {
             (Some(own), Some(others), _) => own == others,
@@ -253,7 +253,7 @@ impl<'d> Image<'d> {
         }
     }
 
-    /// The mode that its code runs in, where that is known.
+    /// The mode in which its code runs, where that is known.
     pub fn bits(&self) -> Option<Bits> {
         self.bits
     }
@@ -263,7 +263,7 @@ impl<'d> Image<'d> {
         self.sections.iter().find(|section| section.0 == name).map(|&(_, address, data)| (address, data))
     }
 
-    /// Whether it has lines of source.
+    /// Whether it has source lines.
     pub fn has_lines(&self) -> bool {
         self.has_lines
     }
@@ -276,7 +276,7 @@ impl<'d> Image<'d> {
     }
 
     fn sort(&mut self) {
-        // The best of several is behind the others, where the search begins.
+        // The best of several comes last, where the search begins.
         self.symbols.sort_by(|a, b| (a.address, a.size.min(1), b.rank).cmp(&(b.address, b.size.min(1), a.rank)));
         let mut highest = 0;
         self.reach.clear();
@@ -300,8 +300,8 @@ impl<'d> Symbol<'d> {
             _ => return None,
         };
         let name = symbol.name().ok().filter(|name| !name.is_empty() && !name.starts_with('$'))?;
-        // A public name before a weak one, a weak one before an internal one, and among equals the one that libraries
-        // do not keep for themselves (`__libc_malloc`, `malloc`).
+        // A global name ranks before a weak one, a weak one before a local one, and among equals a public name before
+        // an internal one (`malloc` before `__libc_malloc`).
         let binding = match (symbol.is_local(), symbol.is_weak()) {
             (true, _) => 4,
             (false, true) => 2,
@@ -312,13 +312,13 @@ impl<'d> Symbol<'d> {
     }
 
     fn found(&self) -> Found<'d> {
-        // Versions are no part of the name.
+        // Versions are not part of the name.
         let name = self.name.split('@').next().filter(|name| !name.is_empty()).unwrap_or(self.name);
         Found { name, address: self.address, size: self.size, stub: false }
     }
 }
 
-/// Whether a section is there when the program runs.
+/// Whether a section is in memory when the program runs.
 fn in_memory<'d>(section: &impl ObjectSection<'d>) -> bool {
     matches!(section.flags(), object::SectionFlags::Elf { sh_flags, .. } if sh_flags.0 & elf::SHF_ALLOC.0 != 0)
 }

@@ -1,8 +1,8 @@
 //! Names for addresses, from bytes that the caller has read: no file is opened here.
 //!
-//! [`Image`] is an ELF file: its symbols, and how offsets in the file become addresses. [`Lines`] are its lines of
-//! source. [`Listing`] is a text of symbols: the perf map of a JIT compiler, or the kernel's `kallsyms`. [`access()`] says
-//! what an instruction does to its operand in memory.
+//! [`Image`] is an ELF file: its symbols, and the conversion of file offsets to addresses. [`Lines`] are its source
+//! lines. [`Listing`] is a text of symbols: the perf map of a JIT compiler, or the kernel's `kallsyms`. [`access()`]
+//! tells how an instruction accesses its memory operand.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -1,4 +1,4 @@
-//! Lines of source.
+//! Source lines.
 
 use std::borrow::Cow;
 
@@ -8,7 +8,7 @@ use object::{Object, ObjectSection};
 /// A place in the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
-    /// The file, with the directory that it was compiled in.
+    /// The file, with the directory of its compilation.
     pub file: String,
     /// The line; 0 where it is not known.
     pub line: u32,
@@ -16,14 +16,14 @@ pub struct Line {
 
 type Slice = EndianSlice<'static, RunTimeEndian>;
 
-/// The debug information of a file. Nothing is parsed before it is requested.
+/// The debug information of a file. It is parsed only on request.
 ///
-/// Sections that are compressed are uncompressed for ever: `leak` gives their bytes a place that stays.
+/// Compressed sections are uncompressed permanently: `leak` stores their bytes for the rest of the process.
 pub struct Lines(addr2line::Context<Slice>);
 
 impl Lines {
-    /// The debug information of an ELF file; none if it has none that can be read. `leak` keeps bytes for the rest of
-    /// the process.
+    /// The debug information of an ELF file; `None` if there is none that can be read. `leak` keeps bytes for the rest
+    /// of the process.
     pub fn parse(data: &'static [u8], leak: &dyn Fn(Vec<u8>) -> &'static [u8]) -> Option<Self> {
         let file = object::File::parse(data).ok()?;
         let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
@@ -40,7 +40,7 @@ impl Lines {
         addr2line::Context::from_dwarf(dwarf).ok().map(Self)
     }
 
-    /// The functions at an address, inlined ones first, with their (mangled) names and lines; none without debug
+    /// The functions at an address, inlined ones first, with their (mangled) names and lines; empty without debug
     /// information.
     pub fn functions(&self, address: u64) -> Vec<(Option<String>, Option<Line>)> {
         let mut functions = Vec::new();

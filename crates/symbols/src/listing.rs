@@ -1,17 +1,16 @@
 //! Texts that list symbols.
 
-/// Symbols of a text, in order of their addresses.
+/// The symbols of a text, by address.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// Address, size (0 where it is not known), and the name's place in `names`.
+    /// Address, size (0 where it is unknown), and the position of the name in `names`.
     entries: Vec<(u64, u64, u32, u32)>,
     names: String,
 }
 
 impl Listing {
-    /// A perf map, as JIT compilers write to `/tmp/perf-PID.map`: `START SIZE NAME` in each line, numbers in
-    /// hexadecimal. Lines that cannot be read are left out. A later line for the same address wins, because code is
-    /// replaced.
+    /// A perf map, as JIT compilers write it to `/tmp/perf-PID.map`: `START SIZE NAME` in each line, with hexadecimal
+    /// numbers. Invalid lines are skipped. A later line for the same address wins, because code is replaced.
     pub fn perf_map(text: &[u8]) -> Self {
         let mut listing = Self::default();
         for line in String::from_utf8_lossy(text).lines() {
@@ -24,8 +23,8 @@ impl Listing {
         listing.sort()
     }
 
-    /// The kernel's list: `ADDRESS TYPE NAME [MODULE]` in each line. Only code is of interest. All addresses are 0 for
-    /// users that may not see them: then the listing is empty.
+    /// The kernel's list: `ADDRESS TYPE NAME [MODULE]` in each line. Only code is kept. For users that may not see
+    /// them, all addresses are 0: then the listing is empty.
     pub fn kallsyms(text: &[u8]) -> Self {
         let mut listing = Self::default();
         for line in text.split(|&byte| byte == b'\n') {
@@ -62,7 +61,7 @@ impl Listing {
     }
 
     fn sort(mut self) -> Self {
-        // Stable, so the last of several for one address stays last, and is the one that is found.
+        // A stable sort: the last of several for one address stays last, and is found.
         self.entries.sort_by_key(|entry| entry.0);
         self
     }

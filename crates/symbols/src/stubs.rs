@@ -1,5 +1,5 @@
-//! Stubs that the linker makes (PLT): a few instructions that jump to a function of another object, at an address that a
-//! slot of a table holds. No symbol names them; the relocations of the slots do. x86 only.
+//! Stubs made by the linker (PLT): a few instructions that jump to a function of another object, through an address in
+//! a slot of a table. No symbol names them, but the relocations of the slots do. x86 only.
 
 use iced_x86::{Decoder, DecoderOptions, Mnemonic, OpKind, Register};
 use object::read::elf::ElfFile;
@@ -9,19 +9,19 @@ use crate::Bits;
 
 /// Sections of stubs.
 const SECTIONS: [&str; 4] = [".plt", ".plt.sec", ".plt.got", ".iplt"];
-/// Sections of relocations, of 64-bit files and of 32-bit ones. The first has those of `.plt`, in the order of its stubs;
-/// the other those of `.plt.got`, among many others.
+/// Sections of relocations, for 64-bit and for 32-bit files. The first has those of `.plt`, in the order of its stubs;
+/// the second those of `.plt.got`, among many others.
 const RELOCATIONS: [(&str, &str); 2] = [(".rela.plt", ".rel.plt"), (".rela.dyn", ".rel.dyn")];
 
 /// The stubs of a file.
 #[derive(Default)]
 pub struct Stubs<'d> {
     sections: Vec<Section>,
-    /// Where the slots of 32-bit code that may lie anywhere are counted from.
+    /// The base of the slots for position-independent 32-bit code.
     table: u64,
-    /// Slots and what they will hold, in the order of `.rela.plt`: stubs know their number.
+    /// Slots and their targets, in the order of `.rela.plt`: stubs contain their index.
     numbered: Vec<(u64, Target<'d>)>,
-    /// The same, and those of `.plt.got`, by address.
+    /// The same, with those of `.plt.got`, by address.
     slots: Vec<(u64, Target<'d>)>,
 }
 
@@ -33,16 +33,16 @@ struct Section {
     stub: u64,
 }
 
-/// Where a stub jumps to.
+/// The target of a stub.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'d> {
-    /// To a function of that name.
+    /// The function of this name.
     Name(&'d str),
-    /// To what the function at that address chooses.
+    /// The result of the resolver function at this address.
     Chosen(u64),
 }
 
-/// What a stub says of its target.
+/// The operand by which a stub refers to its target.
 enum Operand {
     /// The address of its slot.
     Slot(u64),
@@ -71,7 +71,7 @@ impl<'d> Stubs<'d> {
         stubs
     }
 
-    /// The stub at an address: where it begins, its size.
+    /// The stub at an address: its first address and its size.
     pub fn at(&self, address: u64) -> Option<(u64, u64)> {
         let section = self.sections.iter().find(|s| address >= s.start && address - s.start < s.size)?;
         let inside = address - section.start;
@@ -87,7 +87,7 @@ impl<'d> Stubs<'d> {
         }
     }
 
-    /// Where the stub at an address jumps to, whose bytes are these.
+    /// The target of the stub at this address with these bytes.
     pub fn target(&self, address: u64, code: &[u8], bits: Bits) -> Option<Target<'d>> {
         match operand(address, code, bits, self.table)? {
             Operand::Number(number) => self.numbered.get(usize::try_from(number).ok()?).map(|&(_, target)| target),
@@ -99,7 +99,7 @@ impl<'d> Stubs<'d> {
     }
 }
 
-/// The slots of functions among the relocations of a section, in their order.
+/// The function slots among the relocations of a section, in their order.
 ///
 /// ```text
 /// struct Elf64_Rela { u64 r_offset; u32 type, symbol (as r_info); u64 r_addend; };
@@ -131,14 +131,14 @@ fn relocations<'d, Header: object::read::elf::FileHeader<Endian = object::Endian
             .filter_map(|(slot, info, addend)| Some((slot, target(info & 0xffff_ffff, info >> 32, addend)?)))
             .collect()
     } else {
-        // The types have the same numbers, but for IRELATIVE, whose addend is in the slot.
+        // The types have the same numbers, except for IRELATIVE, whose addend is in the slot.
         let entries = read(of_32_bits).chunks_exact(8).map(|entry| word(entry, 0));
         let entries = entries.map(|entry| (entry & 0xffff_ffff, entry >> 32));
         entries.filter_map(|(slot, info)| Some((slot, target(info & 0xff, info >> 8, 0)?))).collect()
     }
 }
 
-/// What the first instructions of a stub say: `jmp [slot]`, or `push number`.
+/// The operand of the first instructions of a stub: `jmp [slot]`, or `push number`.
 fn operand(address: u64, code: &[u8], bits: Bits, table: u64) -> Option<Operand> {
     const INSTRUCTIONS: usize = 3;
     let mut decoder = Decoder::with_ip(bits.number(), code, address, DecoderOptions::NONE);
@@ -180,7 +180,7 @@ mod tests {
         }
     }
 
-    /// Catches stubs that get the name of another one, in each of the forms that linkers make.
+    /// Catches stubs that get another one's name, for each form that linkers make.
     #[test]
     fn forms_of_stubs() {
         let stubs = stubs();

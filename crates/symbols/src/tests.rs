@@ -19,7 +19,7 @@ fn instructions() {
     assert_eq!(access(&[0x48], Bits::Bits32), None); // dec eax
 }
 
-/// Catches names that stay mangled, and plain ones that are touched.
+/// Catches names that stay mangled, and plain ones that are changed.
 #[test]
 fn names() {
     assert_eq!(
@@ -35,7 +35,7 @@ fn names() {
     assert_eq!(demangle("_Z"), None);
 }
 
-/// Catches lines of listings that are read wrong, and searches that find a neighbour.
+/// Catches lines of listings that are read wrongly, and searches that find a neighbour.
 #[test]
 fn listings() {
     let map = Listing::perf_map(b"1000 20 first one\nrubbish\n0x2000 10 second\n1000 20 newer\nzz 1 x\n");
@@ -49,7 +49,7 @@ fn listings() {
     assert!(Listing::kallsyms(b"0000000000000000 T _stext\n").is_empty());
 }
 
-/// A function to be found; not inlined, with a name that is not mangled away.
+/// A function to find; not inlined, and with a known name.
 #[inline(never)]
 fn to_be_found() -> u32 {
     std::hint::black_box(7)
@@ -57,7 +57,7 @@ fn to_be_found() -> u32 {
 
 static DATA_TO_BE_FOUND: [u64; 4] = [1, 2, 3, 4];
 
-/// Catches symbols, data, bytes and lines that are not found in a real file: this program's own.
+/// Catches symbols, data, bytes and lines that are not found in a real file: this test program.
 #[test]
 fn the_test_program_itself() {
     let bytes: &'static [u8] = std::fs::read(std::env::current_exe().expect("a path")).expect("readable").leak();
@@ -87,7 +87,7 @@ fn the_test_program_itself() {
     assert!(lines.find(code).is_some_and(|line| line.file.ends_with("symbols/src/tests.rs") && line.line > 0));
 }
 
-/// Assembles a source and links it as a library, with the C compiler; none where there is none.
+/// Assembles a source and links it as a library, with the C compiler; `None` without a compiler.
 fn library(name: &str, source: &str, options: &[&str]) -> Option<&'static [u8]> {
     use std::process::Command;
     let stem = std::env::temp_dir().join(format!("neap-symbols-{name}-{}", std::process::id()));
@@ -134,8 +134,8 @@ label:
     .fill 16, 1, 0x90
 "#;
 
-/// Catches code without a symbol of its own that gets its neighbour's: behind a sized function, in another section, in
-/// the stubs of the linker.
+/// Catches code without a symbol that gets its neighbour's: behind a function with a size, in another section, in the
+/// stubs of the linker.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn code_without_a_symbol() {
@@ -168,7 +168,7 @@ fn code_without_a_symbol() {
     assert_eq!((found.address, found.size), (start + 16, 16));
 }
 
-/// Catches debug files of another build that are believed, and the checksum of debug links.
+/// Catches debug files of another build that are accepted, and wrong checksums of debug links.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn debug_files_are_those_of_the_object() {
@@ -179,12 +179,12 @@ fn debug_files_are_those_of_the_object() {
     };
     let [image_one, image_two, image_none] = [one, two, none].map(|bytes| Image::parse(bytes).expect("ELF"));
     assert!(image_one.is_described_by(&image_one, one) && !image_one.is_described_by(&image_two, two));
-    // Without a build id and without a link nothing is known.
+    // Without a build id and without a link there is no proof.
     assert!(!image_none.is_described_by(&image_one, one));
     assert_eq!(image::checksum(b"123456789"), 0xcbf4_3926);
 }
 
-/// Catches seeds of the fuzzer that its targets get nowhere with.
+/// Catches fuzzing seeds that the targets reject.
 #[test]
 fn seeds_of_the_fuzzer() {
     let seed = |name: &str| {
@@ -206,7 +206,7 @@ fn seeds_of_the_fuzzer() {
     assert_eq!(access(&seed("texts/code"), Bits::Bits64), Some(Access::Write));
 }
 
-/// Catches a panic on files that are damaged: bytes of a real one, cut and changed.
+/// Catches a panic on damaged files: bytes of a real one, cut and changed.
 #[test]
 fn damaged_files() {
     let bytes = std::fs::read("/proc/self/exe").expect("readable");

@@ -1,15 +1,15 @@
-//! Faults in few bytes, because most are close to the one before: some 15 bytes each instead of 100, so that ten
-//! million faults fit in memory, and more in a file.
+//! Faults in few bytes: most are close to the one before, so a fault takes some 15 bytes instead of 100. Ten million
+//! faults fit in memory, and more in a file.
 //!
-//! A chunk is unpacked by itself. Every number is a difference to the fault before, in the usual 7 bits a byte, lowest
-//! first. What is filled in when symbols are known (code, data) is not kept.
+//! A chunk is unpacked by itself. Every number is a difference from the fault before, in LEB128: 7 bits a byte, lowest
+//! first. The fields that symbols fill in later (code, data) are not kept.
 
 use crate::{Access, BlockId, Fault, Id, Kind, MappingId, Mode, StackId, Subject, ThreadId};
 
-/// The most bytes that one fault takes.
+/// Limit on the bytes of one fault.
 pub const MAX_SIZE: usize = 2 + 9 * 10;
 
-/// What the differences are to.
+/// The values that differences are taken from.
 #[derive(Clone, Copy, Debug, Default)]
 struct Previous {
     number: u64,
@@ -63,7 +63,7 @@ impl Packer {
 }
 
 impl Unpacker {
-    /// Takes a fault off the front; none at the end, or where bytes are none of a packer's.
+    /// Takes a fault off the front; `None` at the end, or where a packer did not write the bytes.
     pub fn next(&mut self, bytes: &mut &[u8]) -> Option<Fault> {
         let (&[first, second], rest) = bytes.split_first_chunk()?;
         *bytes = rest;
@@ -152,7 +152,7 @@ mod tests {
         }
     }
 
-    /// Catches a field that is not kept, extreme values, and faults that take more than they may.
+    /// Catches a field that is not kept, extreme values that change, and faults that exceed the limit.
     #[test]
     fn what_goes_in_comes_out() {
         let strange = Fault {
@@ -185,7 +185,7 @@ mod tests {
             assert_eq!(unpacker.next(&mut rest), Some(*fault));
         }
         assert_eq!(unpacker.next(&mut rest), None);
-        // Bytes that end anywhere.
+        // Bytes that are cut anywhere.
         for end in 0..bytes.len() {
             let (mut unpacker, mut rest) = (Unpacker::default(), &bytes[..end]);
             while unpacker.next(&mut rest).is_some() {}

@@ -8,11 +8,11 @@ use crate::{BlockId, MappingId, PlaceId, StackId, ThreadId};
 /// One page fault. Small enough to be copied; names are in the [`Tables`](crate::Tables).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// Its place in the order of the trace, from 1. A number that is missing was left out by a filter.
+    /// Its position in the order of the trace, from 1. Filters leave gaps.
     pub number: u64,
     /// When it began: nanoseconds since the first fault of the trace began.
     pub time: u64,
-    /// How long the kernel took, in nanoseconds; none where its end was not seen (or the thread ended in it).
+    /// How long the kernel took, in nanoseconds; `None` where its end was not seen, or the thread ended first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service: Option<u32>,
     /// The thread that it happened to.
@@ -26,7 +26,7 @@ pub struct Fault {
     pub page_shift: Option<u8>,
     /// Whether an instruction was fetched, or data accessed: the `C` and `D` of the classic format.
     pub subject: Subject,
-    /// What was done to the page, as far as it is known.
+    /// The kind of access, as far as it is known.
     pub access: Access,
     /// Why there was a fault.
     pub kind: Kind,
@@ -106,7 +106,7 @@ impl Subject {
     }
 }
 
-/// What an instruction did to a page.
+/// The kind of access of an instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Access {
@@ -132,13 +132,13 @@ impl Access {
     }
 }
 
-/// Whose instruction faulted.
+/// The mode of the faulting instruction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
     /// The program's own.
     User,
-    /// The kernel's, which accessed the program's memory for it (read, write, exec).
+    /// Kernel mode: the kernel accessed the program's memory on its behalf (read, write, exec).
     Kernel,
 }
 
@@ -159,10 +159,10 @@ pub enum Kind {
     /// Anonymous memory was touched for the first time, and a page was zeroed for it.
     #[serde(rename = "anon")]
     Anonymous,
-    /// Anonymous memory was read for the first time: the page of zeros that all share was mapped.
+    /// Anonymous memory was read for the first time: the shared zero page was mapped.
     #[serde(rename = "zero")]
     ZeroPage,
-    /// A page that could only be read was written, and copied (or taken over by its last owner).
+    /// A read-only page was written, and copied (or reused by its last owner).
     #[serde(rename = "cow")]
     CopyOnWrite,
     /// A page of a file (or of shared memory) was in memory, and was mapped.

@@ -24,7 +24,7 @@ macro_rules! ids {
 
         impl $crate::Id for $name {
             fn from_index(index: usize) -> Self {
-                // A trace with 2^32 rows of anything has run out of memory long before.
+                // A trace with 2^32 rows has run out of memory long before.
                 Self(u32::try_from(index).unwrap_or(u32::MAX))
             }
 
@@ -56,7 +56,7 @@ ids! {
     BlockId,
 }
 
-/// Rows that are only ever added, and found by their id.
+/// Rows that are only added, and found by their ids.
 pub struct Table<I, T> {
     rows: Vec<T>,
     id: PhantomData<I>,
@@ -94,7 +94,7 @@ impl<I: Id, T> Table<I, T> {
         self.rows.iter().enumerate().map(|(index, row)| (I::from_index(index), row))
     }
 
-    /// The rows in order of their ids, to be changed.
+    /// The rows in order of their ids, mutable.
     pub fn iter_mut(&mut self) -> impl DoubleEndedIterator<Item = (I, &mut T)> {
         self.rows.iter_mut().enumerate().map(|(index, row)| (I::from_index(index), row))
     }

@@ -1,13 +1,12 @@
 //! A trace of page faults, without I/O: the model, and the formats in which it is written.
 //!
-//! Depends on the standard library and on crates that know formats (serde, csv, the Firefox Profiler's), and opens no
-//! file and makes no system call: what comes in is bytes or records, what goes out is bytes. The command `neap pagein`
-//! does the rest.
+//! Depends on the standard library and on crates that know formats (serde, csv, the Firefox Profiler's). It opens no
+//! file and makes no system call: input is bytes or records, output is bytes. The command `neap pagein` does the rest.
 //!
 //! `docs/glossary.md` defines the words.
 //!
-//! Start with [`Tables`] and [`Fault`]; a [`Source`] has both; [`format::FORMATS`] are the ways of writing
-//! them, and [`diff`] compares two that were written.
+//! Start with [`Tables`] and [`Fault`]; a [`Source`] has both. [`format::FORMATS`] lists the ways of writing them, and
+//! [`diff`] compares two written traces.
 #![forbid(unsafe_code)]
 
 pub mod compact;

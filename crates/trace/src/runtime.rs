@@ -2,13 +2,13 @@
 
 use crate::text;
 
-/// Whether code is in the C and C++ libraries, in Rust's own, or in neap: by the path of its object, and the demangled
-/// name of its function where that is known.
+/// Whether code belongs to the C, C++ or Rust libraries, or to neap: by its object's path, and by the demangled name of
+/// its function where that is known.
 pub fn is_runtime(path: &str, function: Option<&str>) -> bool {
     const LIBRARIES: [&str; 5] = ["libc.so", "libc-", "libstdc++.so", "libc++.so", "libneap.so"];
     const SPACES: [&str; 5] = ["std::", "alloc::", "core::", "__gnu_cxx::", "hashbrown::"];
     const RUST: [&str; 3] = ["__rust", "__rdl_", "__rg_"];
-    /// Of C++'s namespace std, where they cannot be demangled.
+    /// Names in C++'s namespace std, where they could not be demangled.
     const MANGLED: [&str; 3] = ["_ZSt", "_ZNSt", "_ZNKSt"];
     let object = text::file_name(path);
     if LIBRARIES.iter().any(|library| object.starts_with(library)) {

@@ -6,7 +6,7 @@ use crate::{Fault, Tables};
 
 /// A trace: its tables, and its faults in order.
 ///
-/// Faults may lie in a file, so there is no slice of them: there can be many more than fit in memory.
+/// Faults may lie in a file, so there is no slice of them: they may not fit in memory.
 pub trait Source {
     /// Everything but the faults. Complete: rows are not added while faults are visited.
     fn tables(&self) -> &Tables;

@@ -1,4 +1,4 @@
-//! The footer of a trace: what it covers, and what it does not.
+//! The footer of a trace: what it covers, and what is missing.
 
 use std::fmt;
 
@@ -13,20 +13,20 @@ pub struct Summary {
     pub command: Vec<String>,
     /// The process: the program's, or the one that neap attached to.
     pub pid: u32,
-    /// How faults were seen.
+    /// How faults were traced.
     pub backend: Backend,
     /// Faults in the trace.
     pub faults: u64,
     /// Faults that the kernel counts for the program and the children that were waited for.
     pub usage: Option<Usage>,
-    /// Why [`usage`](Self::usage) and [`faults`](Self::faults) differ: `faults + sum of the counts == usage` where all is
-    /// explained; what is not has the cause [`Cause::Unexplained`].
+    /// Why [`usage`](Self::usage) and [`faults`](Self::faults) differ: `faults + sum of the counts == usage`. The
+    /// unexplained rest has the cause [`Cause::Unexplained`].
     pub differences: Vec<Difference>,
     /// Events that the kernel could not deliver.
     pub lost: u64,
-    /// What this backend cannot tell, one sentence each.
+    /// What this backend cannot show, one sentence each.
     pub missing: Vec<String>,
-    /// What would allow the full view: a command.
+    /// A command that permits the full view.
     pub remedy: Option<String>,
     /// Whether fault-around was off for the program's files (`--exact`).
     pub exact: bool,
@@ -39,19 +39,19 @@ pub struct Summary {
     pub duration: u64,
 }
 
-/// Faults in neap's heap, by what is known of the block. All three counts together are the faults there.
+/// Faults in neap's heap, by what is known of their block. The three counts add up to all faults there.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SiteSummary {
     /// In blocks whose allocation is known.
     pub with_site: u64,
-    /// In blocks whose allocation was not recorded: it was not sampled, or was before the library began or lost; or the
-    /// block was never handed out.
+    /// In blocks whose allocation was not recorded (not sampled, before the library began, or lost), or that were never
+    /// handed out.
     pub without_site: u64,
-    /// In memory that is no block: neap's own.
+    /// In memory of neap's own, which is no block.
     pub in_no_block: u64,
-    /// Allocations that were to be recorded and are missing.
+    /// Allocations that should have been recorded and are missing.
     pub lost: u64,
-    /// Mean bytes between two recorded allocations; 1: all were recorded.
+    /// Mean bytes between two recorded allocations; 1: all allocations were recorded.
     pub interval: u64,
 }
 
@@ -93,29 +93,29 @@ impl Usage {
         self.minor.saturating_add(self.major)
     }
 
-    /// Those of two.
+    /// The sum of two counts.
     pub const fn plus(self, other: Self) -> Self {
         Self { minor: self.minor.saturating_add(other.minor), major: self.major.saturating_add(other.major) }
     }
 
-    /// Those that came since `before` was counted.
+    /// The faults since `before` was counted.
     pub const fn since(self, before: Self) -> Self {
         Self { minor: self.minor.saturating_sub(before.minor), major: self.major.saturating_sub(before.major) }
     }
 }
 
-/// How faults were seen.
+/// How faults were traced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Backend {
     /// Nothing was traced.
     #[default]
     None,
-    /// perf events; faults in the kernel too.
+    /// perf events, faults in kernel mode included.
     Perf,
-    /// perf events of user mode only.
+    /// perf events, user mode only.
     PerfUser,
-    /// Page tables were looked at again and again (PAGEMAP_SCAN): pages in rough order, without instructions.
+    /// Page tables were scanned again and again (PAGEMAP_SCAN): pages in rough order, without instructions.
     Scan,
 }
 
@@ -146,7 +146,7 @@ impl Backend {
 pub struct Difference {
     /// Why.
     pub cause: Cause,
-    /// How many the kernel counts and the trace lacks; negative for those that the trace has and the kernel does not
+    /// Faults that the kernel counts and the trace lacks; negative for those that the trace has and the kernel does not
     /// count.
     pub count: i64,
 }
@@ -157,16 +157,16 @@ pub struct Difference {
 pub enum Cause {
     /// Before the program was executed: neap's own child.
     BeforeExec,
-    /// Pages that hold the program's arguments and environment, which the kernel fills before it begins.
+    /// Pages that hold the program's arguments and environment, which the kernel fills before the program begins.
     Arguments,
     /// Taken in kernel mode, which was not seen.
     KernelMode,
-    /// Pages that the kernel got for itself without a fault of the processor (the arguments of programs that the program
-    /// executed, system calls that pin memory).
+    /// Pages that the kernel got for itself without a fault of the processor: the arguments of programs that the
+    /// program executed, system calls that pin memory.
     WithoutTrap,
     /// Events that were lost.
     Lost,
-    /// Faults that ended in a signal, or were still going on: seen, but not counted.
+    /// Faults that ended in a signal, or were unfinished: seen, but not counted.
     NotCompleted,
     /// Faults of processes that were not waited for: seen, but not counted.
     NotWaitedFor,
@@ -176,7 +176,7 @@ pub enum Cause {
     Edges,
     /// Pages that faulted again, or came and went, between two scans of page tables.
     BetweenScans,
-    /// Pages that a scan saw, and that came without a fault of their own.
+    /// Pages that a scan found and that came without a fault of their own.
     AroundFaults,
     /// Not known.
     Unexplained,
@@ -209,7 +209,7 @@ pub enum End {
     /// It did not: neap detached from it, or never started it.
     #[default]
     Running,
-    /// Not known to neap, because it is not neap's child.
+    /// It ended; how is unknown, because it is not neap's child.
     Ended,
     /// With that exit status.
     Exited(i32),

@@ -11,8 +11,8 @@ use crate::{LineId, MappingId, ObjectId, PlaceId, ProcessId, StackId, Summary, S
 
 /// Everything of a trace but the faults.
 ///
-/// All texts are UTF-8; bytes of paths, names and arguments that are not are replaced. All times are nanoseconds since
-/// the first fault, as in [`Fault`]; what happened before it has time 0.
+/// All strings are UTF-8; other bytes of paths, names and arguments are replaced. All times are nanoseconds since the
+/// first fault, as in [`Fault`]; earlier ones are 0.
 #[derive(Clone, Debug, Default)]
 pub struct Tables {
     /// Images of processes, in the order in which they were seen.
@@ -21,7 +21,7 @@ pub struct Tables {
     pub threads: Table<ThreadId, Thread>,
     /// Mappings.
     pub mappings: Table<MappingId, Mapping>,
-    /// Objects, each file once (twice if its path was replaced meanwhile, or means another file to another process).
+    /// Objects, each file once (twice if its path was replaced meanwhile, or names another file for another process).
     pub objects: Table<ObjectId, Object>,
     /// Symbols, each once.
     pub symbols: Table<SymbolId, Symbol>,
@@ -60,8 +60,8 @@ impl Tables {
         }
     }
 
-    /// Where a block was allocated, if that is known: the first function outside of the C and C++ libraries and Rust's
-    /// own, else the first of all.
+    /// The allocation site of a block, if it is known: the first function outside of the C, C++ and Rust libraries,
+    /// otherwise the first of all.
     pub fn site(&self, block: BlockId) -> Option<&StackNode> {
         let stack = self.blocks.get(block)?.site?;
         let own = self.frames(stack).find(|node| !node.place.is_some_and(|place| self.is_runtime(place)));
@@ -74,13 +74,13 @@ impl Tables {
         Some(node.place.map_or_else(|| format!("{:#x}", node.address), |place| self.describe_place(place)))
     }
 
-    /// Whether a place is in what languages bring along, where allocations are made for others.
+    /// Whether a place belongs to a language's libraries, which allocate for others.
     fn is_runtime(&self, place: PlaceId) -> bool {
         let object = self.object_of(place).map_or("", |object| object.path.as_str());
         runtime::is_runtime(object, self.places[place].symbol.map(|symbol| self.symbols[symbol].name.as_str()))
     }
 
-    /// The places of a stack, from the faulting instruction's function to the outermost caller.
+    /// The frames of a stack, from the faulting instruction's function to the outermost caller.
     pub fn frames(&self, stack: StackId) -> impl Iterator<Item = &StackNode> {
         std::iter::successors(Some(&self.stacks[stack]), |node| node.parent.map(|parent| &self.stacks[parent]))
     }
@@ -93,7 +93,7 @@ pub struct Process {
     pub pid: u32,
     /// How many programs the process executed before this one while it was traced.
     pub image: u32,
-    /// Who forked it, or its image before exec; none for the program itself and where it is not known.
+    /// The process that forked it, or its image before exec; `None` for the program itself, and where it is unknown.
     pub parent: Option<ProcessId>,
     /// The name that the kernel has for it (its last one).
     pub name: String,
@@ -120,11 +120,12 @@ pub struct Thread {
     pub end: Option<u64>,
 }
 
-/// A range of addresses, for as long as it meant the same. What is unmapped and mapped again at one place, with the same
-/// meaning, is one row, which has the addresses of all of them; code is, where no other code was there in between.
+/// A range of addresses, for as long as it had the same meaning. Memory that is unmapped and mapped again at one place,
+/// with the same meaning, is one row, which spans the addresses of all of them; for code only if no other code was
+/// there in between.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Mapping {
-    /// Whose addresses.
+    /// The process that the addresses belong to.
     pub process: ProcessId,
     /// The first address.
     #[serde(with = "text::hex")]
@@ -139,13 +140,13 @@ pub struct Mapping {
     pub kind: MappingKind,
     /// The file, or `[vdso]`; none for anonymous memory.
     pub object: Option<ObjectId>,
-    /// What is allowed.
+    /// The permitted kinds of access.
     pub protection: Protection,
-    /// Whether writes are seen by others (MAP_SHARED).
+    /// Whether other processes see writes (MAP_SHARED).
     pub shared: bool,
-    /// When it was made first.
+    /// When it was first made.
     pub from: u64,
-    /// When it was unmapped or replaced; none where it stayed, or is not known.
+    /// When it was unmapped or replaced; `None` where it stayed, or where that is unknown.
     pub until: Option<u64>,
 }
 
@@ -178,7 +179,7 @@ pub enum MappingKind {
 }
 
 impl MappingKind {
-    /// One word, lower case; what [`Named`](Self::Named) is called is its text.
+    /// One word, lower case; for [`Named`](Self::Named), the name.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::File => "file",
@@ -231,7 +232,8 @@ pub struct Object {
     /// Its path as the traced process saw it, or a name in brackets: `[vdso]`, `[vdso32]` (that of 32-bit programs),
     /// `[kernel]`, `[jit]`.
     pub path: String,
-    /// Which file it is, where the kernel says so: at its path there can be another one, by now or for neap. Not written.
+    /// The identity of the file, where the kernel reports it: its path may name another file now, or for neap. Not
+    /// written.
     #[serde(skip)]
     pub file: Option<FileId>,
     /// Its build id, if it has one and was read.
@@ -262,7 +264,7 @@ pub struct FileId {
 pub struct Symbol {
     /// For people: demangled.
     pub name: String,
-    /// As the linker knows it; none where it is the same.
+    /// The linker's name; `None` where it is the same.
     pub linkage_name: Option<String>,
     /// Where it is defined.
     pub object: Option<ObjectId>,
@@ -285,7 +287,7 @@ pub struct Line {
 /// An address of a process, resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Place {
-    /// The address as the object states it (independent of where it was loaded), or the absolute one without an
+    /// The address as the object states it (independent of where it was loaded), or the absolute address without an
     /// object.
     #[serde(with = "text::hex")]
     pub address: u64,
@@ -293,18 +295,18 @@ pub struct Place {
     pub object: Option<ObjectId>,
     /// The symbol that it lies in.
     pub symbol: Option<SymbolId>,
-    /// How far behind the symbol's address it lies; 0 without a symbol.
+    /// The distance from the symbol's address; 0 without a symbol.
     pub offset: u64,
     /// The line of source, where there is debug information and it was requested.
     pub line: Option<LineId>,
 }
 
-/// A node in the tree of callers: one frame, and the path to the outermost one.
+/// A node in the tree of callers: one frame, and the path to the outermost frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StackNode {
     /// The caller; none at the outermost frame that is known.
     pub parent: Option<StackId>,
-    /// The address: of the faulting instruction in the innermost frame, else of the call.
+    /// The address: that of the faulting instruction in the innermost frame, otherwise that of the call.
     #[serde(with = "text::hex")]
     pub address: u64,
     /// The same, resolved.
@@ -317,7 +319,7 @@ pub struct Block {
     /// Its address.
     #[serde(with = "text::hex")]
     pub address: u64,
-    /// Its usable size; for a slab, the size of one of its blocks. 0 where there turned out to be no block.
+    /// Its usable size; for a slab, the size of one of its blocks; 0 where there is no block after all.
     pub size: u64,
     /// Where it was allocated, if that was recorded: the call of malloc, and its callers.
     pub site: Option<StackId>,
@@ -326,21 +328,22 @@ pub struct Block {
 /// How times were measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// How the kernel turns cycles of the time stamp counter into nanoseconds: `ns = cycles * mult >> shift`. None
-    /// where it does not say, or does not use that counter.
+    /// How the kernel turns cycles of the time-stamp counter into nanoseconds: `ns = cycles * mult >> shift`. `None`
+    /// where it does not publish this, or does not use that counter.
     pub tsc: Option<(u32, u16)>,
-    /// Whether that conversion was measured, by reading both clocks at either end of the trace, because the kernel does
-    /// not publish its own (as in virtual machines).
+    /// Whether that conversion was measured, by reading both clocks at the start and the end of the trace, because the
+    /// kernel does not publish its own (as in virtual machines).
     pub measured: bool,
     /// The first fault's time on the kernel's clock for perf events (CLOCK_MONOTONIC where a BPF program reports the
     /// times), in nanoseconds.
     pub origin: u64,
-    /// The wall clock (nanoseconds since 1970) at the first fault, or a few milliseconds before; 0 where it is not known.
+    /// The wall clock (nanoseconds since 1970) at the first fault, or a few milliseconds before; 0 where it is not
+    /// known.
     pub wall: u64,
 }
 
 impl Clock {
-    /// Cycles of the time stamp counter in `ns` nanoseconds, with the kernel's own conversion.
+    /// Cycles of the time-stamp counter in `ns` nanoseconds, with the kernel's own conversion.
     pub fn cycles(&self, ns: u64) -> Option<u64> {
         let (mult, shift) = self.tsc.filter(|&(mult, shift)| mult != 0 && shift < 64)?;
         u64::try_from((u128::from(ns) << shift) / u128::from(mult)).ok()

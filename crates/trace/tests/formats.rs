@@ -1,6 +1,6 @@
-//! Every format: a small trace against kept files, and any trace against a parser of the format.
+//! Every format: a small trace against kept files, and arbitrary traces against a parser of the format.
 //!
-//! With `NEAP_BLESS=1` in the environment the kept files (`tests/snapshots`) are written again: look at the difference.
+//! `NEAP_BLESS=1` in the environment writes the kept files (`tests/snapshots`) again: check the difference.
 
 mod common;
 
@@ -30,7 +30,7 @@ fn same_as_kept(name: &str, text: &str) {
     assert_eq!(text, kept, "{} differs; NEAP_BLESS=1 writes it anew", path.display());
 }
 
-/// Catches any change of what others parse.
+/// Catches any change of what other programs parse.
 #[test]
 fn small_trace_as_kept() {
     for (format, file) in
@@ -42,7 +42,7 @@ fn small_trace_as_kept() {
     same_as_kept("small.html.json", element(&written("html", &small()), "data"));
 }
 
-/// Catches a format that is listed twice, or whose footer is elsewhere than it says.
+/// Catches a format that is listed twice, or whose footer is not where it says.
 #[test]
 fn formats_are_as_they_say() {
     let trace = small();
@@ -62,7 +62,7 @@ fn read_back(text: &str) -> Result<Recorded, serde_json::Error> {
     Ok(Recorded { tables, faults })
 }
 
-/// Catches a reader that wants members in the order in which they were written.
+/// Catches a reader that requires the members in the order in which they were written.
 #[test]
 fn json_in_any_order() {
     let text = written("json", &small());
@@ -72,7 +72,7 @@ fn json_in_any_order() {
     assert_eq!(written("json", &sorted), text);
 }
 
-/// Catches broken references that would make a reader panic, or walk for ever.
+/// Catches broken references that make a reader panic or loop for ever.
 #[test]
 fn json_with_broken_references() {
     let text = written("json", &small());
@@ -237,7 +237,7 @@ fn element<'a>(page: &'a str, id: &str) -> &'a str {
     &page[begin..begin + length]
 }
 
-/// What the page's script does: undoes base64, and reads numbers.
+/// Does what the page's script does: decodes base64, and reads numbers.
 fn unpack(text: &str) -> Vec<u64> {
     const DIGITS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let (mut bytes, mut bits, mut held) = (Vec::new(), 0, 0u32);
@@ -295,7 +295,7 @@ fn totals(format: &str, trace: &Recorded) -> diff::Totals {
     diff::read(&mut written(format, trace).as_bytes()).expect("a trace")
 }
 
-/// Catches addresses that keep two runs of one program from being matched, and differences that are not found.
+/// Catches addresses that prevent a match of two runs of one program, and differences that are not found.
 #[test]
 fn diff_of_two_runs() {
     let before = small();
@@ -322,7 +322,7 @@ fn diff_of_two_runs() {
 }
 
 proptest! {
-    /// Catches a trace that cannot be written, or that comes back otherwise than it went.
+    /// Catches a trace that cannot be written, or that changes when it is read back.
     #[test]
     fn json_comes_back(trace in any_trace()) {
         let text = written("json", &trace);
@@ -331,7 +331,7 @@ proptest! {
         prop_assert_eq!(written("json", &back), text);
     }
 
-    /// Catches names that break a line, a field or an element, and numbers that no reader holds.
+    /// Catches names that break a line, a field or an element, and numbers that readers cannot hold.
     #[test]
     fn every_format_parses(trace in any_trace()) {
         check_csv(&trace, &written("csv", &trace));
@@ -344,7 +344,7 @@ proptest! {
         prop_assert_eq!(lines("table"), trace.faults.len() + 2);
     }
 
-    /// Catches a comparison that depends on the format it reads.
+    /// Catches a comparison that depends on the format of the file.
     #[test]
     fn json_and_csv_count_alike(trace in any_trace()) {
         let (json, csv) = (totals("json", &trace), totals("csv", &trace));

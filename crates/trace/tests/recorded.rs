@@ -1,4 +1,4 @@
-//! Decoders and tracker on what a kernel really wrote (Linux 6.18, x86-64, two processors).
+//! Decoders and tracker on what a kernel wrote (Linux 6.18, x86-64, two processors).
 //!
 //! `fixtures/forks.ring` is the contents of both rings, one read after another, as `Ring::read` of `neap pagein` handed
 //! them out, for the program `fixtures/forks.c`. The numbers of its events are below.
@@ -11,7 +11,7 @@ use neap_trace::{Kind, MappingKind, Mode, Recorded, Subject};
 
 const FORKS: &[u8] = include_bytes!("fixtures/forks.ring");
 
-/// The kernel's record of mappings must do: there is no process to ask.
+/// There is no process to ask: only the kernel's records of mappings.
 struct NoProcess;
 
 impl World for NoProcess {
@@ -39,8 +39,8 @@ fn trace() -> Recorded {
     trace
 }
 
-/// The trace of a ring; and how many faults in it have no end or are of processes that were not waited for, and how many
-/// records came late.
+/// The trace of a ring, and three counts: faults without an end, faults of processes that were not waited for, and late
+/// records.
 fn trace_of(decoder: &Decoder, ring: &[u8]) -> (Recorded, [u64; 3]) {
     let (mut order, mut tracker) = (Order::default(), Tracker::default());
     let (mut rest, mut faults) = (ring, Vec::new());
@@ -53,7 +53,7 @@ fn trace_of(decoder: &Decoder, ring: &[u8]) -> (Recorded, [u64; 3]) {
     (Recorded { tables: tracker.into_tables().0, faults }, counts)
 }
 
-/// Catches faults that get lost on the way, or lose their end or their mapping.
+/// Catches faults that are lost on the way, or lose their end or their mapping.
 #[test]
 fn every_fault_is_whole() {
     let trace = trace();
@@ -68,7 +68,7 @@ fn every_fault_is_whole() {
     assert_eq!(trace.faults[2].subject, Subject::Code);
 }
 
-/// Catches kinds and processes that are mixed up: the program's own faults, whose causes are known.
+/// Catches kinds and processes that are mixed up, in the program's own faults, whose causes are known.
 #[test]
 fn causes_of_the_programs_own_faults() {
     let trace = trace();
@@ -88,7 +88,7 @@ fn causes_of_the_programs_own_faults() {
     assert_eq!((parent.pid, parent.path.as_deref(), parent.end.is_some()), (13556, Some("/tmp/fixture"), true));
 }
 
-/// Catches mappings that get no name: heap, stack, bss and the program's file.
+/// Catches mappings without a name: heap, stack, bss and the program's file.
 #[test]
 fn mappings_of_the_program() {
     let trace = trace();
@@ -104,8 +104,8 @@ fn mappings_of_the_program() {
     assert_eq!(kind(27), (MappingKind::Anonymous, "[anon]".to_owned()));
 }
 
-/// Catches seeds of the fuzzer that its targets get nowhere with: the ring above, with the numbers of events that the
-/// target `records` knows, whole and cut; the mappings of `texts`; and the kept files that are the seeds of `traces`.
+/// Catches fuzzing seeds that the targets reject: the ring above, with the numbers of events that the target `records`
+/// knows, whole and cut; the mappings of `texts`; and the kept files that are the seeds of `traces`.
 #[test]
 fn seeds_of_the_fuzzer() {
     let decoder = || {
@@ -132,7 +132,7 @@ fn seeds_of_the_fuzzer() {
     }
 }
 
-/// Catches a panic, or a loop without end, on rings that are cut or damaged.
+/// Catches a panic, or an endless loop, on rings that are cut or damaged.
 #[test]
 fn damaged_rings() {
     for position in 0..FORKS.len() {

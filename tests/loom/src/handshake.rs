@@ -1,8 +1,9 @@
 //! The handshake: how another thread uses the heap of a thread that is in no call, and what the end of that thread
 //! does. See `crates/core/src/back/handshake.rs` and `crates/sys/src/thread/heap.rs`; change both together.
 //!
-//! The system's barrier is modelled by a full fence in the thread that makes the handshake, and one in the owner between its store and
-//! its load: the other thread sees the store, or the owner's load comes after the other thread's fence.
+//! The system's barrier is modelled by two full fences: one in the thread that makes the handshake, and one in the
+//! owner between its store and its load. Either the other thread sees the store, or the owner's load comes after the
+//! other thread's fence.
 
 use crate::system::os::Futex;
 use crate::system::sync::Threads;
@@ -83,8 +84,7 @@ impl Thread {
 
     /// Ends the thread: `end_of_thread` of the port, `Blocks::abandon_heap` of the core.
     pub fn end(&self) {
-        // Acquire pairs with the Release at the end of a handshake: the other thread does not use the thread slot any
-        // more.
+        // Acquire pairs with the Release at the end of a handshake: the other thread no longer uses the thread slot.
         let give_up = || self.slot.compare_exchange(OWN, GONE, Ordering::Acquire, Ordering::Relaxed).is_ok();
         while !self.call(give_up) {}
         // The caches go back.

@@ -27,9 +27,9 @@ pub struct Config {
     pub purger: bool,
     /// Result of [`neap_core::Os::has_huge_pages`].
     pub huge: bool,
-    /// True if the system also gives huge pages that are not asked for.
+    /// True if the system also gives huge pages where they were not requested.
     pub unasked_huge: bool,
-    /// Number of pages of 2 MiB in the pool ([`neap_core::Os::pool_page`]), and whether no other memory will do.
+    /// Number of 2 MiB pages in the pool ([`neap_core::Os::pool_page`]), and whether all memory must come from it.
     pub pool: Option<(usize, bool)>,
     /// Seed of [`neap_core::Os::random`] and of random faults.
     pub seed: u64,

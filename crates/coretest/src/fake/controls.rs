@@ -18,13 +18,13 @@ impl Fake {
         self.within.set(moment, f);
     }
 
-    /// Makes the system say when memory is short: in this many of the next calls of `Threads::rest`, at once.
+    /// Makes the system report a shortage of memory at once, in this many of the next calls of `Threads::rest`.
     pub fn report_pressure(&self, times: u64) {
         self.watches.store(true, Ordering::Relaxed);
         self.reports.store(times, Ordering::Relaxed);
     }
 
-    /// Sets the number of the calling process; 0: that system call must not be made.
+    /// Sets the result of `Os::process`; with 0 the system call for it must not be made.
     pub fn set_process(&self, process: u32) {
         self.process.store(process, Ordering::Relaxed);
     }

@@ -135,7 +135,7 @@ impl Faults {
         mix(self.random.fetch_add(STEP, Ordering::Relaxed)) as usize % n.max(1)
     }
 
-    /// Counts a call; false if it must fail. `always`: it always fails.
+    /// Counts a call; false if it must fail. `always`: it fails each time.
     pub(super) fn pass(&self, call: Call, always: bool) -> bool {
         let n = self.count[call as usize].fetch_add(1, Ordering::Relaxed) + 1;
         let chance = self.chance.load(Ordering::Relaxed);

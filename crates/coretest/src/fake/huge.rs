@@ -1,4 +1,4 @@
-//! Huge pages: which ranges may have some, and the pool. Both only on paper: the memory has the pages of the host.
+//! Huge pages: the ranges that may have them, and the pool. Only recorded: the memory has the host's pages.
 
 use neap_core::os::Run;
 use neap_core::pages::layout::HUGE_PAGE;
@@ -10,11 +10,11 @@ pub(super) struct Huge {
     pub(super) allowed: Vec<(usize, usize)>,
     /// Start and length of the ranges for which they were forbidden.
     pub(super) forbidden: Vec<(usize, usize)>,
-    /// Where memory was promoted.
+    /// Addresses that were promoted.
     pub(super) promoted: Vec<usize>,
     /// Number of pages that the pool has left.
     left: usize,
-    /// Where a page of the pool is.
+    /// Addresses that have a page of the pool.
     taken: Vec<usize>,
     /// Number of purged runs longer than a huge page that end inside one.
     pub(super) cut: usize,

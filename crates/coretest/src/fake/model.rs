@@ -14,7 +14,7 @@ pub enum Access {
     Committed,
     /// Reading and writing; it is a mapping for a huge block, or the part of one that is left.
     Mapped,
-    /// None for ever: on Linux, another thread may have mapped something there.
+    /// None for ever: another thread may have mapped something there.
     Lost,
 }
 

@@ -70,7 +70,7 @@ impl Pagemap {
         }
     }
 
-    /// [`Pagemap::held`] by PAGEMAP_SCAN. False if the kernel refuses.
+    /// [`Pagemap::held`] through PAGEMAP_SCAN; false if the kernel refuses.
     fn scan(&self, from: usize, to: usize, visit: &mut dyn FnMut(usize, usize) -> bool) -> bool {
         let mut regions = [Region::default(); 256];
         let mut at = from;
@@ -98,7 +98,7 @@ impl Pagemap {
         true
     }
 
-    /// [`Pagemap::held`] by the entries of the file; the zero page counts as held.
+    /// [`Pagemap::held`] through the entries of the file; the zero page counts as held.
     fn read(&self, from: usize, to: usize, visit: &mut dyn FnMut(usize, usize) -> bool) {
         let mut entries = vec![0u8; ((to - from) / HOST_PAGE).min(AT_ONCE) * 8];
         let mut at = from;

@@ -198,7 +198,7 @@ impl Fake {
         self.swap.get_or_init(Swap::start).is_some()
     }
 
-    /// Runs of OS pages in the range that are present or swapped out: the first `most`, and one more if there is one.
+    /// The first `most` runs of OS pages in the range that are present or swapped out, and one more if there is one.
     fn held(&self, from: usize, to: usize, most: usize) -> Vec<(usize, usize)> {
         let swapped = self.swapped();
         let mut away = Vec::new();

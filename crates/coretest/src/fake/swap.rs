@@ -182,7 +182,7 @@ impl Shared {
 }
 
 impl Swapped<'_> {
-    /// Swaps out the OS pages `[from, to)`. False if the kernel refuses, as it does where they are not one mapping.
+    /// Swaps out the OS pages `[from, to)`. False if the kernel refuses, as it does unless they are one mapping.
     ///
     /// # Safety
     /// The range must be readable and writable, and none of it swapped out.
@@ -198,7 +198,7 @@ impl Swapped<'_> {
         if moved {
             self.runs.insert(from, Run { len, aside: aside.expose_provenance() });
         } else {
-            // `aside` may be unmapped now: it is left alone, which costs only address space.
+            // `aside` may be unmapped now. It is not reused, which costs only address space.
             self.release(from, to);
         }
         moved

@@ -1,7 +1,8 @@
-//! Short histories of calls under Miri, which sees uses of memory that is not there or not set, data races, and values
-//! that weak memory allows: `cargo xtask miri`. Natively there is nothing here, as arenas want memory of their own.
+//! Short histories of calls under Miri, which detects accesses to memory that is invalid or uninitialised, data races,
+//! and values that weak memory allows: `cargo xtask miri`. A native build has no tests here: arenas would need memory
+//! of their own.
 //!
-//! Miri's schedule and what loads return follow its seed, so each test is run with many.
+//! Miri's schedule and the values of racing loads follow its seed, so each test runs with many seeds.
 #![cfg(miri)]
 
 mod os;
@@ -29,12 +30,13 @@ fn allocator(os: Plain) -> Box<Shared> {
     Box::new(Allocator::new(os))
 }
 
-/// Where a block is written and looked at: its ends, and some bytes between. All of it would take most of the time.
+/// The offsets at which a block is written and checked: its ends, and some between. Whole blocks would take most of the
+/// time.
 fn places(size: usize) -> impl Iterator<Item = usize> {
     (0..size).step_by(1021).chain([size - 1])
 }
 
-/// What lies there.
+/// The byte of block `id` at this offset.
 fn byte(id: u64, place: usize) -> u8 {
     (id as usize * 31 + place * 7) as u8 | 1
 }
@@ -64,8 +66,8 @@ fn free(a: &Shared, own: &Owner, b: Block) {
     assert_eq!(own.with(a, |heap| unsafe { slot::free(a, heap, b.p) }), Ok(()));
 }
 
-/// Catches reads of what was not written, pointers beyond their memory, and references that alias, in one thread's
-/// calls: small, large and huge blocks, zeroed, resized, aligned, and freed.
+/// Catches reads of uninitialised memory, pointers beyond their memory, and aliased references in the calls of one
+/// thread: small, large and huge blocks, zeroed, resized, aligned, and freed.
 #[test]
 fn one_thread() {
     let a = allocator(Plain::new(true));
@@ -102,8 +104,8 @@ fn one_thread() {
     unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
 }
 
-/// Catches a block whose contents a thread sees late that gets it from another, or a free by another thread whose
-/// memory the owner uses too early.
+/// Catches a block whose contents are stale for the thread that receives it, and a remote free whose memory the owner
+/// reuses too early.
 #[test]
 fn blocks_change_hands() {
     let a = allocator(Plain::new(false));
@@ -115,7 +117,7 @@ fn blocks_change_hands() {
             for id in 0..12 {
                 to.send(malloc(a, &own, 8192, id)).expect("there is a receiver");
             }
-            // What came back meanwhile is taken in.
+            // Meanwhile collects what the other thread freed.
             for id in 0..6 {
                 let b = malloc(a, &own, 8192, 100 + id);
                 free(a, &own, b);
@@ -134,7 +136,7 @@ fn blocks_change_hands() {
     unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
 }
 
-/// Catches an orphan that two threads use, or whose last writes its adopter does not see.
+/// Catches an orphan that two threads use, and one whose last writes its adopter does not see.
 #[test]
 fn threads_end() {
     let a = allocator(Plain::new(false));
@@ -149,7 +151,7 @@ fn threads_end() {
                     let b = malloc(a, &own, 20_000 + n, n as u64);
                     let c = malloc(a, &own, 64, n as u64);
                     own.abandon(a);
-                    // Into the heap that is an orphan now, or another thread's.
+                    // Frees into the heap that is an orphan now, or into another thread's.
                     let own = Owner::new(a, false, true).expect("a heap");
                     free(a, &own, b);
                     free(a, &own, c);
@@ -162,8 +164,8 @@ fn threads_end() {
     unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
 }
 
-/// Catches memory that goes back while a thread uses it: handshakes empty caches and send holes while the thread
-/// of the heap allocates and frees.
+/// Catches memory that goes back while a thread uses it: handshakes empty caches and purge holes while the heap's
+/// thread allocates and frees.
 #[test]
 fn handshakes_beside_calls() {
     let a = allocator(Plain::new(true));
@@ -191,8 +193,8 @@ fn handshakes_beside_calls() {
     unsafe { a.validate(neap_core::valid::Depth::Bits) }.expect("valid");
 }
 
-/// Catches a look at another thread's heap, slabs or blocks that is neither atomic nor by `sync::peek`: figures and a
-/// census are taken while a thread allocates and frees small and large blocks, some of which stay in its caches.
+/// Catches an access to another thread's heap, slabs or blocks that is neither atomic nor made by `sync::peek`: figures
+/// and a census are taken while a thread allocates and frees small and large blocks, some of which stay in its caches.
 #[test]
 fn figures_are_taken() {
     let a = allocator(Plain::new(false));
@@ -221,13 +223,13 @@ fn figures_are_taken() {
     assert_eq!((live, figures.live_blocks, figures.cached_blocks), ((0, 0), 0, 0));
 }
 
-/// Catches a reentrant call that uses what another thread is changing, or that hands a block on before its last use:
-/// one thread makes reentrant calls alone, the other ordinary ones, and each frees the other's blocks.
+/// Catches a reentrant call that uses what another thread is changing, or passes a block on before its last use: one
+/// thread makes only reentrant calls, the other ordinary ones, and each frees the other's blocks.
 #[test]
 fn calls_are_reentrant() {
     let a = allocator(Plain::new(false));
     let ((to_reentrant, ordinary), (to_ordinary, reentrant)) = (channel::<Block>(), channel::<Block>());
-    // The reentrant reserve is there from the first heap on.
+    // The reentrant reserve exists from the first heap on.
     let own = Owner::new(&a, true, true).expect("a heap");
     std::thread::scope(|scope| {
         let a = &*a;
@@ -258,7 +260,7 @@ fn calls_are_reentrant() {
 }
 
 /// Catches a heap that a thread uses although a fork took it away, or gets back with stale contents: one thread forks
-/// over and over, as far as the parent sees it, while another allocates.
+/// over and over, as seen by the parent, while another allocates.
 #[test]
 fn forks_begin_and_end() {
     let a = allocator(Plain::new(true));

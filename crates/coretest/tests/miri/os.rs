@@ -1,5 +1,5 @@
-//! A system of plain memory, for Miri: no pages, no protection, no kernel. What is reserved is there at once and zero,
-//! and what is purged is zeroed by writing. A barrier is a fence here and one in `Owner::with`.
+//! A system of plain memory, for Miri: no pages, no protection, no kernel. Reserved memory is usable and zero at once;
+//! purging writes zeros. A barrier is a fence here and one in `Owner::with`.
 
 use neap_core::helper::Helper;
 use neap_core::os::{Memory, Moved, Os, Run, Touched};
@@ -14,7 +14,7 @@ const PAGE: usize = 4096;
 
 /// The system.
 pub struct Plain {
-    /// What is given back to the interpreter at the end.
+    /// Returned to the interpreter at the end.
     mappings: Mutex<Vec<(usize, Layout)>>,
     clock: AtomicU64,
     random: AtomicU64,
@@ -34,7 +34,7 @@ impl Plain {
         }
     }
 
-    /// Lets time go by.
+    /// Advances the clock.
     pub fn advance(&self, milliseconds: u64) {
         self.clock.fetch_add(milliseconds, Ordering::Relaxed);
     }
@@ -61,7 +61,7 @@ impl Drop for Plain {
 }
 
 impl Threads for Plain {
-    /// The test itself gives memory back.
+    /// The test itself is the purger.
     fn start_helper(&self) -> bool {
         true
     }
@@ -83,7 +83,7 @@ unsafe impl Os for Plain {
         PAGE
     }
 
-    /// Where it is aligned likewise, and not at `at`: the interpreter chooses addresses.
+    /// Ignores `at`, as the interpreter chooses addresses; only the alignment is kept.
     fn reserve(&self, _: usize, len: usize) -> Option<*mut u8> {
         if len > LONGEST { None } else { self.take(len, neap_core::pages::layout::ARENA_ALIGN) }
     }
@@ -104,7 +104,7 @@ unsafe impl Os for Plain {
         self.take(len, align)
     }
 
-    /// It stays until the end.
+    /// Unmapped at the end.
     unsafe fn unmap(&self, _: *mut u8, _: usize) -> bool {
         true
     }
@@ -131,7 +131,7 @@ unsafe impl Os for Plain {
         Moved::Done
     }
 
-    /// A write, so that a thread that still uses the memory is a data race to the interpreter.
+    /// Writes zeros, so that Miri reports a thread that still uses the memory as a data race.
     unsafe fn purge(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as the caller promises.
         unsafe { p.write_bytes(0, len) };

@@ -1,4 +1,4 @@
-//! `neap huge show`: in which pages a process has its memory.
+//! `neap huge show`: the sizes of the pages that hold a process's memory.
 
 mod output;
 mod pages;
@@ -28,7 +28,7 @@ pub fn run(args: &ShowArgs) -> Result<u8, Error> {
     }
 }
 
-/// Shows a process that runs already: once, or until it ends.
+/// Shows a running process: once, or until it ends.
 fn process(args: &ShowArgs, pid: u32) -> Result<u8, Error> {
     let (mut output, started) = (Output::create(args, sys::standard_output)?, Instant::now());
     output.write(&read(args, pid, started)?)?;

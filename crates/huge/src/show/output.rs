@@ -1,4 +1,4 @@
-//! Reading a process, and where the reports go.
+//! Reads a process, and writes reports.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -13,7 +13,7 @@ use super::report::{Report, Wanted};
 use super::text;
 use crate::args::ShowArgs;
 
-/// What the process has now.
+/// The current memory of the process.
 pub fn read(args: &ShowArgs, pid: u32, since: Instant) -> Result<Report, Error> {
     let wanted = Wanted { read: args.read, scans: true };
     let report = Report::read(pid, wanted, since).and_then(|report| match report.mappings.is_empty() {
@@ -32,12 +32,12 @@ pub fn read(args: &ShowArgs, pid: u32, since: Instant) -> Result<Report, Error> 
     })
 }
 
-/// Where reports go.
+/// The destination of reports.
 pub struct Output {
     file: File,
     json: bool,
     all: bool,
-    /// A report on each line, as several may follow each other.
+    /// Whether each report is on one line, because several may follow each other.
     lines: bool,
 }
 

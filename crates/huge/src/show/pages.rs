@@ -1,5 +1,5 @@
-//! Which pages of a process are in memory, and in pages of which size: `/proc/PID/pagemap`, with the ioctl PAGEMAP_SCAN
-//! (Linux 6.7), else by reading it; and for root `/proc/kpageflags`, which has a word for each OS page of the machine.
+//! Which pages of a process are in memory, and their sizes: `/proc/PID/pagemap`, through the ioctl PAGEMAP_SCAN (Linux
+//! 6.7), otherwise by reading it; and for root `/proc/kpageflags`, which has a word for each OS page of the machine.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -8,16 +8,16 @@ use std::os::unix::fs::FileExt;
 
 use neap_launch::pagemap::{self, Region};
 
-/// The bit of an entry that says that the page is in memory.
+/// The bit of an entry for a page in memory.
 const PRESENT: u64 = 1 << 63;
-/// The bits of its number.
+/// The bits of an entry's frame number.
 const FRAME: u64 = (1 << 55) - 1;
 /// Flags of kpageflags: the first part of a page that is larger than an OS page, and any other part.
 const HEAD: u64 = 1 << 15;
 const TAIL: u64 = 1 << 16;
 /// Entries that are read at once.
 const ENTRIES: usize = 8192;
-/// OS pages of a 2 MiB page: no transparent one has more.
+/// OS pages in a 2 MiB page: no transparent one has more.
 const MOST: u64 = 512;
 
 /// A range of addresses that is in memory.
@@ -27,7 +27,7 @@ pub struct Run {
     pub start: u64,
     /// The address behind the last one.
     pub end: u64,
-    /// Whether each entry of the page table maps a whole huge page. False also where that is not known.
+    /// Whether each entry of the page table maps a whole huge page; false also if that is unknown.
     pub huge: bool,
 }
 
@@ -37,12 +37,12 @@ pub struct Pages {
     flags: Option<File>,
     os_page: u64,
     scans: bool,
-    /// The entries of kpageflags that were read last: the first, and the words.
+    /// The last entries of kpageflags that were read: the first index, and the words.
     window: (u64, Vec<u64>),
 }
 
 impl Pages {
-    /// Those of a process. With `scans` false it does without PAGEMAP_SCAN.
+    /// Opens those of a process. With `scans` false it does not use PAGEMAP_SCAN.
     pub fn open(pid: u32, os_page: u64, scans: bool) -> io::Result<Pages> {
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
         let flags = File::open("/proc/kpageflags").ok();
@@ -55,7 +55,7 @@ impl Pages {
         self.scans
     }
 
-    /// What is in memory between two addresses. Memory of zeros that all processes share is not.
+    /// The runs in memory between two addresses, without the shared zero page.
     pub fn runs(&self, start: u64, end: u64) -> io::Result<Vec<Run>> {
         let mut runs: Vec<Run> = Vec::new();
         let mut add = |run: Run| match runs.last_mut() {
@@ -99,7 +99,7 @@ impl Pages {
         Ok(())
     }
 
-    /// Bytes of a run by the size of the page that they are a part of; `None` where that is not known: to all but root.
+    /// Bytes of a run by the size of their pages; `None` if that is unknown, as it is to all but root.
     pub fn sizes(&mut self, run: Run) -> Option<BTreeMap<u64, u64>> {
         self.flags.as_ref()?;
         let mut frames = Vec::new();
@@ -109,7 +109,7 @@ impl Pages {
             }
         })
         .ok()?;
-        // Without the right to see them, frames are 0. The process may have given all of them up meanwhile.
+        // Without the privilege to see them, frame numbers are 0. Or the process has freed all of them meanwhile.
         if !frames.is_empty() && frames.iter().all(|&frame| frame == 0) {
             return None;
         }
@@ -126,12 +126,13 @@ impl Pages {
         Some(sizes)
     }
 
-    /// The page that a frame is a part of: its first frame, and how many it has. The next `ahead` frames will be asked for.
+    /// The page that a frame belongs to: its first frame, and its number of frames. The next `ahead` frames will be
+    /// requested too.
     fn page_of(&mut self, frame: u64, ahead: u64) -> Option<(u64, u64)> {
         if self.flags_of(frame, ahead)? & (HEAD | TAIL) == 0 {
             return Some((frame, 1));
         }
-        // The parts of a page lie beside each other, aligned to its size.
+        // The parts of a page are adjacent and aligned to its size.
         let area = frame & !(MOST - 1);
         let mut first = frame;
         while first > area && self.flags_of(first, ahead)? & TAIL != 0 {

@@ -1,5 +1,5 @@
-//! A command that is started, and shown each interval and at its end: the kernel stops it when it is about to exit, with
-//! all its memory still there.
+//! Starts a command, and shows it at each interval and at its end: the kernel stops it just before it exits, with all
+//! its memory still mapped.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -40,7 +40,7 @@ pub fn run(args: &ShowArgs) -> Result<u8, Error> {
     signals.release();
     if let Err(error) = result {
         error.report();
-        // The command's own failure is worth more to the caller than ours.
+        // The command's own failure is worth more to the caller than neap's.
         if ended.status.success() {
             return Ok(FAILED);
         }
@@ -62,7 +62,7 @@ impl<'a> Watched<'a> {
         let started = Instant::now();
         let traced = match ptrace::seize(pid, libc::PTRACE_O_TRACEEXIT) {
             Ok(()) => true,
-            // It is shown while it runs, at least.
+            // It is shown at least while it runs.
             Err(_) if args.interval.is_some() => false,
             Err(error) => {
                 return Err(Error::failed(format!("cannot stop the command at its end: {}", system_message(&error)))
@@ -74,7 +74,7 @@ impl<'a> Watched<'a> {
         Ok(Watched { args, started, traced, sampler, at_end: None })
     }
 
-    /// What it had at its end; none if that was not seen.
+    /// Its memory at its end; `None` if that was not seen.
     fn finish(mut self) -> Option<Result<Report, Error>> {
         drop(self.sampler.take());
         self.at_end
@@ -93,7 +93,7 @@ impl Attendant for Watched<'_> {
     }
 }
 
-/// A thread that shows the command each interval. It takes no signals: they are blocked already.
+/// A thread that shows the command at each interval. It takes no signals: they are blocked already.
 struct Sampler {
     /// Dropped to end the thread.
     stop: Option<mpsc::Sender<()>>,

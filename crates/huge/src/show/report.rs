@@ -1,4 +1,4 @@
-//! What a process has: put together from smaps, the page tables and its memory.
+//! The memory of a process: put together from smaps, the page tables and the memory itself.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,38 +11,38 @@ use super::pages::{Pages, Run};
 use super::smaps::{self, Mapping};
 use super::zeros::Zeros;
 
-/// Name and version of the JSON schema; raised when a field changes its meaning or goes away.
+/// Name and version of the JSON schema; raised when a field changes its meaning or is removed.
 const SCHEMA: &str = "neap.huge.show/1";
 /// An area is dense if at most one in this many of its OS pages is not in memory.
 const DENSE: u64 = 16;
 
-/// What is wanted.
+/// What to report.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Bytes of huge pages that may be read for zeros.
+    /// Limit on the bytes of huge pages that are read to find zeros.
     pub read: u64,
-    /// Whether PAGEMAP_SCAN may be used: always, but in tests.
+    /// Whether PAGEMAP_SCAN may be used; false only in tests.
     pub scans: bool,
 }
 
-/// All of it.
+/// The whole report.
 #[derive(Debug, Serialize)]
 pub struct Report {
     schema: &'static str,
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// Since neap began to watch it.
+    /// Seconds since neap began to watch it.
     pub at_seconds: f64,
     pub page_bytes: u64,
     /// The size of a transparent huge page.
     pub huge_bytes: u64,
     pub total: Amounts,
-    /// The one with the most memory first.
+    /// Sorted by memory, the largest first.
     pub mappings: Vec<Entry>,
-    /// What reading memory for zeros cost.
+    /// The cost of reading memory to find zeros.
     pub cost: Cost,
-    /// What is not known, and why.
+    /// What is unknown, and why.
     pub missing: Vec<String>,
 }
 
@@ -53,14 +53,15 @@ pub struct Amounts {
     pub resident: u64,
     /// By the size of pages. Parts of a 2 MiB page that is not mapped as a whole count as OS pages.
     pub by_page: BTreeMap<u64, u64>,
-    /// Of those in OS pages: parts of a 2 MiB page that is not mapped as a whole.
+    /// The bytes in OS pages that are parts of a 2 MiB page that is not mapped as a whole.
     pub parts: u64,
-    /// In pages of a pool; they are in `by_page` too.
+    /// Bytes in pages of a pool; `by_page` includes them.
     pub pool: u64,
-    /// Of huge pages: what was read, and what of that is zero.
+    /// Bytes of huge pages that were read, and those of them that are zero.
     pub read: u64,
     pub zero: u64,
-    /// Areas of 2 MiB that are densely in memory, in smaller pages: what they hold, and what they would take in addition.
+    /// Areas of 2 MiB that are densely in memory, in smaller pages: the bytes they hold, and the bytes they would take
+    /// in addition.
     pub could_be_huge: u64,
     pub to_add: u64,
 }
@@ -76,12 +77,12 @@ pub struct Entry {
     pub amounts: Amounts,
 }
 
-/// What reading memory cost.
+/// The cost of reading memory.
 #[derive(Debug, Default, Serialize)]
 pub struct Cost {
     pub read_bytes: u64,
     pub read_seconds: f64,
-    /// All of the report.
+    /// For the whole report.
     pub seconds: f64,
 }
 
@@ -104,7 +105,7 @@ impl Amounts {
     }
 }
 
-/// Looks at one process.
+/// The reading of one process.
 struct Look {
     os_page: u64,
     huge: u64,
@@ -115,7 +116,7 @@ struct Look {
 }
 
 impl Report {
-    /// What the process has now.
+    /// Reads the current memory of a process.
     pub fn read(pid: u32, wanted: Wanted, since: Instant) -> io::Result<Report> {
         let begun = Instant::now();
         let root = Root::system();
@@ -138,7 +139,7 @@ impl Report {
             .filter(|mapping| mapping.held() > 0)
             .map(|mapping| (mapping, Amounts::default()))
             .collect();
-        // What has the most huge pages first: the limit on what is read is used where it matters.
+        // Mappings with the most huge pages first: the limit on reading is used where it matters.
         entries.sort_by_key(|(mapping, _)| std::cmp::Reverse(mapping.transparent + mapping.pool));
         let mut total = Amounts::default();
         for (mapping, amounts) in &mut entries {
@@ -205,7 +206,7 @@ impl Look {
                 break;
             };
             for (size, bytes) in sizes {
-                // The process goes on while neap looks: no more than the kernel counted.
+                // The process runs meanwhile: no more than the kernel counted.
                 let bytes = bytes.min(small);
                 if size >= self.huge {
                     amounts.parts += bytes;
@@ -232,7 +233,7 @@ impl Look {
     }
 }
 
-/// The areas of a mapping that are densely in memory and not huge: what they hold, and what they lack.
+/// The areas of a mapping that are densely in memory and not huge: the bytes they hold, and the bytes they lack.
 fn dense((start, end): (u64, u64), runs: &[Run], huge: u64) -> (u64, u64) {
     let mut areas: BTreeMap<u64, u64> = BTreeMap::new();
     let (first, end) = (start.next_multiple_of(huge), end / huge * huge);
@@ -255,7 +256,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Catches areas that lie only in part in a mapping, that are huge, or not dense.
+    /// Catches areas that lie only partly in a mapping, that are huge, or that are not dense.
     #[test]
     fn dense_areas() {
         let run = |start: u64, end: u64, huge| Run { start, end, huge };

@@ -1,4 +1,4 @@
-//! The text of `/proc/PID/smaps`: what the kernel says of each mapping.
+//! The text of `/proc/PID/smaps`: the kernel's figures of each mapping.
 //!
 //! ```text
 //! 7f1c2a000000-7f1c2a400000 rw-p 00000000 00:00 0                          [heap]
@@ -26,9 +26,9 @@ pub struct Mapping {
     pub transparent: u64,
     /// Bytes in pages of a pool.
     pub pool: u64,
-    /// The size of the pages that the mapping is made of: more than an OS page where they are of a pool.
+    /// The size of the pages of the mapping: larger than an OS page for pages of a pool.
     pub page: u64,
-    /// The flags of two letters.
+    /// The two-letter flags.
     flags: Vec<String>,
 }
 
@@ -47,8 +47,8 @@ impl Mapping {
         self.flags.iter().any(|one| one == flag)
     }
 
-    /// Whether the kernel could put it in transparent huge pages: anonymous or shared memory that is neither a pool's nor
-    /// a device's, and that the program did not except.
+    /// Whether the kernel could use transparent huge pages for it: anonymous or shared memory that is neither a pool's
+    /// nor a device's, and that the program did not exclude.
     pub fn could_be_huge(&self) -> bool {
         let shared_memory =
             ["/dev/zero", "/dev/shm/", "/memfd:", "/SYSV"].iter().any(|begin| self.name.starts_with(begin));
@@ -57,7 +57,7 @@ impl Mapping {
     }
 }
 
-/// The mappings, in order of their addresses. Lines that are not known are left out.
+/// The mappings, by address. Unknown lines are skipped.
 pub fn parse(text: &str) -> Vec<Mapping> {
     let mut mappings: Vec<Mapping> = Vec::new();
     for line in text.lines() {
@@ -123,7 +123,7 @@ VmFlags: rd ex mr mw me de sd
 VmFlags: rd wr sh io pf
 ";
 
-    /// Catches sizes that are added up wrong, names with blanks, and mappings that are no candidates.
+    /// Catches sizes that are added up wrongly, names with blanks, and wrong candidates for huge pages.
     #[test]
     fn mappings_are_read() {
         let all = parse(TEXT);

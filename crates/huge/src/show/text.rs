@@ -1,4 +1,4 @@
-//! The report as text: one line of totals, a table of mappings, and what is not known.
+//! The report as text: one line of totals, a table of mappings, and what is unknown.
 
 use std::collections::BTreeSet;
 
@@ -7,10 +7,10 @@ use neap_launch::units::{bytes, counted, seconds};
 
 use super::report::{Amounts, Report};
 
-/// Mappings below that many bytes are left out, unless all are wanted.
+/// Mappings with fewer bytes are left out, unless all are requested.
 const SMALL: u64 = 1 << 20;
 
-/// All of it. With `all` also small mappings.
+/// The whole text; `all`: with small mappings.
 pub fn text(report: &Report, all: bool) -> String {
     let mut text = format!("{}\n", totals(report));
     let shown: Vec<_> = report.mappings.iter().filter(|entry| all || entry.amounts.resident >= SMALL).collect();
@@ -54,7 +54,7 @@ fn cells(amounts: &Amounts, sizes: &BTreeSet<u64>) -> Vec<String> {
     let amount = |bytes_of: u64| if bytes_of == 0 { "-".to_owned() } else { bytes(bytes_of) };
     let mut cells = vec![amount(amounts.resident)];
     cells.extend(sizes.iter().map(|size| amount(amounts.by_page.get(size).copied().unwrap_or(0))));
-    // Where nothing was read, nothing is known.
+    // Where nothing was read, zeros are unknown.
     cells.push(if amounts.read == 0 { "-".to_owned() } else { bytes(amounts.zero) });
     cells.push(amount(amounts.could_be_huge));
     cells

@@ -1,4 +1,4 @@
-//! Which parts of huge pages hold nothing: memory that the program would not have in OS pages.
+//! Which parts of huge pages are zero: memory that the program would not have in OS pages.
 
 use std::fs::File;
 use std::io;
@@ -17,13 +17,13 @@ pub struct Zeros {
 }
 
 impl Zeros {
-    /// Of that process; at most `limit` bytes of it.
+    /// For that process; reads at most `limit` bytes.
     pub fn open(pid: u32, os_page: u64, limit: u64) -> io::Result<Zeros> {
         let memory = File::open(format!("/proc/{pid}/mem"))?;
         Ok(Zeros { memory, os_page: os_page as usize, left: limit, buffer: vec![0; STEP as usize] })
     }
 
-    /// Bytes that were read of a range, and bytes of those in OS pages that are all zero.
+    /// The bytes of a range that were read, and the bytes in OS pages that are all zero.
     pub fn count(&mut self, start: u64, end: u64) -> (u64, u64) {
         let (mut read, mut zero) = (0, 0);
         let end = end.min(start.saturating_add(self.left));
@@ -44,6 +44,6 @@ impl Zeros {
 
 fn is_zero(page: &[u8]) -> bool {
     let words = page.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
-    // Most pages that hold something show it at once.
+    // Most pages with data show it in their first bytes.
     page.iter().take(64).all(|&byte| byte == 0) && words.fold(0, |all, word| all | word) == 0
 }

@@ -8,10 +8,10 @@ use super::row::Row;
 use super::settings::write;
 use crate::sys;
 
-/// From this value on a cgroup has no limit: the kernel rounds the greatest number down to whole pages.
+/// From this value on a cgroup has no limit: the kernel rounds the maximum down to whole pages.
 const NO_LIMIT: u64 = 1 << 60;
 
-/// All that can be read.
+/// All limits that can be read.
 pub fn rows(root: &Root, mounts: &[Line], sizes: &[u64]) -> Vec<Row> {
     let mut rows = vec![locked()];
     rows.extend(shared_memory_group(root));
@@ -55,7 +55,7 @@ fn transparent() -> Option<Row> {
     Some(Row { name: "PR_GET_THP_DISABLE".to_owned(), value: value.to_owned(), means: means.to_owned(), change })
 }
 
-/// What option `huge=advised` does here.
+/// The effect of option `huge=advised` here.
 fn advised(can_restrict: Option<bool>) -> Option<Row> {
     let (value, means) = match can_restrict? {
         true => ("works", "a program on neap gets huge pages only where neap, or the program, asks for them"),
@@ -84,7 +84,7 @@ fn cgroup(root: &Root, mounts: &[Line], groups: &str, page: u64) -> Option<Row> 
             true => ("max", "current"),
             false => ("limit_in_bytes", "usage_in_bytes"),
         };
-        // In a container the path is that of the host, and what is there lies at the root: the last of the list.
+        // In a container the path is that of the host, and its contents are at the root: the last of the list.
         let own = std::path::Path::new(own);
         let own = own.strip_prefix(&mount.root).unwrap_or(own);
         for group in std::path::Path::new(own.to_str()?.trim_start_matches('/')).ancestors() {
@@ -120,7 +120,7 @@ mod tests {
     use crate::status::mounts::parse;
     use crate::testing::Tree;
 
-    /// Catches a kernel that is said to do what it refuses.
+    /// Catches a kernel that is reported to do what it refuses.
     #[test]
     fn what_advised_does() {
         let value = |can| advised(can).map(|row| row.value);
@@ -132,7 +132,7 @@ mod tests {
         assert_eq!(sys::transparent_disabled(), before, "put back");
     }
 
-    /// Catches a limit that is overlooked: of a group above, of either version, in a container.
+    /// Catches a limit that is missed: of a parent group, of either version, in a container.
     #[test]
     fn the_tightest_cgroup_counts() {
         let tree = Tree::new(&[

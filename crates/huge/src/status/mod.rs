@@ -1,7 +1,7 @@
-//! `neap huge status`: which huge pages the system has, what each value means, and how to change it.
+//! `neap huge status`: the huge pages of the system, the meaning of each value, and how to change it.
 //!
-//! Everything is read from files below a root folder, so tests read copies. For each value that cannot be read there is
-//! one line.
+//! Everything is read from files below a root folder, so tests read copies. Each value that cannot be read is reported
+//! in one line.
 
 mod limits;
 mod mounts;

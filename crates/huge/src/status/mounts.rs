@@ -13,20 +13,20 @@ use serde::Serialize;
 /// A mount of hugetlbfs.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Mount {
-    /// Where it is.
+    /// The mount point.
     pub path: PathBuf,
-    /// The size of its pages; `None` on kernels that do not say.
+    /// The size of its pages; `None` on kernels that do not report it.
     pub page_bytes: Option<u64>,
-    /// Whether nothing can be written there.
+    /// Whether it is read-only.
     pub read_only: bool,
-    /// Whose the folder is, and what its mode is, as it was mounted; `None`: as the kernel's default.
+    /// The owner and the mode of the folder, as mounted; `None`: the kernel's default.
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub mode: Option<String>,
-    /// Limit of its files together, and what is set aside for them; as the kernel writes it.
+    /// Limit on its files together, and the memory set aside for them; as the kernel writes it.
     pub size: Option<String>,
     pub min_size: Option<String>,
-    /// Limit of the number of its files.
+    /// Limit on the number of its files.
     pub nr_inodes: Option<String>,
     /// Whether this user may make files there.
     pub writable: bool,
@@ -55,7 +55,7 @@ pub fn hugetlbfs(lines: &[Line], may_write: impl Fn(&std::path::Path) -> bool) -
 }
 
 impl Mount {
-    /// What it is, in words.
+    /// Its meaning in words.
     pub fn means(&self) -> String {
         let mut parts = vec![match (self.read_only, self.writable) {
             (true, _) => "read-only: programs can map files that are there, and make none".to_owned(),
@@ -74,7 +74,7 @@ impl Mount {
         parts.join(", ")
     }
 
-    /// The command that would make it usable; none where it is.
+    /// The command that would make it usable; `None` if it is.
     pub fn change(&self) -> Option<String> {
         let path = self.path.display();
         match (self.read_only, self.writable) {
@@ -98,7 +98,7 @@ mod tests {
 broken line
 ";
 
-    /// Catches mounts that are overlooked, options of another mount, and a read-only one that is called usable.
+    /// Catches mounts that are missed, options of another mount, and a read-only one that counts as usable.
     #[test]
     fn mounts_are_read() {
         let lines = parse(TABLE);

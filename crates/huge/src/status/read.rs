@@ -1,4 +1,4 @@
-//! All that the status shows, from files below a root folder. What cannot be read is noted in one line.
+//! Reads everything that the status shows from files below a root folder. What cannot be read is noted in one line.
 
 use neap_hugetlb::pool::{self, Pool};
 use neap_hugetlb::{Root, size};
@@ -11,10 +11,10 @@ use super::row::Row;
 use super::{limits, settings};
 use crate::sys;
 
-/// Name and version of the JSON schema; raised when a field changes its meaning or goes away.
+/// Name and version of the JSON schema; raised when a field changes its meaning or is removed.
 pub const SCHEMA: &str = "neap.huge.status/1";
 
-/// All of it.
+/// The whole status.
 #[derive(Debug, Serialize)]
 pub struct Status {
     pub schema: &'static str,
@@ -54,7 +54,7 @@ pub struct Node {
     pub surplus: u64,
 }
 
-/// What a `neap huge reserve` holds.
+/// A reservation of `neap huge reserve`.
 #[derive(Debug, Serialize)]
 pub struct Reserved {
     pub pid: u32,
@@ -65,7 +65,7 @@ pub struct Reserved {
 }
 
 impl Status {
-    /// What is known of the system.
+    /// Reads the status of the system.
     pub fn read(root: &Root) -> Status {
         let mut missing = Vec::new();
         let sizes = pool::sizes(root).unwrap_or_else(|error| {
@@ -161,7 +161,7 @@ fn reservations(root: &Root) -> Vec<Reserved> {
     neap_hugetlb::held(root).into_iter().filter_map(entry).collect()
 }
 
-/// The sizes of pages that the processor has, from its flags.
+/// The page sizes that the processor supports, from its flags.
 fn processor(root: &Root) -> Result<Vec<Row>, String> {
     let text =
         root.read("/proc/cpuinfo").map_err(|error| format!("processor: /proc/cpuinfo: {}", system_message(&error)))?;

@@ -2,14 +2,14 @@
 
 use serde::Serialize;
 
-/// A setting, a limit, or what the processor can do.
+/// A setting, a limit, or a feature of the processor.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub struct Row {
-    /// Its name, as the system has it.
+    /// The system's name for it.
     pub name: String,
     /// Its value.
     pub value: String,
-    /// What that means.
+    /// The meaning of the value.
     pub means: String,
     /// The command that would change it.
     pub change: Option<String>,

@@ -1,4 +1,4 @@
-//! The settings of transparent huge pages: files, what their values mean, and what would change them.
+//! The settings of transparent huge pages: their files, the meanings of their values, and commands that change them.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use serde::Serialize;
 
 use super::row::Row;
 
-/// Where the kernel keeps them.
+/// The kernel's folder for them.
 pub const THP: &str = "/sys/kernel/mm/transparent_hugepage";
 
-/// A setting that is one of some words: each with what it means, and the word that one would change it to.
+/// A setting that is one of some words: for each word its meaning, and the word that a user would change it to.
 struct Choice {
     name: &'static str,
     words: &'static [(&'static str, &'static str, &'static str)],
@@ -75,7 +75,7 @@ const CHOICES: &[Choice] = &[
     },
 ];
 
-/// A setting that is a number: what it means, and a value that one would try.
+/// A setting that is a number: its meaning, and a value to try.
 struct Number {
     name: &'static str,
     means: fn(u64) -> String,
@@ -119,7 +119,7 @@ fn absent(n: u64) -> String {
     counted(n, "absent page", "absent pages")
 }
 
-/// The value that a file shows: of `always [madvise] never` the word in brackets, else all of it.
+/// The value in a file: of `always [madvise] never` the word in brackets, otherwise the whole text.
 pub fn chosen(text: &str) -> &str {
     let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
     bracketed.unwrap_or(text.trim())
@@ -130,7 +130,7 @@ pub fn write(value: impl std::fmt::Display, path: &str) -> Option<String> {
     Some(format!("echo {value} > {path}"))
 }
 
-/// Whether there are such settings.
+/// Whether the kernel has these settings.
 pub fn is_there(root: &Root) -> bool {
     Path::is_dir(&root.path(THP))
 }
@@ -167,7 +167,7 @@ pub struct Size {
     pub shmem_enabled: Option<Row>,
 }
 
-/// Those that this kernel has (Linux 6.8), the least first.
+/// The sizes that this kernel has (Linux 6.8), the smallest first.
 pub fn sizes(root: &Root) -> Vec<Size> {
     let names = root.names(THP, "hugepages-").unwrap_or_default();
     let mut sizes: Vec<u64> = names.iter().filter_map(|name| size::of_folder(name)).collect();

@@ -75,7 +75,7 @@ fn a_machine_is_shown() {
     assert_eq!(json["mounts"][0]["read_only"], true);
 }
 
-/// Catches a status that shows nothing where a part cannot be read, and a part that is missing without a word.
+/// Catches a status that shows nothing where a part cannot be read, and a missing part without a message.
 #[test]
 fn what_is_missing_is_one_line_each() {
     let tree = Tree::new(&[("/proc/cpuinfo", "processor : 0\nFeatures : fp asimd")]);
@@ -89,7 +89,7 @@ fn what_is_missing_is_one_line_each() {
     assert!(text.contains("ulimit -l"), "{text}");
 }
 
-/// Catches an older kernel that is taken for one without transparent huge pages, and values that are not known.
+/// Catches an older kernel that counts as one without transparent huge pages, and unknown values.
 #[test]
 fn older_kernels() {
     let tree = Tree::new(&[

@@ -1,4 +1,4 @@
-//! The status as text: a section for each part, a line for each value with what it means, and below it the command that
+//! The status as text: a section for each part, a line for each value with its meaning, and below it the command that
 //! would change it.
 
 use neap_hugetlb::size;
@@ -8,7 +8,7 @@ use super::read::{PoolEntry, Status};
 use super::row::Row;
 use super::settings::THP;
 
-/// All of it.
+/// The whole text.
 pub fn text(status: &Status) -> String {
     let mut text = match &status.kernel {
         Some(kernel) => format!("Linux {kernel}, OS pages of {}\n", size::text(status.page_bytes)),

@@ -1,7 +1,7 @@
-//! Copies that a program makes of its own code, breakpoints included: JIT compilers do so, to have all code close
-//! together. If a thread stops at a breakpoint outside the binary's memory, the bytes around it say of which function
-//! it is a copy; then all breakpoints of that copy are removed at once. Code that is executed in a copy does not count
-//! as entered, because it touches no OS page of the binary.
+//! Copies that a program makes of its own code, breakpoints included: JIT compilers do this to keep all code close
+//! together. If a thread stops at a breakpoint outside the binary's memory, the bytes around it show of which function
+//! it is a copy; then all breakpoints of that copy are removed at once. Code that runs in a copy does not count as
+//! entered, because it touches no OS page of the binary.
 
 use std::fs;
 use std::ops::Range;
@@ -13,20 +13,21 @@ use super::space::Space;
 use crate::plan::BREAKPOINT;
 use crate::target::Target;
 
-/// Bytes behind a breakpoint that have to be those of the function: at the one that was hit, and at others of its copy.
+/// Number of bytes behind a breakpoint that must equal the function's: at the one that was hit, and at others of its
+/// copy.
 const LIKE: u64 = 16;
 const LIKE_OTHERS: u64 = 8;
 /// A longer mapping is no copy of code.
 const LONGEST: u64 = 1 << 30;
 
-/// Takes the breakpoints out of the copy that a thread has stopped in; none if there is none at `address`.
+/// Removes the breakpoints from the copy that a thread has stopped in; `None` if there is none at `address`.
 pub fn restore(space: &Space, target: &Target, tid: pid_t, address: u64) -> Option<()> {
     let mapping = mapping_at(target, tid, address)?;
     let mut memory = vec![0; usize::try_from(mapping.end - mapping.start).ok()?];
     space.read(mapping.start, &mut memory)?;
     let file = fs::read(&target.path).ok()?;
     let plan = &target.plan;
-    // Whether a copy of a site is at a place of the mapping. Behind it there may be breakpoints of other functions.
+    // Whether a copy of a site is at an offset of the mapping. Breakpoints of other functions may follow it.
     let is_copy = |site: usize, at: usize, length: u64| {
         let start = plan.address(site);
         let code = target.binary.code_at(&file, start, length + 1)?;

@@ -5,7 +5,7 @@
 //! and sets the thread back by one; this also applies to a thread that has just passed a breakpoint which another
 //! thread has removed.
 //!
-//! In a process that begins as a copy, all bytes are restored before it goes on. A process that shares memory (vfork)
+//! In a process that begins as a copy, all bytes are restored before it continues. A process that shares memory (vfork)
 //! stays traced until it executes a program. neap detaches from processes that it does not trace: they run as without
 //! neap.
 
@@ -29,8 +29,8 @@ use self::space::Space;
 use crate::plan::Hits;
 use crate::target::Target;
 
-/// What the program makes is traced too, and stops when it executes a program. It is killed when neap is: without neap its
-/// breakpoints would end it at some later time.
+/// All descendants are traced too, and stop when they execute a program. They are killed with neap: without it the
+/// remaining breakpoints would end them later.
 const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
     | libc::PTRACE_O_TRACECLONE
@@ -39,25 +39,25 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACEFORK
 
 /// The `si_code` of the signal of a breakpoint; no process can send it.
 const SI_KERNEL: c_int = 0x80;
-/// How long threads are waited for that cannot stop: those in a vfork, until its child executes a program.
+/// Time to wait for threads that cannot stop: those in a vfork, until its child executes a program.
 const UNTIL_CLEAN: Duration = Duration::from_millis(200);
 const UNTIL_FREE: Duration = Duration::from_secs(5);
 
-/// Traces a program and all that it makes. All of it happens in the thread that started it, as ptrace wants.
+/// Traces a program and its descendants. Everything happens in the thread that started it, as ptrace requires.
 pub struct Tracer<'t> {
     target: &'t Target,
     root: pid_t,
     threads: HashMap<pid_t, Thread>,
     /// Threads and processes that were announced and have not stopped yet.
     announced: HashMap<pid_t, Origin>,
-    /// Those that stopped and were not announced yet.
+    /// Those that stopped before they were announced.
     early: HashSet<pid_t>,
     /// The memory that processes had before they executed a program.
     replaced: HashMap<pid_t, Rc<RefCell<Space>>>,
     hits: Hits,
     /// The first process with the target, and when that was mapped.
     began: Option<(pid_t, Instant)>,
-    /// The root is no longer traced.
+    /// Whether the root is no longer traced.
     left: bool,
     ended: Option<Status>,
     failure: Option<io::Error>,
@@ -71,12 +71,12 @@ struct Thread {
 /// Where a new thread or process comes from.
 struct Origin {
     space: Rc<RefCell<Space>>,
-    /// It has the same memory, rather than a copy.
+    /// Whether it shares the memory, instead of having a copy.
     shared: bool,
 }
 
 impl<'t> Tracer<'t> {
-    /// Begins to trace a process of this one, which waits for its exec.
+    /// Begins to trace a child of this process, which waits for its exec.
     pub fn start(pid: pid_t, target: &'t Target) -> Result<Self, Error> {
         ptrace::seize(pid, OPTIONS).map_err(|e| {
             Error::failed(format!("cannot trace a program: ptrace is denied ({})", system_message(&e)))
@@ -101,7 +101,7 @@ impl<'t> Tracer<'t> {
         })
     }
 
-    /// What was hit; none if no process had the target.
+    /// The hits; `None` if no process had the target.
     pub fn finish(self) -> Result<Option<Hits>, io::Error> {
         match self.failure {
             Some(error) => Err(error),
@@ -150,7 +150,7 @@ impl<'t> Tracer<'t> {
         }
     }
 
-    /// A thread stopped at a breakpoint of neap's: from here on it is as if that had not been there.
+    /// Handles a breakpoint of neap's: afterwards the thread continues as if it had not been there.
     fn hit(&mut self, tid: pid_t) -> Option<()> {
         if ptrace::signal_code(tid).ok()? != SI_KERNEL {
             return None;
@@ -196,7 +196,8 @@ impl<'t> Tracer<'t> {
 
     /// A process executed a program, and is still in that call.
     fn execute(&mut self, tid: pid_t) {
-        // Other threads were killed, perhaps with a process made and not announced: it has the memory from before.
+        // Other threads were killed, perhaps after one made a process that is not announced yet: it has the memory from
+        // before.
         let before = self.threads.values().find(|thread| thread.process == tid).map(|thread| thread.space.clone());
         self.threads.retain(|_, thread| thread.process != tid);
         if let Some(before) = before {
@@ -267,8 +268,8 @@ impl<'t> Tracer<'t> {
         ptrace::go(tid, Go::On(0));
     }
 
-    /// A thread has ended. A process that it made, and did not announce as it was killed, is taken for a copy. (A thread
-    /// that it made was killed with it.)
+    /// A thread has ended. A process that it made and could not announce, because it was killed, counts as a copy. (A
+    /// thread that it made was killed with it.)
     fn gone(&mut self, tid: pid_t) {
         self.announced.remove(&tid);
         self.early.remove(&tid);
@@ -281,7 +282,7 @@ impl<'t> Tracer<'t> {
         self.adopt(&thread.space, |parent| !parent.is_some_and(|parent| processes.contains(&parent)));
     }
 
-    /// A process of one that has executed a program since: it has other addresses than that program has.
+    /// A process made before its parent executed a program: it has other addresses than that program.
     fn adopt_late(&mut self, tid: pid_t) {
         let Some(parent) = number_of(tid, "PPid:") else { return };
         let Some(before) = self.replaced.get(&parent).cloned() else { return };
@@ -291,7 +292,7 @@ impl<'t> Tracer<'t> {
         }
     }
 
-    /// Begins processes that no one announces, as copies of one with this memory.
+    /// Begins unannounced processes, as copies of one with this memory.
     fn adopt(&mut self, space: &Rc<RefCell<Space>>, is_lost: impl Fn(Option<pid_t>) -> bool) {
         let bias = space.borrow().bias();
         let lost = |tid: &pid_t| {
@@ -304,14 +305,14 @@ impl<'t> Tracer<'t> {
         }
     }
 
-    /// No longer traces a stopped thread.
+    /// Stops tracing a stopped thread.
     fn leave(&mut self, tid: pid_t, signal: c_int) {
         self.threads.remove(&tid);
         self.left |= tid == self.root;
         ptrace::detach(tid, signal);
     }
 
-    /// Lets all that is left go, as the program has ended: stops it, puts the bytes back, and no longer traces it.
+    /// Releases what is left when the program has ended: stops it, restores the bytes, and stops tracing it.
     fn release(&mut self) {
         let (started, mut held, mut clean) = (Instant::now(), HashSet::new(), false);
         self.threads.keys().for_each(|&tid| _ = ptrace::interrupt(tid));
@@ -341,7 +342,7 @@ impl<'t> Tracer<'t> {
         }
     }
 
-    /// Once all threads are held, or those that can be: puts the bytes back, and no longer traces them.
+    /// Once all threads are held, or all that can be: restores the bytes, and stops tracing them.
     fn clean_when(&mut self, held: &mut HashSet<pid_t>, started: Instant) -> bool {
         held.retain(|tid| self.threads.contains_key(tid));
         let all = self.threads.len() == held.len();
@@ -353,7 +354,7 @@ impl<'t> Tracer<'t> {
         true
     }
 
-    /// No longer traces a held thread. It may have executed a breakpoint, and have the signal still before it.
+    /// Stops tracing a held thread. It may have executed a breakpoint whose signal is still pending.
     fn free(&mut self, tid: pid_t) {
         const BIT: u64 = 1 << (libc::SIGTRAP - 1);
         let text = fs::read_to_string(format!("/proc/{tid}/status")).unwrap_or_default();
@@ -372,7 +373,7 @@ impl<'t> Tracer<'t> {
 }
 
 impl Attendant for Tracer<'_> {
-    /// Deals with all that has happened. The program's status, if it stopped, went on or ended.
+    /// Handles all pending events; returns the program's status if it stopped, continued or ended.
     fn wait(&mut self, pid: pid_t) -> io::Result<Option<Status>> {
         loop {
             let happened = match ptrace::next(None, false) {
@@ -393,7 +394,7 @@ impl Attendant for Tracer<'_> {
             return Ok(None);
         }
         let status = ().wait(pid)?;
-        // It may have ended since it was looked at above.
+        // It may have ended since the check above.
         if status.is_some_and(|(status, _)| libc::WIFEXITED(status) || libc::WIFSIGNALED(status)) {
             self.ended = status;
             self.release();
@@ -402,12 +403,12 @@ impl Attendant for Tracer<'_> {
     }
 }
 
-/// Whether an error is one of neap's limits, rather than of a process that was killed meanwhile.
+/// Whether an error is one of neap's limits, and not due to a process that was killed meanwhile.
 fn is_exhausted(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM))
 }
 
-/// Whether two processes have the same memory; none where the kernel does not say.
+/// Whether two processes share their memory; `None` where the kernel does not say.
 fn shares_memory(one: pid_t, other: pid_t) -> Option<bool> {
     const KCMP_VM: libc::c_int = 1;
     // SAFETY: kcmp takes numbers.

@@ -24,13 +24,13 @@ pub struct Space {
 
 #[derive(Clone)]
 struct Planted {
-    /// By how much addresses differ from those of the file.
+    /// The difference between addresses in memory and in the file.
     bias: u64,
-    /// The bytes of all sites as they were.
+    /// The original bytes of all sites.
     originals: Rc<[u8]>,
 }
 
-/// The function that a dynamic linker calls when it has mapped files, and the byte that it begins with.
+/// The function that a dynamic linker calls when it has mapped files, and its first byte.
 #[derive(Clone, Copy)]
 struct LoaderStop {
     address: u64,
@@ -38,13 +38,13 @@ struct LoaderStop {
 }
 
 impl Space {
-    /// Of a stopped process that has just executed a program.
+    /// Opens that of a stopped process that has just executed a program.
     pub fn of(pid: pid_t) -> io::Result<Self> {
         let memory = File::options().read(true).write(true).open(format!("/proc/{pid}/mem"))?;
         Ok(Self { memory, planted: None, loader: None })
     }
 
-    /// Of a stopped process that began as a copy of one with this, and has done nothing yet.
+    /// Opens that of a stopped process that has just begun as a copy of one with this memory.
     pub fn copy(&self, pid: pid_t) -> io::Result<Self> {
         let of = match Self::of(pid) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -55,12 +55,12 @@ impl Space {
         Ok(Self { planted: self.planted.clone(), loader: self.loader, ..of? })
     }
 
-    /// Where the sites were planted.
+    /// The difference for which sites were planted.
     pub fn bias(&self) -> Option<u64> {
         self.planted.as_ref().map(|planted| planted.bias)
     }
 
-    /// Puts a breakpoint at each site that was not hit before. Where that fails, there is none.
+    /// Sets a breakpoint at each site that was not hit before. On failure there is none.
     pub fn plant(&mut self, plan: &Plan, bias: u64, hits: &Hits) -> io::Result<()> {
         let mut originals = Vec::with_capacity(plan.len());
         let mut write = || {
@@ -73,7 +73,7 @@ impl Space {
             })
         };
         let written = write();
-        // What was not read was not written either.
+        // Bytes that were not read were not written either.
         originals.resize(plan.len(), BREAKPOINT);
         self.planted = Some(Planted { bias, originals: originals.into() });
         if written.is_err() {
@@ -82,8 +82,8 @@ impl Space {
         written
     }
 
-    /// Puts all bytes back as they were. A range that is no longer mapped has none. What was planted stays known: a thread
-    /// may have executed a breakpoint before.
+    /// Restores all bytes. A range that is no longer mapped has none. The planted sites stay known: a thread may have
+    /// executed a breakpoint before.
     pub fn clean(&self, plan: &Plan) {
         if let Some(Planted { bias, originals }) = &self.planted {
             for stretch in plan.stretches() {
@@ -101,8 +101,8 @@ impl Space {
         }
     }
 
-    /// The same in a stopped process that began as a copy of one with this, where [`copy`](Self::copy) fails: word by word,
-    /// which needs no file.
+    /// Does the same in a stopped process that began as a copy of one with this memory, where [`copy`](Self::copy)
+    /// fails: word by word, which needs no file.
     pub fn clean_copy(&self, pid: pid_t, plan: &Plan) {
         let sites = self.planted.iter().flat_map(|Planted { bias, originals }| {
             (0..plan.len()).map(|site| (plan.address(site).wrapping_add(*bias), originals[site]))
@@ -112,28 +112,29 @@ impl Space {
         }
     }
 
-    /// The site at an address, where the breakpoint is neap's.
+    /// The site at an address, if the breakpoint there is neap's.
     pub fn site(&self, plan: &Plan, address: u64) -> Option<usize> {
         let planted = self.planted.as_ref()?;
         plan.site(address.wrapping_sub(planted.bias)).filter(|&site| planted.originals[site] != BREAKPOINT)
     }
 
-    /// Puts the byte of a site back, which a stopped thread has hit.
+    /// Restores the byte of a site that a stopped thread has hit.
     pub fn restore(&self, tid: pid_t, site: usize, address: u64) {
         if let Some(planted) = &self.planted {
             self.write_byte(tid, address, planted.originals[site]);
         }
     }
 
-    /// Puts a byte in the place of a breakpoint.
+    /// Writes a byte in place of a breakpoint.
     pub fn write_byte(&self, tid: pid_t, address: u64, byte: u8) {
         if self.memory.write_all_at(&[byte], address).is_err() {
-            // Some kernels let a tracer write code in this way only.
+            // Some kernels permit a tracer to write code only in this way.
             let _ = ptrace::replace_byte(tid, address, BREAKPOINT, byte);
         }
     }
 
-    /// Stops the process whenever its dynamic linker has mapped files. False where it has none, or one that does not say.
+    /// Makes the process stop whenever its dynamic linker has mapped files. False if it has no linker, or one that does
+    /// not report this.
     pub fn stop_loader(&mut self, pid: pid_t) -> bool {
         let Some(address) = loader_function(pid) else { return false };
         let mut original = [0];
@@ -143,12 +144,12 @@ impl Space {
         planted
     }
 
-    /// Whether an address is where the dynamic linker is stopped.
+    /// Whether the dynamic linker stops at this address.
     pub fn is_loader_stop(&self, address: u64) -> bool {
         self.loader.is_some_and(|stop| stop.address == address)
     }
 
-    /// Memory from an address on; none where it cannot be read.
+    /// Reads memory at an address; `None` where it cannot be read.
     pub fn read(&self, address: u64, bytes: &mut [u8]) -> Option<()> {
         self.memory.read_exact_at(bytes, address).ok()
     }
@@ -161,7 +162,7 @@ impl Space {
     }
 }
 
-/// Where the function is that the dynamic linker of a process calls for debuggers. It does nothing and returns.
+/// The address of the function that a process's dynamic linker calls for debuggers. It does nothing and returns.
 fn loader_function(pid: pid_t) -> Option<u64> {
     const NAME: &str = "_dl_debug_state";
     let base = auxiliary(pid, libc::AT_BASE).filter(|&base| base != 0)?;

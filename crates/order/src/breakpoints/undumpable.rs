@@ -1,7 +1,7 @@
-//! Processes that have made themselves undumpable (`PR_SET_DUMPABLE`, as agents with keys do): the kernel refuses their
-//! memory to all but root, ptrace or not. A child of such a process is a copy with breakpoints, which have to be
-//! removed. So before the child does anything else, neap makes it dumpable, opens its memory, and makes it undumpable
-//! again.
+//! Processes that have made themselves undumpable (`PR_SET_DUMPABLE`, as agents with keys do): the kernel refuses
+//! access to their memory to all but root, even with ptrace. A child of such a process is a copy with breakpoints,
+//! which must be removed. So before the child does anything else, neap makes it dumpable, opens its memory, and makes
+//! it undumpable again.
 
 use std::io;
 
@@ -11,9 +11,9 @@ use neap_launch::ptrace::{self, Go, Registers};
 /// The system call instruction of 64-bit programs.
 const SYSCALL: u16 = u16::from_le_bytes([0x0f, 0x05]);
 
-/// Does something while a process that has just begun as a copy is dumpable; none if that cannot be had. It is stopped behind
-/// the system call that made it, whose instruction it executes again for other calls. `original` is the memory that it is a
-/// copy of.
+/// Calls `act` while a process that has just begun as a copy is dumpable; `None` if that fails. It is stopped after the
+/// system call that made it, and executes that instruction again for other calls. `original` reads the memory that it
+/// is a copy of.
 pub fn with_access<T>(original: impl Fn(u64) -> io::Result<u64>, pid: pid_t, act: impl FnOnce() -> T) -> Option<T> {
     let registers = Registers::of(pid).ok()?;
     let instruction = registers.program_counter().checked_sub(2)?;
@@ -31,12 +31,13 @@ pub fn with_access<T>(original: impl Fn(u64) -> io::Result<u64>, pid: pid_t, act
         result
     });
     registers.restore(pid).ok()?;
-    // Those that came meanwhile come again.
+    // Signals that arrived meanwhile are sent again.
     signals.into_iter().for_each(|signal| ptrace::tell(pid, pid, signal));
     result
 }
 
-/// Has a stopped thread make a system call; signals that come meanwhile are put aside. None if it fails, or has ended.
+/// Makes a stopped thread execute a system call; puts aside signals that arrive meanwhile. `None` if it fails or has
+/// ended.
 fn call(tid: pid_t, registers: Registers, signals: &mut Vec<c_int>) -> Option<()> {
     registers.restore(tid).ok()?;
     for _begin_and_end in 0..2 {

@@ -1,4 +1,4 @@
-//! What the system does that a comparison depends on: fault-around, readahead, and what the page cache has of the files.
+//! The conditions that a comparison depends on: fault-around, readahead, and how much of the files the page cache has.
 
 use std::fs::{self, File};
 use std::io;
@@ -9,14 +9,14 @@ use std::path::Path;
 use neap_launch::units;
 use serde::Serialize;
 
-/// The conditions of the runs; of what the system does not say there is nothing.
+/// The conditions of the runs; `None` where the system does not report them.
 #[derive(Debug, Default, PartialEq, Serialize)]
 pub struct Conditions {
     /// Bytes that the kernel maps around a fault of a file.
     pub fault_around: Option<u64>,
-    /// Of each file, before and after: bytes that a read of the disk takes at most.
+    /// For each file, before and after: maximum bytes of one read from disk.
     pub readahead: [Option<u64>; 2],
-    /// Of each file: its share in the page cache before the runs, medians.
+    /// For each file: its median share in the page cache before the runs.
     pub cached: [Cached; 2],
 }
 
@@ -30,7 +30,7 @@ pub struct Cached {
 }
 
 impl Conditions {
-    /// As the system says; shares in the page cache are to be filled in.
+    /// As the system reports them; the shares in the page cache must be filled in.
     pub fn of(files: [&Path; 2]) -> Self {
         let fault_around = fs::read_to_string("/sys/kernel/debug/fault_around_bytes").ok();
         Self {
@@ -40,13 +40,14 @@ impl Conditions {
         }
     }
 
-    /// Whether before cold runs the page cache had more of one file than of the other, so that these cannot be compared.
+    /// Whether the page cache had more of one file than of the other before cold runs, so that these cannot be
+    /// compared.
     pub fn is_one_cold(&self) -> bool {
         let [before, after] = self.cached.each_ref().map(|cached| cached.cold);
         before.zip(after).is_some_and(|(before, after)| (before - after).abs() > 0.01)
     }
 
-    /// Two lines.
+    /// The conditions as two lines.
     pub fn text(&self) -> String {
         let bytes = |value: Option<u64>| value.map_or_else(|| "unknown".to_owned(), units::bytes);
         let [before, after] = self.readahead.map(bytes);
@@ -82,7 +83,7 @@ fn readahead(file: &Path) -> Option<u64> {
     text.ok()?.trim().parse::<u64>().ok().map(|kib| kib << 10)
 }
 
-/// The share of a file that is in the page cache; none before Linux 6.5, and of an empty file.
+/// The share of a file that is in the page cache; `None` before Linux 6.5, and for an empty file.
 pub fn cached(file: &Path) -> Option<f64> {
     const SYS_CACHESTAT: libc::c_long = 451;
     let file = File::open(file).ok()?;
@@ -94,7 +95,7 @@ pub fn cached(file: &Path) -> Option<f64> {
     (result == 0 && pages > 0).then(|| counts[0] as f64 / pages as f64)
 }
 
-/// Asks the kernel to drop a file from the page cache: it keeps what others have mapped, and what is not yet on the disk.
+/// Asks the kernel to drop a file from the page cache: it keeps what others have mapped, and what is not on disk yet.
 pub fn evict(path: &Path) -> io::Result<()> {
     let file = File::open(path)?;
     file.sync_all()?;
@@ -109,7 +110,7 @@ pub fn evict(path: &Path) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    /// Catches a condition that is shown as another, and one that is made up where the system does not say it.
+    /// Catches a condition that is shown as another one, or made up where the system does not report it.
     #[test]
     fn what_is_not_known_is_not_shown() {
         let cached = [(1.0, 0.25), (0.5, 0.0)].map(|(warm, cold)| Cached { warm: Some(warm), cold: Some(cold) });
@@ -122,7 +123,7 @@ mod tests {
         assert!(unknown.contains("? and ? before warm runs"), "{unknown}");
     }
 
-    /// Catches cold runs that are compared where one file was not cold, and ones that are not where both were.
+    /// Catches cold runs that are compared although one file was not cold, and ones that are not although both were.
     #[test]
     fn one_cold_file() {
         let is_one_cold = |cold: [Option<f64>; 2]| {

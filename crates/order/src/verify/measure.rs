@@ -13,24 +13,24 @@ use neap_launch::target;
 use super::conditions::{cached, evict};
 use crate::pages::number;
 
-/// What a run cost.
+/// The costs of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Sample {
-    /// Page faults from the exec on, those of children included.
+    /// Page faults from the exec on, including those of children.
     pub faults: u64,
-    /// Those of them that read from disk.
+    /// The faults among them that read from disk.
     pub reads: u64,
     /// Resident memory of the process at its exit, in bytes.
     pub rss: u64,
     /// From the fork to the end.
     pub seconds: f64,
-    /// The exit status; 128 and the signal, where one ended it.
+    /// The exit status; 128 plus the signal, if one ended it.
     pub status: i32,
-    /// The share of its file that was in the page cache before, where the system says it.
+    /// The share of its file that was in the page cache before the run, where the system reports it.
     pub cached: Option<f64>,
 }
 
-/// Runs a program whose output is thrown away; `cold` without its file in the page cache, as far as the kernel agrees.
+/// Runs a program and discards its output; `cold`: without its file in the page cache, as far as the kernel drops it.
 pub fn measure(path: &Path, arguments: &[OsString], cold: bool) -> Result<Sample, Error> {
     if let Some(why) = target::secure_execution(path) {
         return Err(Error::cannot_run(format!("cannot measure {}: {why}", path.display())));
@@ -55,7 +55,7 @@ pub fn measure(path: &Path, arguments: &[OsString], cold: bool) -> Result<Sample
     })
 }
 
-/// Standard input and output become `/dev/null`. In system calls only, as it runs between fork and exec.
+/// Redirects standard input and output to `/dev/null`. Only makes system calls, because it runs between fork and exec.
 fn silence() -> io::Result<()> {
     // SAFETY: the path is a C string; open and dup2 take numbers besides.
     let done = unsafe {
@@ -65,8 +65,8 @@ fn silence() -> io::Result<()> {
     if done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// A program that is stopped when it is about to exit, with its memory still there: what `wait4` tells of its resident
-/// memory counts that of neap before the exec, and the peak in `/proc/PID/status` is off by up to 64 pages a processor.
+/// A program that is stopped just before it exits, with its memory still mapped: `wait4` reports a resident size that
+/// includes neap's before the exec, and the peak in `/proc/PID/status` is off by up to 64 pages a processor.
 struct Watched {
     rss: u64,
 }
@@ -93,7 +93,7 @@ impl Attendant for Watched {
                     self.rss = resident(tid).unwrap_or(0);
                     ptrace::go(tid, Go::On(0));
                 }
-                // It stops with its job, and goes on with it.
+                // It stops and continues with its job.
                 EVENT_STOP if signal != libc::SIGTRAP => {
                     ptrace::go(tid, Go::Listen);
                     return Ok(Some((signal << 8 | 0x7f, usage)));

@@ -23,12 +23,12 @@ use crate::files;
 use crate::layout::read_binary;
 use crate::pages::{Touched, number, touched};
 
-/// The exit status where nothing improved, or too few names were found.
+/// The exit status if nothing improved, or too few names were found.
 const NOT_BETTER: u8 = 1;
-/// How many of ten functions of a trace must be in the new binary.
+/// Of ten functions of a trace, the number that must be in the new binary.
 const FOUND_OF_TEN: usize = 9;
 
-/// What is compared, in the order in which it is shown.
+/// The comparison, in the order in which it is shown.
 #[derive(Debug, Serialize)]
 struct Report {
     format: &'static str,
@@ -40,12 +40,12 @@ struct Report {
     functions: Option<Functions>,
     measures: Vec<Measure>,
     conditions: Conditions,
-    /// What could not be measured, or is not what it seems.
+    /// What could not be measured, or needs care.
     notes: Vec<String>,
     improved: bool,
 }
 
-/// The functions of a trace, looked for in the new binary.
+/// The functions of a trace, searched in the new binary.
 #[derive(Debug, Serialize)]
 struct Functions {
     /// By their names.
@@ -53,7 +53,7 @@ struct Functions {
     /// Under a changed name.
     changed: usize,
     lost: usize,
-    /// Whether nine tenths are there.
+    /// Whether nine tenths of them were found.
     enough: bool,
 }
 
@@ -65,7 +65,7 @@ struct Measure {
     /// Medians.
     before: f64,
     after: f64,
-    /// After divided by before, pair by pair; none where before is 0.
+    /// After divided by before, pair by pair; `None` where a value before is 0.
     ratio: Option<Ratio>,
     improved: bool,
 }
@@ -92,7 +92,7 @@ pub fn run(args: &VerifyArgs) -> Result<u8, Error> {
     for cold in [false, true] {
         measures.extend(pairs([&before, &after], args, cold, (&mut conditions, &mut notes))?);
     }
-    // Two files with the same content may differ in time, by where the page cache has them.
+    // Two files with the same content may differ in time, depending on their place in the page cache.
     let improved = measures.iter().any(|measure| measure.improved && !matches!(measure.unit, Unit::Seconds));
     let enough = functions.as_ref().is_none_or(|functions| functions.enough);
     let (format, pairs) = ("neap-order-verify 1", args.pairs);
@@ -104,7 +104,7 @@ pub fn run(args: &VerifyArgs) -> Result<u8, Error> {
     Ok(if improved && enough { 0 } else { NOT_BETTER })
 }
 
-/// Pages and faults without fault-around, which do not vary as the others do: one run of each.
+/// Pages and faults without fault-around, which do not vary: one run of each.
 fn exact(files: [&Path; 2], arguments: &[OsString], notes: &mut Vec<String>) -> Result<Vec<Measure>, Error> {
     let see = |file: &Path| {
         let command: Vec<OsString> =
@@ -130,7 +130,7 @@ fn exact(files: [&Path; 2], arguments: &[OsString], notes: &mut Vec<String>) -> 
     ])
 }
 
-/// Runs both in turn, the first of a pair being the second of the next.
+/// Runs both in turn; the order alternates from pair to pair.
 fn pairs(
     files: [&Path; 2],
     args: &VerifyArgs,
@@ -183,7 +183,7 @@ fn pairs(
     Ok(measures)
 }
 
-/// Refuses to compare programs that do not do the same.
+/// Refuses to compare programs that end differently.
 fn same_end(files: [&Path; 2], before: i32, after: i32) -> Result<(), Error> {
     if before == after {
         return Ok(());
@@ -205,7 +205,7 @@ impl Functions {
 }
 
 impl Measure {
-    /// With values of pairs.
+    /// From the values of pairs.
     fn new(name: &'static str, unit: Unit, before: &[f64], after: &[f64]) -> Self {
         let ratio = Ratio::of(before, after);
         let improved = ratio.is_some_and(|ratio| ratio.is_less());

@@ -2,8 +2,8 @@
 
 use serde::Serialize;
 
-/// What is an improvement: a smaller median than this, and this share of the pairs below 1. Of ten pairs that do not
-/// differ, nine or more are below 1 in one case of a hundred.
+/// What counts as an improvement: a median below this, and this share of the pairs below 1. If pairs do not differ,
+/// nine or more of ten are below 1 in one case of a hundred.
 const LESS: f64 = 0.99;
 const PAIRS_LESS: f64 = 0.9;
 
@@ -21,7 +21,7 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// Of pairs; none where a first value is 0, or there is no pair.
+    /// Of pairs; `None` if a first value is 0, or there is no pair.
     pub fn of(before: &[f64], after: &[f64]) -> Option<Self> {
         let mut ratios: Vec<f64> = before.iter().zip(after).map(|(before, after)| after / before).collect();
         if ratios.is_empty() || before.contains(&0.0) {
@@ -33,20 +33,20 @@ impl Ratio {
         Some(Self { median, low, high, less })
     }
 
-    /// Whether what came after is less: by the median at least 1 %, and in nine of ten pairs at all.
+    /// Whether the second values are less: by at least 1 % in the median, and in nine of ten pairs at all.
     pub fn is_less(self) -> bool {
         self.median < LESS && self.less >= PAIRS_LESS
     }
 }
 
-/// The median; 0 of nothing.
+/// The median; 0 for no values.
 pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     if sorted.is_empty() { 0.0 } else { quantile(&sorted, 0.5) }
 }
 
-/// Of sorted values, at least one: between the two next to it in proportion.
+/// A quantile of sorted values, at least one: interpolated between the two neighbours.
 fn quantile(sorted: &[f64], part: f64) -> f64 {
     let place = part * (sorted.len() - 1) as f64;
     let (below, above) = (sorted[place.floor() as usize], sorted[place.ceil() as usize]);
@@ -57,7 +57,7 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
 mod tests {
     use super::*;
 
-    /// Catches ratios of medians in place of medians of ratios, and quartiles that are wrong.
+    /// Catches ratios of medians instead of medians of ratios, and wrong quartiles.
     #[test]
     fn ratios_are_of_pairs() {
         let ratio = Ratio::of(&[1.0, 2.0, 4.0, 8.0, 16.0], &[1.0, 1.0, 1.0, 4.0, 12.0]).expect("pairs");
@@ -66,7 +66,7 @@ mod tests {
         assert_eq!((Ratio::of(&[0.0], &[1.0]), Ratio::of(&[], &[])), (None, None));
     }
 
-    /// Catches noise that is taken for an improvement.
+    /// Catches noise that counts as an improvement.
     #[test]
     fn noise_is_no_improvement() {
         let less = |ratios: &[f64]| Ratio::of(&vec![1.0; ratios.len()], ratios).is_some_and(Ratio::is_less);

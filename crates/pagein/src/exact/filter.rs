@@ -4,11 +4,11 @@ use std::io;
 
 use libc::{BPF_ABS, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_RET, BPF_W, c_ulong, sock_filter, sock_fprog};
 
-/// `AUDIT_ARCH_X86_64`: calls of 32-bit programs have other numbers, and pass.
+/// `AUDIT_ARCH_X86_64`: calls of 32-bit programs have other numbers, and are not stopped.
 const ARCH: u32 = 0xc000_003e;
 
-/// Where `struct seccomp_data { int nr; __u32 arch; __u64 instruction_pointer; __u64 args[6]; }` has the number, the
-/// architecture, and the lower half of the flags of mmap.
+/// Offsets in `struct seccomp_data { int nr; __u32 arch; __u64 instruction_pointer; __u64 args[6]; }` of the number,
+/// the architecture, and the lower half of mmap's flags.
 const NUMBER: u32 = 0;
 const ARCHITECTURE: u32 = 4;
 const MMAP_FLAGS: u32 = 16 + 3 * 8;
@@ -36,8 +36,8 @@ static FILTER: [sock_filter; 8] = [
     answer(libc::SECCOMP_RET_ALLOW),
 ];
 
-/// Gives the calling process the filter, which its children and programs inherit. A process without privilege gives up
-/// gaining any with it (`no_new_privs`). Makes system calls only, so that it may be used between fork and exec.
+/// Sets the filter on the calling process; its children and programs inherit it. A process without privilege must give
+/// up gaining any (`no_new_privs`). Makes system calls only, so it may be used between fork and exec.
 pub fn install() -> io::Result<()> {
     let program = sock_fprog { len: FILTER.len() as u16, filter: FILTER.as_ptr().cast_mut() };
     let install = || {

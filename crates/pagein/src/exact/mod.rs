@@ -1,9 +1,9 @@
-//! `--exact`: fault-around is off for the program's files, so that each page of them that it touches is a fault.
+//! `--exact`: turns fault-around off for the program's files, so that each page of them that it touches is a fault.
 //!
 //! A userfaultfd turns it off for the ranges that are registered with it ([`uffd`]). It belongs to an address space, so
-//! the program itself has to make it: neap stops each program at its exec and each process at its beginning
-//! ([`neap_launch::ptrace`]), makes it create one by a system call instruction of the vdso, and copies the descriptor.
-//! Then neap registers what is mapped. For later mappings a filter stops the program at each `mmap` of a file
+//! the program itself must make it: neap stops each program at its exec and each process at its start
+//! ([`neap_launch::ptrace`]), makes it create one through a system call instruction of the vdso, and copies the
+//! descriptor. Then neap registers the mappings. For later mappings a filter stops the program at each `mmap` of a file
 //! ([`filter`]), and nowhere else.
 
 mod filter;
@@ -24,8 +24,8 @@ use neap_launch::child::Status;
 use neap_launch::error::{Error, system_message};
 use neap_launch::ptrace::{self, EVENT_STOP, Go, Happened, Registers, SYSCALL_STOP, SYSTEM_CALL};
 
-/// All that the program makes is traced too: it stops when it begins, executes a program, ends, or makes a system call
-/// that a filter points out. It is killed when neap ends, as that filter needs a tracer.
+/// All descendants are traced too: each stops when it begins, executes a program, ends, or makes a system call that the
+/// filter reports. It is killed when neap ends, because that filter needs a tracer.
 const OPTIONS: c_int = libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACEFORK
     | libc::PTRACE_O_TRACEVFORK
@@ -37,17 +37,17 @@ const OPTIONS: c_int = libc::PTRACE_O_TRACESYSGOOD
 
 pub use self::filter::install;
 
-/// What could not be made exact.
+/// What was not made exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inexact {
-    /// Programs and processes without a userfaultfd: 32-bit ones, those that refused, and those that a filter of system
-    /// calls of their own watches.
+    /// Programs and processes without a userfaultfd: 32-bit ones, those that refused, and those with a filter of system
+    /// calls of their own.
     pub programs: u64,
-    /// Mappings that the kernel does not let register.
+    /// Mappings that the kernel does not permit to register.
     pub mappings: u64,
 }
 
-/// Traces a program and all that it makes. All of it happens in the thread that started it, as ptrace wants.
+/// Traces a program and its descendants. Everything happens in the thread that started it, as ptrace requires.
 pub struct Exact {
     root: pid_t,
     /// Threads that have begun, and their processes.
@@ -55,18 +55,18 @@ pub struct Exact {
     descriptors: HashMap<pid_t, Userfaultfd>,
     /// Threads in an `mmap` of a file.
     mapping: HashSet<pid_t>,
-    /// What happened while something else was waited for.
+    /// Events that arrived while another one was awaited.
     later: VecDeque<Happened>,
     /// How the program ended.
     ended: Option<Status>,
-    /// Filters of system calls that every process has, known from the first: those that neap was started under, and
+    /// Number of filters of system calls that every process has from the start: those that neap was started under, and
     /// neap's own.
     filters: Option<u64>,
     inexact: Inexact,
 }
 
 impl Exact {
-    /// Begins to trace a process of this one, which waits for its exec.
+    /// Begins to trace a child of this process, which waits for its exec.
     pub fn start(pid: pid_t) -> Result<Self, Error> {
         if !cfg!(target_arch = "x86_64") {
             return Err(Error::failed("--exact is for x86-64 only"));
@@ -95,14 +95,14 @@ impl Exact {
         })
     }
 
-    /// What could not be made exact.
+    /// What was not made exact.
     pub fn inexact(&self) -> Inexact {
         self.inexact
     }
 
-    /// Deals with all that has happened. The program's status, if it stopped, went on or ended; and it has ended only
-    /// when nothing that it made is left: the filter would fail without a tracer.
-    /// Where page tables are scanned, `scanner` looks at each process that is stopped.
+    /// Handles all pending events. Returns the program's status if it stopped, continued or ended; its end only when no
+    /// descendant is left: the filter would fail without a tracer. Where page tables are scanned, `scanner` scans each
+    /// stopped process.
     pub fn wait(&mut self, scanner: Option<&Scanner>) -> io::Result<Option<Status>> {
         loop {
             let happened = match self.later.pop_front() {
@@ -164,8 +164,8 @@ impl Exact {
         None
     }
 
-    /// A thread or a process begins. What shares the address space of another one has that one's registrations, and its
-    /// own ones are refused, which does no harm.
+    /// A thread or a process begins. If it shares the address space of another one, it has that one's registrations,
+    /// and its own are refused, which is harmless.
     fn begin(&mut self, tid: pid_t, scanner: Option<&Scanner>) {
         let process = process_of(tid).unwrap_or(tid);
         if let Some(scanner) = scanner.filter(|_| process == tid) {
@@ -196,7 +196,7 @@ impl Exact {
         signals.iter().for_each(|&signal| ptrace::tell(process, tid, signal));
     }
 
-    /// Gives a stopped process a userfaultfd, and registers its files; the signals that came meanwhile.
+    /// Gives a stopped process a userfaultfd, and registers its files; returns the signals that arrived meanwhile.
     fn equip(&mut self, pid: pid_t) -> Vec<c_int> {
         let mut signals = Vec::new();
         let maps = sys::read_whole(format!("/proc/{pid}/maps")).unwrap_or_default();
@@ -213,7 +213,7 @@ impl Exact {
     }
 
     fn descriptor(&mut self, pid: pid_t, maps: &[u8], signals: &mut Vec<c_int>) -> Option<Userfaultfd> {
-        // A filter that the program made could end it for a call that it does not expect.
+        // A filter of the program's own could end it for an unexpected call.
         let filters = filters_of(pid)?;
         if filters > *self.filters.get_or_insert(filters) {
             return None;
@@ -230,7 +230,7 @@ impl Exact {
         taken
     }
 
-    /// Has a stopped thread make a system call.
+    /// Makes a stopped thread execute a system call.
     fn call(&mut self, tid: pid_t, registers: Registers, signals: &mut Vec<c_int>) -> Option<u64> {
         registers.restore(tid).ok()?;
         for _begin_and_end in 0..2 {
@@ -240,7 +240,7 @@ impl Exact {
         Registers::of(tid).ok()?.result().ok()
     }
 
-    /// Waits until a thread stops at a system call, and puts signals aside; none if it ended.
+    /// Waits until a thread stops at a system call, and puts signals aside; `None` if it ended.
     fn at_system_call(&mut self, tid: pid_t, signals: &mut Vec<c_int>) -> Option<()> {
         loop {
             let happened = ptrace::next(Some(tid), true).ok()??;
@@ -268,7 +268,8 @@ impl Exact {
     }
 }
 
-/// Registers a range: 1 if that is refused. Ranges of a process that shares its addresses are registered already.
+/// Registers a range; returns 1 if that is refused. Ranges of a process that shares its address space are registered
+/// already.
 fn refused(descriptor: &Userfaultfd, start: u64, end: u64) -> u64 {
     match descriptor.register(start, end) {
         Err(e) if e.raw_os_error() != Some(libc::EBUSY) => 1,
@@ -281,7 +282,7 @@ pub fn process_of(tid: pid_t) -> Option<pid_t> {
     pid_t::try_from(status(tid, "Tgid:")?).ok()
 }
 
-/// How many filters of system calls watch a thread (Linux 5.9).
+/// Number of filters of system calls on a thread (Linux 5.9).
 fn filters_of(tid: pid_t) -> Option<u64> {
     status(tid, "Seccomp_filters:")
 }

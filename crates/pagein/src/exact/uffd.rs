@@ -1,8 +1,8 @@
-//! userfaultfd in safe form: as much as turns fault-around off.
+//! userfaultfd in safe form: only what turns fault-around off.
 //!
-//! The kernel maps the pages around a fault only where no userfaultfd is interested in single pages. A mapping that is
+//! The kernel maps the pages around a fault only where no userfaultfd handles single pages. A mapping that is
 //! registered for write protection is such a place, even if no page of it is ever protected. With
-//! `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) mappings of every kind can be registered, and no answer is needed.
+//! `UFFD_FEATURE_WP_ASYNC` (Linux 6.7) mappings of every kind can be registered, and no fault needs an answer.
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -16,18 +16,18 @@ pub const FLAGS: u64 = libc::O_CLOEXEC as u64 | 1;
 const API: c_ulong = 0xc018_aa3f;
 const REGISTER: c_ulong = 0xc020_aa00;
 
-/// A userfaultfd; it ends when this is closed.
+/// A userfaultfd; its registrations end when this is closed.
 pub struct Userfaultfd(OwnedFd);
 
 impl Userfaultfd {
-    /// One of this process: to find out whether there can be any.
+    /// Makes one for this process, to find out whether that is permitted.
     pub fn probe() -> io::Result<()> {
         // SAFETY: the call takes a number.
         let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, FLAGS) };
         Self::new(owned(fd as c_int)?).map(|_| ())
     }
 
-    /// Takes the descriptor that a process, which must be stopped, has under that number.
+    /// Copies the descriptor that a stopped process has under this number.
     pub fn of(pid: pid_t, number: u64) -> io::Result<Self> {
         // SAFETY: both calls take numbers.
         let process = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) } as c_int)?;
@@ -48,7 +48,7 @@ impl Userfaultfd {
         Ok(Self(fd))
     }
 
-    /// Registers a range of the process: whole pages, mapped.
+    /// Registers a range of mapped, whole pages of the process.
     ///
     /// ```text
     /// struct uffdio_register { __u64 start, len, mode, ioctls; };

@@ -1,9 +1,9 @@
 //! The processed profile of the Firefox Profiler, as JSON.
 //!
 //! Each value type is a thread, the shown one first, and each stack a sample of it whose weight is the value: the call
-//! tree and the flame graph show bytes, blocks or samples. Names are in the profile; nothing has to be looked up. Samples
-//! have no times of their own: they follow each other, a millisecond apart. Weights are 32 bits wide, so a larger value is
-//! several samples. A track has room for [`PARTS`] of these, which is 2 PiB; beyond it values are cut.
+//! tree and the flame graph show bytes, blocks or samples. Names are in the profile; nothing must be looked up. Samples
+//! have no times of their own: they are spaced by a millisecond. Weights are 32 bits wide, so a larger value is split
+//! into several samples. A track has room for [`PARTS`] of these, which is 2 PiB; larger values are cut.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -18,7 +18,7 @@ use crate::pprof::NO_STACK;
 use crate::time::operation;
 use crate::{Profile, Sample, Shown, Unit};
 
-/// Additional samples that a track may have for values beyond 32 bits.
+/// Limit on the additional samples of a track for values beyond 32 bits.
 const PARTS: usize = 1 << 20;
 
 /// Writes a profile for the Firefox Profiler.
@@ -33,7 +33,7 @@ pub fn firefox(profile: &Profile, options: Options, out: &mut dyn Write) -> io::
     let columns = std::iter::once(options.column).chain((0..profile.types.len()).filter(|&at| at != options.column));
     for (at, column) in (0u32..).zip(columns) {
         let of = &profile.types[column];
-        // They are shown in the order in which they begin.
+        // Tracks are shown in the order in which they begin.
         let begin = Timestamp::from_nanos_since_reference(u64::from(at));
         let thread = writer.processed.add_thread(process, profile.pid.wrapping_add(at), begin, false);
         writer.processed.set_thread_name(thread, &of.name);
@@ -93,7 +93,7 @@ impl Writer<'_> {
     }
 
     fn category(&mut self, name: &str) -> CategoryHandle {
-        /// As many as there are operations.
+        /// At least as many as there are operations.
         const COLORS: [CategoryColor; 12] = [
             CategoryColor::Blue,
             CategoryColor::LightBlue,

@@ -1,11 +1,11 @@
-//! Folded stacks, for flame graphs: a line for each stack, from the outermost caller on, and its value.
+//! Folded stacks, for flame graphs: a line for each stack, from the outermost caller inwards, with its value.
 //!
 //! ```text
 //! main;load;malloc 8192
 //! ```
 //!
-//! As in traces of page faults, functions of the kernel end in `_[k]`, those of JIT compilers in `_[j]`. Values below one
-//! (growth may be negative) have no place in flame graphs, and are left out.
+//! As in traces of page faults, functions of the kernel end in `_[k]`, those of JIT compilers in `_[j]`. Values below
+//! one (growth may be negative) cannot be drawn in flame graphs, and are left out.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ use crate::Options;
 use crate::pprof::NO_STACK;
 use crate::{Profile, Sample};
 
-/// Writes one value type as folded stacks, in the order of their texts.
+/// Writes one value type as folded stacks, sorted by text.
 pub fn folded(profile: &Profile, options: Options, out: &mut dyn Write) -> io::Result<()> {
     let mut sums: BTreeMap<String, i64> = BTreeMap::new();
     for sample in &profile.samples {

@@ -15,11 +15,11 @@ pub use text::{diff_text, text};
 /// A way of writing a profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
     /// One line for `--help`.
     pub doc: &'static str,
-    /// What the names of its files end in.
+    /// The ending of its file names.
     pub ending: &'static str,
     /// Writes a whole profile.
     pub write: fn(&Profile, Options, &mut dyn Write) -> io::Result<()>,
@@ -95,7 +95,7 @@ mod tests {
         String::from_utf8(bytes).expect("UTF-8")
     }
 
-    /// Catches stacks that are upside down, and values of another type.
+    /// Catches stacks in the wrong order, and values of another type.
     #[test]
     fn folded_stacks() {
         let expected = "main;busy;malloc 100\nmain;leaky;malloc 200\nmain;libc.so.6+0x1777 10\n";
@@ -128,7 +128,7 @@ mod tests {
         assert!(profile.to_string().contains("leaky"));
     }
 
-    /// Catches control characters of a file that reach the terminal, and sums that go around.
+    /// Catches control characters of a file that reach the terminal, and sums that overflow.
     #[test]
     fn hostile_profiles() {
         let mut bad = profile();

@@ -1,4 +1,4 @@
-//! The profile on a terminal: what the values are, what was done (in profiles of time), and the top call sites.
+//! The profile on a terminal: the meaning of the values, the operations (in profiles of time), and the top call sites.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -10,9 +10,9 @@ use crate::sites::{Row, sites};
 use crate::time::operation;
 use crate::{Profile, Unit, View, types};
 
-/// Callers that a line has at most.
+/// Limit on the callers in a line.
 const CALLERS: usize = 3;
-/// Characters of a function's name.
+/// Limit on the characters of a function's name.
 const NAME: usize = 60;
 
 /// Writes a profile as text.
@@ -20,7 +20,7 @@ pub fn text(profile: &Profile, options: Options, out: &mut dyn Write) -> io::Res
     plain(out, |out| whole(profile, options, out))
 }
 
-/// Writes without the control characters that names and notes of a file may have: they would reach the terminal.
+/// Writes without the control characters that names and notes of a file may contain: they would reach the terminal.
 fn plain(out: &mut dyn Write, write: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
     let mut bytes = Vec::new();
     write(&mut bytes)?;
@@ -97,11 +97,11 @@ fn operations(profile: &Profile, column: usize, out: &mut dyn Write) -> io::Resu
     })
 }
 
-/// Which columns there are.
+/// The columns of the table.
 struct Table {
     column: usize,
     count: Option<usize>,
-    /// Live bytes, beside what they pin.
+    /// Live bytes, besides what they pin.
     live: Option<usize>,
     growth: Option<usize>,
     oldest: bool,
@@ -184,7 +184,7 @@ impl Table {
     }
 }
 
-/// A name on one line, of some length.
+/// A name on one line, cut to the limit.
 fn shortened(name: &str) -> String {
     let name = name.replace('\n', "?");
     if name.chars().count() <= NAME {
@@ -215,7 +215,7 @@ fn whole_diff(diff: &Diff, limit: usize, out: &mut dyn Write) -> io::Result<()> 
     writeln!(out, "\n{:>11}  {:>10}  {:>10}  call site", "change", "before", "after")?;
     let changed: Vec<_> = diff.sites.iter().filter(|change| change.growth() != 0).collect();
     let grew = changed.iter().filter(|change| change.growth() > 0).count();
-    // Half of the lines for what shrank, if there is as much.
+    // Up to half of the lines show what shrank.
     let shrank = changed.len() - grew;
     let up = grew.min(limit.max(1) - shrank.min(limit / 2));
     let down = shrank.min(limit - up);

@@ -1,9 +1,9 @@
-//! One page of HTML with a flame graph, for any browser and without a network: of one profile, or of two and what changed
-//! between them.
+//! One page of HTML with a flame graph, for any browser and without a network: of one profile, or of two and what
+//! changed between them.
 //!
-//! `page.html`, `page.css` and `page.js` are the page (with the style that all pages of neap have in common); between them
-//! goes what this module makes of the profiles: frames and stacks, each once, as JSON. The page has the [`STACKS`] largest
-//! stacks, and the sum of the others.
+//! `page.html`, `page.css` and `page.js` are the page (with the style that all pages of neap have in common); between
+//! them goes what this module makes of the profiles: frames and stacks, each once, as JSON. The page has the [`STACKS`]
+//! largest stacks, and the sum of the others.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -86,7 +86,8 @@ struct Data {
     frames: Vec<[i64; 4]>,
     /// Operations of profiles of time.
     operations: Vec<String>,
-    /// Stacks: frames, outermost first; the operation (-1 for none); the values of each profile, in the order of `types`.
+    /// Stacks: frames, outermost first; the operation (-1 for none); the values of each profile, in the order of
+    /// `types`.
     stacks: Vec<(Vec<usize>, i64, Vec<Vec<i64>>)>,
     /// Stacks that are not in the page one by one.
     left_out: usize,

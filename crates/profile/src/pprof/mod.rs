@@ -1,8 +1,8 @@
 //! pprof's format: `profile.proto`, compressed by gzip.
 //!
-//! What the format has no place for goes into comments: the command (`command: ...`), the process, the allocator, and the
-//! notes. [`read`] takes them back from there. Where no stack was taken, there is one location without a mapping, named
-//! [`NO_STACK`].
+//! Properties without a field in the format are written as comments: the command (`command: ...`), the process, the
+//! allocator, and the notes. [`read`] restores them from there. Samples without a stack have one location without a
+//! mapping, named [`NO_STACK`].
 
 mod read;
 pub mod schema;
@@ -11,10 +11,10 @@ mod write;
 pub use read::read;
 pub use write::{Symbols, message, write};
 
-/// What a sample without a stack is in: some readers want each sample to have a location.
+/// The location of samples without a stack: some readers require that each sample has one.
 pub const NO_STACK: &str = "[no stack]";
 
-/// What comments begin with that hold a field of the profile.
+/// How comments begin that hold a field of the profile.
 const COMMAND: &str = "command: ";
 const PROCESS: &str = "process: ";
 const ALLOCATOR: &str = "allocator: ";

@@ -11,7 +11,7 @@ use crate::{
     Unit, ValueType,
 };
 
-/// Reads a message (uncompressed), or says what is wrong with it.
+/// Reads an (uncompressed) message; otherwise returns what is wrong with it.
 pub fn read(bytes: &[u8]) -> Result<Profile, String> {
     let message = schema::Profile::decode(bytes).map_err(|error| error.to_string())?;
     Reader { message: &message }.profile()
@@ -24,7 +24,7 @@ struct Reader<'m> {
 impl Reader<'_> {
     fn text(&self, position: i64) -> Result<&str, String> {
         let text = usize::try_from(position).ok().and_then(|position| self.message.string_table.get(position));
-        // A message without texts has empty ones.
+        // In a message without a string table, all strings are empty.
         match text {
             Some(text) => Ok(text),
             None if position == 0 => Ok(""),
@@ -44,7 +44,7 @@ impl Reader<'_> {
             return Err("it has no sample types".to_owned());
         }
         let chosen = self.text(message.default_sample_type)?;
-        // pprof shows the last one where none is named.
+        // pprof shows the last type where none is named.
         let shown = types.iter().position(|of| of.name == chosen).unwrap_or(types.len() - 1);
         let mut builder = Builder::new(types);
         let mappings = self.mappings(&mut builder)?;
@@ -98,7 +98,7 @@ impl Reader<'_> {
         rows.collect()
     }
 
-    /// None stands for the name of samples without a stack.
+    /// `None` stands for the name of samples without a stack.
     fn functions(&self, builder: &mut Builder) -> Result<HashMap<u64, Option<FunctionId>>, String> {
         let rows = self.message.function.iter().map(|row| {
             let (name, symbol) = (self.text(row.name)?, self.text(row.system_name)?);
@@ -116,7 +116,7 @@ impl Reader<'_> {
         rows.collect()
     }
 
-    /// None stands for the location of samples without a stack.
+    /// `None` stands for the location of samples without a stack.
     fn locations(
         &self,
         builder: &mut Builder,
@@ -170,7 +170,7 @@ impl Reader<'_> {
     }
 }
 
-/// The bytes of a build id. Some writers put other texts there, which are left out.
+/// The bytes of a build id. Some writers put other text there, which is dropped.
 fn bytes(text: &str) -> Option<Vec<u8>> {
     if text.is_empty() || !text.len().is_multiple_of(2) || !text.is_ascii() {
         return None;

@@ -1,6 +1,7 @@
 //! The messages of `profile.proto`, the format of pprof (github.com/google/pprof/blob/main/proto/profile.proto).
 //!
-//! Texts are positions in [`Profile::string_table`], whose first text is empty. Ids are numbers from 1 on; 0 is none.
+//! Strings are positions in [`Profile::string_table`], whose first entry is empty. Ids are numbers from 1 on; 0 means
+//! none.
 
 /// `message Profile`
 #[derive(Clone, PartialEq, prost::Message)]
@@ -23,7 +24,7 @@ pub struct Profile {
     /// Texts.
     #[prost(string, repeated, tag = "6")]
     pub string_table: Vec<String>,
-    /// A pattern of frames to be left out with what they call.
+    /// A pattern of frames to be dropped together with their callees.
     #[prost(int64, tag = "7")]
     pub drop_frames: i64,
     /// A pattern of frames to be kept anyway.
@@ -35,16 +36,16 @@ pub struct Profile {
     /// How long that took.
     #[prost(int64, tag = "10")]
     pub duration_nanos: i64,
-    /// What passes between two samples.
+    /// What is measured between two samples.
     #[prost(message, optional, tag = "11")]
     pub period_type: Option<ValueType>,
-    /// How much of it.
+    /// How many units.
     #[prost(int64, tag = "12")]
     pub period: i64,
-    /// Free texts.
+    /// Comments.
     #[prost(int64, repeated, tag = "13")]
     pub comment: Vec<i64>,
-    /// The name of the value type that is shown at first.
+    /// The name of the value type that is shown by default.
     #[prost(int64, tag = "14")]
     pub default_sample_type: i64,
 }
@@ -69,7 +70,7 @@ pub struct Sample {
     /// One value for each of the profile's types.
     #[prost(int64, repeated, tag = "2")]
     pub value: Vec<i64>,
-    /// What else is known.
+    /// Labels.
     #[prost(message, repeated, tag = "3")]
     pub label: Vec<Label>,
 }
@@ -77,13 +78,13 @@ pub struct Sample {
 /// `message Label`
 #[derive(Clone, Copy, PartialEq, Eq, Hash, prost::Message)]
 pub struct Label {
-    /// What.
+    /// The key.
     #[prost(int64, tag = "1")]
     pub key: i64,
-    /// Its value, if that is a text.
+    /// Its value, if it is a string.
     #[prost(int64, tag = "2")]
     pub str: i64,
-    /// Its value, if that is a number.
+    /// Its value, if it is a number.
     #[prost(int64, tag = "3")]
     pub num: i64,
     /// The number's unit.
@@ -100,7 +101,7 @@ pub struct Mapping {
     /// First address.
     #[prost(uint64, tag = "2")]
     pub memory_start: u64,
-    /// First address behind it.
+    /// The address behind it.
     #[prost(uint64, tag = "3")]
     pub memory_limit: u64,
     /// The position of the first address in the file.
@@ -112,16 +113,16 @@ pub struct Mapping {
     /// The build id, in hexadecimal.
     #[prost(int64, tag = "6")]
     pub build_id: i64,
-    /// Whether functions were looked up.
+    /// Whether function names were looked up.
     #[prost(bool, tag = "7")]
     pub has_functions: bool,
-    /// Whether their files were.
+    /// Whether file names were looked up.
     #[prost(bool, tag = "8")]
     pub has_filenames: bool,
-    /// Whether lines were.
+    /// Whether lines were looked up.
     #[prost(bool, tag = "9")]
     pub has_line_numbers: bool,
-    /// Whether inlined functions were.
+    /// Whether inlined functions were looked up.
     #[prost(bool, tag = "10")]
     pub has_inline_frames: bool,
 }
@@ -138,10 +139,10 @@ pub struct Location {
     /// The address in the process.
     #[prost(uint64, tag = "3")]
     pub address: u64,
-    /// Inlined functions first, the function that they are in last.
+    /// Inlined functions first, the function that contains them last.
     #[prost(message, repeated, tag = "4")]
     pub line: Vec<Line>,
-    /// Whether others at the same place were left out.
+    /// Whether the linker folded other functions into this one.
     #[prost(bool, tag = "5")]
     pub is_folded: bool,
 }
@@ -166,7 +167,7 @@ pub struct Function {
     /// Its number.
     #[prost(uint64, tag = "1")]
     pub id: u64,
-    /// The name for people.
+    /// The demangled name.
     #[prost(int64, tag = "2")]
     pub name: i64,
     /// The name of the symbol.

@@ -1,4 +1,4 @@
-//! Tests of the format, on what the public schema says.
+//! Tests of the format against the public schema.
 
 use std::io::Read;
 
@@ -15,7 +15,7 @@ fn written(profile: &Profile, symbols: Symbols) -> Vec<u8> {
     bytes
 }
 
-/// Catches numbers of fields, ids and texts that are not those of the public schema.
+/// Catches field numbers, ids and strings that differ from the public schema.
 #[test]
 fn a_message_of_the_public_schema() {
     let bytes = written(&profile(), Symbols::Named);
@@ -43,7 +43,7 @@ fn a_message_of_the_public_schema() {
     assert_eq!(sample.value, [3, 300, 2, 200]);
 }
 
-/// Catches what is lost on the way through the format: everything but ids is the same.
+/// Catches data that is lost in the format: all but the ids must be the same.
 #[test]
 fn what_is_written_is_read() {
     let before = profile();
@@ -52,7 +52,7 @@ fn what_is_written_is_read() {
     assert_eq!(serde_json::to_value(&after).expect("plain"), serde_json::to_value(&before).expect("plain"));
 }
 
-/// Catches names that stay in a file that should have addresses only, and addresses that do not.
+/// Catches names that remain in a file of addresses, and addresses that do not.
 #[test]
 fn without_names() {
     let message = pprof::message(&profile(), Symbols::Addresses);
@@ -60,7 +60,8 @@ fn without_names() {
     assert!(message.mapping.iter().all(|row| !row.has_functions && row.filename != 0));
     assert!(!message.string_table.iter().any(|text| text == "leaky"));
     assert_eq!(message.location[0].address, 0x1010);
-    // What lies in no file keeps its name. Numbers have no gaps, as readers take the next ones for their own.
+    // Frames outside of files keep their names. Numbers have no gaps, because readers use the following ones for
+    // themselves.
     let mut profile = profile();
     let is_malloc = |location: &Location| {
         location.frames.iter().any(|frame| profile.functions.get(frame.function).is_some_and(|of| of.name == "malloc"))
@@ -77,7 +78,7 @@ fn without_names() {
     assert!(read(&written(&profile, Symbols::Addresses)).expect("it is valid").is_valid());
 }
 
-/// Catches files that are damaged and make the reader fail without a reason, or are accepted.
+/// Catches damaged files that are accepted, or that fail without a reason.
 #[test]
 fn damaged_files() {
     let message = pprof::message(&profile(), Symbols::Named);
@@ -93,7 +94,7 @@ fn damaged_files() {
     assert_eq!(damaged(&|message| message.sample_type.clear()), "it has no sample types");
     let bytes = message.encode_to_vec();
     for end in 0..bytes.len() {
-        // A message that is cut between fields is a message.
+        // A message that is cut between fields is valid.
         if let Ok(profile) = pprof::read(&bytes[..end]) {
             assert!(profile.is_valid(), "{end}");
         }

@@ -11,13 +11,13 @@ use prost::Message;
 use super::{ALLOCATOR, COMMAND, NO_STACK, PROCESS, WHOLE, schema};
 use crate::{Frame, FunctionId, Label, LabelValue, Location, Profile, ValueType};
 
-/// Whether names of functions are in the file.
+/// Whether function names are in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symbols {
     /// Functions, files and lines.
     Named,
-    /// Addresses, with mappings and build ids: the reader finds the names. What lies in no file keeps its name, as none
-    /// could find it.
+    /// Addresses, with mappings and build ids: the reader finds the names. Frames outside of files keep their names,
+    /// which no reader could find.
     Addresses,
 }
 
@@ -28,7 +28,7 @@ pub fn write(profile: &Profile, symbols: Symbols, out: &mut dyn Write) -> io::Re
     encoder.finish()?.flush()
 }
 
-/// Texts, each once.
+/// Strings, each once.
 struct Texts<'p> {
     texts: Vec<String>,
     known: HashMap<&'p str, i64>,
@@ -90,7 +90,7 @@ pub fn message(profile: &Profile, symbols: Symbols) -> schema::Profile {
         .map(|frame| frame.function)
         .collect();
     let in_file = || profile.functions.iter().filter(|(row, _)| named || shown.contains(row));
-    // Without gaps: `go tool pprof` gives the functions that it finds itself the numbers behind their count.
+    // Without gaps: `go tool pprof` numbers the functions that it finds itself from their count on.
     let numbers: HashMap<FunctionId, u64> = in_file().map(|(row, _)| row).zip(1..).collect();
     message.function = in_file()
         .map(|(row, function)| schema::Function {
@@ -121,7 +121,7 @@ pub fn message(profile: &Profile, symbols: Symbols) -> schema::Profile {
     message
 }
 
-/// The frames of a location that are in the file.
+/// The frames of a location that are written.
 fn frames(location: &Location, named: bool) -> &[Frame] {
     if named || location.mapping.is_none() { &location.frames } else { &[] }
 }
@@ -178,7 +178,7 @@ fn mappings<'p>(profile: &'p Profile, texts: &mut Texts<'p>, named: bool) -> Vec
     .collect()
 }
 
-/// What the format has no field for.
+/// Properties without a field in the format.
 fn comments(profile: &Profile) -> Vec<String> {
     let command = (!profile.command.is_empty()).then(|| format!("{COMMAND}{}", profile.command.join(" ")));
     let process = (profile.pid != 0).then(|| format!("{PROCESS}{}", profile.pid));

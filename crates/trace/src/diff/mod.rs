@@ -2,8 +2,8 @@
 //!
 //! Addresses differ from run to run, so nothing is matched by them. A function is matched by its name and its object's
 //! file name; without a symbol, by the address that the object states. A mapping is matched by its file's name, or by
-//! its own (`[heap]`, `[anon]`); a page by that and the position in the file. So the same program may be in another
-//! folder, and another build of it is matched where it has the same functions.
+//! its own name (`[heap]`, `[anon]`); a page by that and the position in the file. So the same program may lie in
+//! another folder, and another build of it is matched where it has the same functions.
 
 mod read;
 mod text;
@@ -17,13 +17,13 @@ pub use text::text;
 
 use crate::text::file_name;
 
-/// The version of the result's JSON: it changes when a member gets another meaning or goes away.
+/// The version of the result's JSON: it changes when a member changes its meaning or is removed.
 pub const VERSION: u64 = 1;
 
-/// How many faults a name has.
+/// Number of faults by name.
 pub type Counts = BTreeMap<String, u64>;
 
-/// A trace, counted.
+/// The counts of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
     /// The program and its arguments; empty where the format does not tell.
@@ -52,7 +52,7 @@ pub struct Change {
 }
 
 impl Change {
-    /// What came to it; negative for what went.
+    /// The change; negative for a decrease.
     pub fn difference(&self) -> i64 {
         (i128::from(self.after) - i128::from(self.before)).clamp(i64::MIN.into(), i64::MAX.into()) as i64
     }
@@ -72,8 +72,8 @@ impl Serialize for Change {
     }
 }
 
-/// A comparison. Lists are in the order of absolute differences, the largest first, then of names; they have what did not
-/// change too.
+/// A comparison. Lists are sorted by absolute difference, the largest first, then by name; they also contain what did
+/// not change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diff {
     /// [`VERSION`].
@@ -114,7 +114,7 @@ fn changes(before: &Counts, after: &Counts) -> Vec<Change> {
     list
 }
 
-/// Where an instruction lies, as far as a trace shows: what functions are matched by.
+/// The place of an instruction as the trace shows it, by which functions are matched.
 struct Instruction<'a> {
     symbol: Option<&'a str>,
     object: Option<&'a str>,
@@ -133,12 +133,12 @@ impl Instruction<'_> {
     }
 }
 
-/// What mappings are matched by.
+/// The name by which mappings are matched.
 fn mapping_name(mapping: Option<&str>) -> &str {
     mapping.map_or("[unknown]", file_name)
 }
 
-/// What pages are matched by.
+/// The name by which pages are matched.
 fn page_name(mapping: &str, file_offset: u64) -> String {
     format!("{}+{:#x}", file_name(mapping), file_offset & !0xfff)
 }
@@ -155,7 +155,7 @@ mod tests {
         rows.iter().map(|&(name, count)| (name.to_owned(), count)).collect()
     }
 
-    /// Catches lists in the wrong order, and names of one trace that are forgotten.
+    /// Catches lists in the wrong order, and names that only one trace has and that are missing.
     #[test]
     fn largest_differences_first() {
         let before = counts(&[("same", 5), ("fewer", 9), ("gone", 1), ("a", 2)]);
@@ -174,7 +174,7 @@ mod tests {
         assert_eq!(change(3, 1), -2);
     }
 
-    /// Catches names that depend on where things lie.
+    /// Catches names that depend on addresses.
     #[test]
     fn names() {
         let name = |symbol, object, address| Instruction { symbol, object, address }.name();

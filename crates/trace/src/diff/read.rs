@@ -1,4 +1,4 @@
-//! Reads what is compared.
+//! Reads traces to compare.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -13,7 +13,7 @@ use crate::{Fault, Kind, MappingId, PlaceId, Tables};
 pub enum Unreadable {
     /// It is empty.
     Empty,
-    /// It is a trace in a format that does not keep all that is compared.
+    /// It is a trace in a format that lacks some of what is compared.
     Format(&'static str),
     /// neap did not write it.
     NotATrace,
@@ -21,7 +21,7 @@ pub enum Unreadable {
     Json(serde_json::Error),
     /// The same, for comma-separated values.
     Csv(csv::Error),
-    /// A line of comma-separated values has something else where a number should be: the line, and the column.
+    /// A line of comma-separated values has no number where one is needed: the line, and the column.
     Value(u64, &'static str),
     /// A column of comma-separated values is missing.
     Column(&'static str),
@@ -59,7 +59,7 @@ pub fn read(reader: &mut dyn BufRead) -> Result<Totals, Unreadable> {
     }
 }
 
-/// Which other format it is, by how it starts.
+/// Names another format by how the file starts.
 fn unknown(start: &[u8]) -> Unreadable {
     let line = start.split(|&byte| byte == b'\n').next().unwrap_or_default();
     let words: Vec<&[u8]> = line.split(|byte| byte.is_ascii_whitespace()).filter(|word| !word.is_empty()).collect();
@@ -78,7 +78,7 @@ fn is_number(word: &[u8]) -> bool {
     !word.is_empty() && word.iter().all(u8::is_ascii_digit)
 }
 
-/// Faults by what they refer to; names are looked up once all is read.
+/// Faults by what they refer to; names are looked up when everything is read.
 #[derive(Default)]
 struct ById {
     faults: u64,
@@ -132,7 +132,7 @@ impl ById {
     }
 }
 
-/// An empty name counts as missing, as in the other format.
+/// An empty name counts as missing, as in JSON.
 fn named(name: &str) -> Option<&str> {
     Some(name).filter(|name| !name.is_empty())
 }
@@ -209,7 +209,7 @@ mod tests {
         }
     }
 
-    /// Catches files that are taken for traces, and formats that are not recognised by their names.
+    /// Catches files that pass as traces, and formats that are not named.
     #[test]
     fn other_files_are_refused() {
         assert_eq!(why(""), "it is empty");

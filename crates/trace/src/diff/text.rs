@@ -4,7 +4,7 @@ use std::io::{self, Write};
 
 use super::{Change, Diff, Totals};
 
-/// Writes a comparison as text; of each list the first `limit` lines that changed.
+/// Writes a comparison as text: the first `limit` changed lines of each list.
 pub fn text([before, after]: [(&str, &Totals); 2], diff: &Diff, limit: usize, out: &mut dyn Write) -> io::Result<()> {
     for (label, (name, totals)) in [("before", before), ("after", after)] {
         let command = if totals.command.is_empty() { String::new() } else { format!(": {}", totals.command.join(" ")) };
@@ -24,7 +24,7 @@ fn list(title: &str, changes: &[Change], limit: usize, out: &mut dyn Write) -> i
         0 => writeln!(out, "\n{title}")?,
         same => writeln!(out, "\n{title} ({same} did not change)")?,
     }
-    // Those that changed come first.
+    // Changed lines come first.
     changes.iter().take(changed.min(limit)).try_for_each(|change| line(change, out))?;
     if changed > limit {
         writeln!(out, "{:>30}  and {} more", "", changed - limit)?;
@@ -40,7 +40,7 @@ fn line(change: &Change, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "{:>9} {:>9} {difference:>10}  {}", change.before, change.after, clean(&change.name))
 }
 
-/// Names come from files that are not trusted: what would move the cursor is left out.
+/// Names come from untrusted files: replaces characters that would move the cursor.
 fn clean(text: &str) -> String {
     text.replace(char::is_control, "?")
 }
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
     use crate::diff::Counts;
 
-    /// Catches columns that shift, limits that hide without a word, and control characters.
+    /// Catches columns that shift, limits that hide lines without a note, and control characters.
     #[test]
     fn the_whole_text() {
         let counts = |rows: &[(&str, u64)]| -> Counts { rows.iter().map(|&(name, n)| (name.to_owned(), n)).collect() };

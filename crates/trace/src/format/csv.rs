@@ -1,6 +1,6 @@
-//! Comma-separated values (RFC 4180): a line of names, then a line for each fault. What is not known is empty.
+//! Comma-separated values (RFC 4180): a line of names, then a line for each fault. Unknown values are empty.
 //!
-//! The columns are [`COLUMNS`]; new ones come at the end. There is no place for the footer.
+//! The columns are [`COLUMNS`]; new ones are added at the end. The footer is not written.
 
 use std::io::{self, Write};
 

@@ -1,11 +1,11 @@
 //! The processed profile of the Firefox Profiler, as JSON.
 //!
 //! Each fault is a sample of its thread, with weight 1 and the colour of its kind, so that the call tree and the flame
-//! graph count faults; and a marker from its begin to its end, named after its kind, with the page and the mapping.
-//! Symbols are in the profile: nothing has to be looked up. There is no place for the footer.
+//! graph count faults. It is also a marker from its begin to its end, named after its kind, with the page and the
+//! mapping. Symbols are in the profile: nothing must be looked up. The footer is not written.
 //!
-//! The profile is built in memory. So only the first [`MARKERS`] faults have markers, and after as many, faults in a row
-//! with the same stack are one sample with their sum.
+//! The profile is built in memory. Therefore only the first [`MARKERS`] faults have markers; after that many,
+//! consecutive faults with the same stack are one sample with their sum.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -21,7 +21,7 @@ use fxprof_processed_profile::{
 
 use crate::{Fault, Id, Kind, Object, ObjectId, PlaceId, Source, StackId, Tables, ThreadId};
 
-/// How many faults have markers.
+/// Limit on the faults that have markers.
 const MARKERS: u64 = 500_000;
 
 /// Writes a trace as a profile for the Firefox Profiler.
@@ -35,7 +35,7 @@ pub fn firefox(source: &dyn Source, out: &mut dyn Write) -> io::Result<()> {
     writeln!(out)
 }
 
-/// What is needed to add a fault.
+/// The state needed to add a fault.
 struct Builder<'a> {
     tables: &'a Tables,
     profile: Profile,
@@ -74,7 +74,7 @@ impl<'a> Builder<'a> {
         let program =
             if summary.command.is_empty() { format!("process {}", summary.pid) } else { summary.command.join(" ") };
         let begin = ReferenceTimestamp::from_millis_since_unix_epoch(tables.clock.wall as f64 / 1e6);
-        // There is no interval; the profiler wants one.
+        // There is no interval, but the profiler requires one.
         let mut profile = Profile::new(&format!("page faults of {program}"), begin, SamplingInterval::from_millis(1));
         profile.set_os_name("Linux");
         profile.set_symbolicated(true);
@@ -167,7 +167,7 @@ impl<'a> Builder<'a> {
         stack
     }
 
-    /// A frame in its library; a text where the profile's own search would not find the symbol, as in the kernel.
+    /// Running processes whose parent has ended: their faults are not waited for.
     fn frame(&mut self, address: u64, place: Option<PlaceId>, innermost: bool) -> Frame {
         let row = place.map(|id| &self.tables.places[id]);
         let library = row.and_then(|row| row.object).map(|id| &self.libraries[id.index()]);

@@ -1,4 +1,4 @@
-//! Folded stacks, for flame graphs: a line for each stack, and how many faults it had.
+//! Folded stacks, for flame graphs: a line for each stack, with its number of faults.
 //!
 //! ```text
 //! main;load;parse 17
@@ -8,19 +8,19 @@
 //! outermost caller
 //! ```
 //!
-//! With allocation sites (and without callers) the stack of a fault in a block is that of the block's allocation.
-//! Without callers the frames are the object and the function. Functions of the kernel end in `_[k]`, those of JIT
-//! compilers in `_[j]`: what flame graphs colour. There is no place for the footer.
+//! With allocation sites and without callers, the stack of a fault in a block is that of the block's allocation.
+//! Otherwise, without callers, the frames are the object and the function. Functions of the kernel end in `_[k]`, those
+//! of JIT compilers in `_[j]`, by which flame graphs colour them. The footer is not written.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io::{self, Write};
 
 use crate::{Fault, PlaceId, Source, StackId, Tables};
 
-/// Writes a trace as folded stacks, in the order of their texts.
+/// Writes a trace as folded stacks, sorted by text.
 pub fn folded(source: &dyn Source, out: &mut dyn Write) -> io::Result<()> {
     let tables = source.tables();
-    // Texts are made for each stack, not for each fault.
+    // A text is made for each stack, not for each fault.
     let mut counts: HashMap<_, (Fault, u64)> = HashMap::new();
     source.visit(&mut |fault| {
         let site = site(tables, fault);
@@ -45,7 +45,7 @@ pub fn write_lines(lines: &BTreeMap<String, u64>, out: &mut dyn Write) -> io::Re
     lines.iter().try_for_each(|(text, count)| writeln!(out, "{text} {count}"))
 }
 
-/// The stack of a fault: functions from the outermost caller on, with `;` between them.
+/// The stack of a fault: functions from the outermost caller inwards, separated by `;`.
 pub(super) fn stack_text(tables: &Tables, fault: &Fault) -> String {
     let mut frames: Vec<String> = super::frames(tables, fault.ip, fault.code, fault.stack)
         .map(|(address, place)| frame(tables, address, place))
@@ -54,12 +54,12 @@ pub(super) fn stack_text(tables: &Tables, fault: &Fault) -> String {
     frames.join(";")
 }
 
-/// Where the block of a fault without callers was allocated.
+/// The allocation site of the block of a fault without callers.
 fn site(tables: &Tables, fault: &Fault) -> Option<StackId> {
     fault.block.filter(|_| fault.stack.is_none()).and_then(|block| tables.blocks[block].site)
 }
 
-/// The stack of an allocation: functions from the outermost caller on.
+/// The stack of an allocation: functions from the outermost caller inwards.
 pub(super) fn site_text(tables: &Tables, stack: StackId) -> String {
     let mut frames: Vec<String> = tables.frames(stack).map(|node| frame(tables, node.address, node.place)).collect();
     frames.reverse();
@@ -77,7 +77,7 @@ fn frame(tables: &Tables, address: u64, place: Option<PlaceId>) -> String {
     frame_text(&super::function(tables, address, place), object)
 }
 
-/// A frame: its function, and whose code it is.
+/// A frame: its function, with a suffix for kernel and JIT code.
 pub fn frame_text(function: &str, object: Option<&str>) -> String {
     let mut text = clean(function);
     match object {
@@ -88,7 +88,7 @@ pub fn frame_text(function: &str, object: Option<&str>) -> String {
     text
 }
 
-/// Without what separates frames and lines.
+/// Removes characters that separate frames and lines.
 fn clean(text: &str) -> String {
     super::one_line(text).replace(';', ":")
 }

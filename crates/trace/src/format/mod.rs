@@ -26,17 +26,17 @@ pub use top::top;
 /// A way of writing a trace.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
-    /// What it is called on the command line.
+    /// Its name on the command line.
     pub name: &'static str,
     /// One line for `--help`.
     pub doc: &'static str,
-    /// What the names of its files end in.
+    /// The ending of its file names.
     pub ending: &'static str,
     /// Writes a whole trace.
     pub write: fn(&dyn Source, &mut dyn Write) -> io::Result<()>,
-    /// Whether the footer is part of it. Where its readers would take the footer for data, it has to go elsewhere.
+    /// Whether it contains the footer. If its readers would take the footer for data, the footer is written elsewhere.
     pub footer: bool,
-    /// Whether it shows kinds, service times and lines of source: what costs more to find out.
+    /// Whether it shows kinds, service times and source lines, which cost more to find out.
     pub rich: bool,
 }
 
@@ -100,12 +100,12 @@ impl Format {
     }
 }
 
-/// The text with ends of lines written as escapes: paths and arguments may contain any.
+/// The text with line ends as escapes: paths and arguments may contain any characters.
 fn one_line(text: &str) -> std::borrow::Cow<'_, str> {
     if text.contains(['\n', '\r']) { text.replace('\n', "\\n").replace('\r', "\\r").into() } else { text.into() }
 }
 
-/// The faulting instruction and its callers, to the outermost one: addresses, and what is there.
+/// The faulting instruction and its callers, up to the outermost: addresses, and their places.
 pub fn frames(
     tables: &Tables,
     ip: u64,
@@ -113,12 +113,12 @@ pub fn frames(
     stack: Option<StackId>,
 ) -> impl Iterator<Item = (u64, Option<PlaceId>)> {
     let nodes = stack.into_iter().flat_map(move |stack| tables.frames(stack)).enumerate();
-    // The first node is the instruction itself, unless that is the kernel's.
+    // The first node is the faulting instruction itself, except in kernel mode.
     let callers = nodes.filter(move |(index, node)| *index != 0 || node.address != ip);
     std::iter::once((ip, code)).chain(callers.map(|(_, node)| (node.address, node.place)))
 }
 
-/// The function at a place; where no symbol is known, the file's name and the address in it; else the address.
+/// The function at a place; without a symbol, the file's name and the address in it; without an object, the address.
 pub fn function(tables: &Tables, address: u64, place: Option<PlaceId>) -> String {
     let Some(place) = place.map(|id| &tables.places[id]) else {
         return if address == 0 { "???".to_owned() } else { format!("{address:#x}") };
@@ -131,14 +131,14 @@ pub fn function(tables: &Tables, address: u64, place: Option<PlaceId>) -> String
     }
 }
 
-/// The position in its file of a fault's address, in a mapping of a file.
+/// The file position of a fault's address, in a mapping of a file.
 fn file_offset(tables: &Tables, fault: &Fault) -> Option<u64> {
     let mapping = &tables.mappings[fault.mapping?];
     mapping.object?;
     Some(mapping.offset.wrapping_add(fault.address.wrapping_sub(mapping.start)))
 }
 
-/// What is at a fault's address: the variable, or the block and where it was allocated.
+/// What lies at a fault's address: the variable, or the block and its allocation site.
 fn data_text(tables: &Tables, fault: &Fault) -> Option<String> {
     if let Some(data) = fault.data {
         return Some(tables.describe_place(data));

@@ -71,7 +71,7 @@ fn line(tables: &Tables, fault: &Fault, out: &mut dyn Write) -> io::Result<()> {
         text.push(')');
     }
     let frames = fault.stack.into_iter().flat_map(|stack| tables.frames(stack));
-    // The first frame is the instruction itself, unless that is the kernel's.
+    // The first frame is the faulting instruction itself, except in kernel mode.
     for node in frames.filter(|node| node.address != fault.ip) {
         text.push_str(" <- ");
         match node.place {

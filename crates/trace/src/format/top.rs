@@ -1,4 +1,4 @@
-//! A summary for a terminal: the functions and mappings with most faults, or where times are known with most time.
+//! A summary for a terminal: the functions and mappings with the most faults, or, where times are known, the most time.
 
 use std::collections::HashMap;
 use std::io::{self, Write};
@@ -6,9 +6,9 @@ use std::io::{self, Write};
 use crate::text::file_name;
 use crate::{Fault, Source, Tables};
 
-/// Columns in front of the names.
+/// Width of the columns in front of the names.
 const NUMBERS: usize = 22;
-/// The least room for a name, however narrow the terminal is.
+/// Minimum width of a name, however narrow the terminal is.
 const LEAST: usize = 20;
 
 /// Faults, and the nanoseconds that they took.
@@ -86,14 +86,14 @@ fn duration(ns: u64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// The text in that many columns: the middle is left out. Names come from files that are not trusted, so what would move
-/// the cursor is replaced.
+/// Shortens the text to this width by leaving out the middle. Names come from untrusted files, so characters that would
+/// move the cursor are replaced.
 fn shortened(text: &str, width: usize) -> String {
     let letters: Vec<char> = text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
     if letters.len() <= width {
         return letters.into_iter().collect();
     }
-    // The end of a path or a function says more than its begin.
+    // The end of a path or a function says more than its beginning.
     let begin = (width - 1) / 3;
     let end = letters.len() - (width - 1 - begin);
     letters[..begin].iter().chain(&['…']).chain(&letters[end..]).collect()
@@ -112,7 +112,7 @@ mod tests {
         let process = trace.tables.processes.push(row);
         let row = Thread { tid: 1, process, name: String::new(), start: 0, end: None };
         let thread = trace.tables.threads.push(row);
-        // 0x1000 faults once and long, 0x2000 twice and shortly.
+        // 0x1000 faults once and long, 0x2000 twice and briefly.
         for (ip, service) in [(0x2000, 100), (0x1000, 5_000_000), (0x2000, 100)] {
             let number = trace.faults.len() as u64 + 1;
             trace.faults.push(Fault { service: Some(service), ..Fault::new(number, thread, 0, ip) });

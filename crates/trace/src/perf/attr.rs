@@ -1,7 +1,7 @@
-//! What is requested of an event: `struct perf_event_attr`.
+//! The configuration of an event: `struct perf_event_attr`.
 
-/// The size of `struct perf_event_attr` that is written here: `PERF_ATTR_SIZE_VER7` (Linux 5.13). An older kernel takes
-/// it too, as long as what it does not know is zero.
+/// The size of `struct perf_event_attr` that is written here: `PERF_ATTR_SIZE_VER7` (Linux 5.13). An older kernel
+/// accepts it too if the fields that it does not know are zero.
 pub const ATTR_SIZE: usize = 128;
 
 /// `PERF_TYPE_SOFTWARE`.
@@ -58,11 +58,11 @@ pub mod sample {
     pub const STACK_USER: u64 = 1 << 13;
     /// The event's number, in front.
     pub const IDENTIFIER: u64 = 1 << 16;
-    /// The physical address of the data (5.x, needs rights).
+    /// The physical address of the data (needs privileges).
     pub const PHYS_ADDR: u64 = 1 << 19;
     /// The size of the page that is mapped at the address, 0 if there is none (5.11).
     pub const DATA_PAGE_SIZE: u64 = 1 << 22;
-    /// All that the decoder knows.
+    /// All fields that the decoder knows.
     pub const KNOWN: u64 =
         IP | TID | TIME | ADDR | CALLCHAIN | REGS_USER | STACK_USER | IDENTIFIER | PHYS_ADDR | DATA_PAGE_SIZE;
 }
@@ -87,32 +87,32 @@ mod flag {
     pub const USE_CLOCKID: u64 = 1 << 25;
 }
 
-/// One event: what it counts, and what it reports each time.
+/// One event: what it counts, and what each sample contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What it counts.
     pub counter: Counter,
-    /// How many of them make a sample.
+    /// Number of events per sample.
     pub period: u64,
-    /// Fields of its samples, of [`sample`].
+    /// Fields of its samples, from [`sample`].
     pub fields: u64,
     /// Whether it leaves out faults in kernel mode.
     pub exclude_kernel: bool,
-    /// Whether it begins when the process executes a program, rather than on request.
+    /// Whether it begins when the process executes a program, not on request.
     pub enable_on_exec: bool,
     /// Whether it carries the records of processes, threads, names and mappings.
     pub bookkeeping: bool,
-    /// Whether its times are those of CLOCK_MONOTONIC, instead of the kernel's clock for perf events.
+    /// Whether its times are from CLOCK_MONOTONIC, not from the kernel's clock for perf events.
     pub monotonic: bool,
-    /// Whether reading it says how many of its samples were lost (`PERF_FORMAT_LOST`, 6.0).
+    /// Whether reading it returns how many of its samples were lost (`PERF_FORMAT_LOST`, 6.0).
     pub tells_lost: bool,
-    /// Bytes in the ring at which a reader is woken.
+    /// Bytes in the ring at which the reader is woken.
     pub watermark: u32,
     /// Registers in samples with [`sample::REGS_USER`], one bit each.
     pub registers: u64,
     /// Bytes of the stack in samples with [`sample::STACK_USER`].
     pub stack_bytes: u32,
-    /// Whether [`sample::CALLCHAIN`] has the kernel's part of the callers alone, instead of the program's.
+    /// Whether [`sample::CALLCHAIN`] has only the kernel's part of the callers, not the program's.
     pub kernel_callers: bool,
 }
 

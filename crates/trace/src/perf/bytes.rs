@@ -1,6 +1,6 @@
 //! Reads numbers from bytes that may end anywhere.
 
-/// The rest of some bytes.
+/// The unread rest of some bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes<'b>(pub(crate) &'b [u8]);
 

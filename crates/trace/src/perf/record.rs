@@ -20,7 +20,7 @@ use crate::FileId;
 
 /// The size of a record's header.
 pub const HEADER_SIZE: usize = 8;
-/// The size of what every record but a sample ends with.
+/// The size of the trailer of every record but a sample.
 const TRAILER_SIZE: usize = 24;
 
 /// `PERF_RECORD_MISC_CPUMODE_MASK`.
@@ -30,7 +30,7 @@ const MISC_KERNEL: u16 = 1;
 /// `PERF_RECORD_MISC_COMM_EXEC`.
 const MISC_COMM_EXEC: u16 = 1 << 13;
 
-/// Why bytes are no record.
+/// Bytes that are no valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -79,9 +79,9 @@ pub enum Happened {
         /// Its number.
         tid: u32,
     },
-    /// The ring was full: that many records are not there.
+    /// The ring was full: this many records are missing.
     Lost(u64),
-    /// A record of which nothing is used.
+    /// A record that is not used.
     Other(u32),
 }
 
@@ -100,18 +100,18 @@ pub struct Sample {
     pub address: u64,
     /// Whether the instruction is the kernel's.
     pub kernel: bool,
-    /// The size of the page that is mapped there, 0 for none; none where the kernel does not tell.
+    /// The size of the page that is mapped there, 0 for none; `None` where the kernel does not report it.
     pub page_size: Option<u64>,
-    /// The physical address, 0 where there is none or it is the page of zeros; none where it was not asked for.
+    /// The physical address; 0 where there is none, or for the zero page; `None` where it was not requested.
     pub physical: Option<u64>,
-    /// What finds the callers, where it was requested.
+    /// Input for finding the callers, where it was requested.
     pub callers: Option<Box<Callers>>,
 }
 
-/// What finds the callers of an instruction.
+/// Input for finding the callers of an instruction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Callers {
-    /// Their addresses, innermost first, with the marks of the kernel's taken out.
+    /// Their addresses, innermost first, without the kernel's context marks.
     pub chain: Vec<u64>,
     /// Registers of user mode, in the order of the bits that were requested; empty where there are none.
     pub registers: Vec<u64>,
@@ -138,11 +138,11 @@ pub struct Mmap {
     pub protection: u32,
     /// `MAP_*`.
     pub flags: u32,
-    /// The path, or what the kernel puts in its place: `//anon`, `[heap]`, `[stack]`, `[vdso]`.
+    /// The path, or the name that the kernel gives: `//anon`, `[heap]`, `[stack]`, `[vdso]`.
     pub path: Vec<u8>,
 }
 
-/// What the ids in samples stand for.
+/// The meanings of the ids in samples.
 #[derive(Clone, Debug, Default)]
 pub struct Decoder {
     events: HashMap<u64, (Counter, u64)>,
@@ -150,14 +150,14 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Tells that the event with that id counts that, and has those fields of [`sample`] and that number of registers.
+    /// Registers an event: its id, its counter, the [`sample`] fields of its samples, and their number of registers.
     pub fn add(&mut self, id: u64, counter: Counter, fields: u64, registers: u32) {
         self.events.insert(id, (counter, fields));
-        // Events without registers do not unset those of others: all that have some have the same.
+        // Events without registers do not reset the number: all events that have registers have the same ones.
         self.registers = self.registers.max(registers as usize);
     }
 
-    /// Splits a record off the front of bytes; none at their end.
+    /// Splits a record off the front of the bytes; `None` at their end.
     pub fn next(&self, bytes: &mut &[u8]) -> Option<Result<Record, Malformed>> {
         if bytes.is_empty() {
             return None;
@@ -252,7 +252,7 @@ impl Decoder {
         if has(sample::CALLCHAIN) {
             callers.chain = callchain(body)?;
         }
-        // No registers follow where there was no user mode to copy them from: PERF_SAMPLE_REGS_ABI_NONE.
+        // No registers follow where there is no user mode to copy them from: PERF_SAMPLE_REGS_ABI_NONE.
         if has(sample::REGS_USER) && body.u64()? != 0 {
             callers.registers = (0..self.registers).map(|_| body.u64()).collect::<Option<_>>()?;
         }
@@ -269,7 +269,7 @@ impl Decoder {
     }
 }
 
-/// Addresses from this one on are marks of the kernel's (`PERF_CONTEXT_MAX`): what follows is kernel, user, ...
+/// Addresses from this one on are the kernel's context marks (`PERF_CONTEXT_MAX`): what follows is kernel, user, ...
 const CONTEXT_MARKS: u64 = -4095i64 as u64;
 
 fn callchain(body: &mut Bytes<'_>) -> Option<Vec<u64>> {
@@ -291,7 +291,7 @@ fn callchain(body: &mut Bytes<'_>) -> Option<Vec<u64>> {
 ///   u32 prot, flags; char filename[]; sample_id; };
 /// ```
 fn mmap2(misc: u16, mut body: Bytes<'_>) -> Option<Happened> {
-    /// `PERF_RECORD_MISC_MMAP_BUILD_ID`: the other side of the union.
+    /// `PERF_RECORD_MISC_MMAP_BUILD_ID`: the union holds a build id.
     const BUILD_ID: u16 = 1 << 14;
     let (pid, tid) = (body.u32()?, body.u32()?);
     let (start, length, offset) = (body.u64()?, body.u64()?, body.u64()?);

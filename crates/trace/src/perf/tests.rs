@@ -1,4 +1,4 @@
-//! Tests of the decoders, on bytes put together as the kernel does.
+//! Tests of the decoders, on bytes laid out as the kernel's.
 
 use super::attr::{Counter, Event, sample};
 use super::order::Order;
@@ -40,7 +40,7 @@ fn one(fields: u64, bytes: &[u8]) -> Result<Record, Malformed> {
     record
 }
 
-/// Catches a field of the sample that is read at the wrong place, alone and with all others before it.
+/// Catches a field of a sample that is read at the wrong place, alone and after all others.
 #[test]
 fn samples_with_every_field() {
     let head = [1, 0xcafe, pair(10, 11), 100, 0xdead_b000];
@@ -71,7 +71,7 @@ fn samples_with_every_field() {
     assert!(none.callers.is_some_and(|callers| callers.registers.is_empty() && callers.stack.is_empty()));
 }
 
-/// Catches records of processes and mappings that are read wrong, or take their trailer for text.
+/// Catches records of processes and mappings that are read wrongly, or whose trailer is read as text.
 #[test]
 fn records_of_processes() {
     let record = |kind, misc, parts: &[&[u8]]| {
@@ -108,7 +108,7 @@ fn records_of_processes() {
     assert_eq!(record(10, 2, &[&mapping, b"/bin/true\0\0\0\0\0\0\0"]), Happened::Mmap(Box::new(expected)));
 }
 
-/// Catches a decoder that reads behind the end, or that does not come to an end, on bytes cut anywhere.
+/// Catches a decoder that reads beyond the end, or never ends, on bytes that are cut anywhere.
 #[test]
 fn bytes_that_end_anywhere() {
     let head = words(&[1, 0xcafe, pair(10, 11), 100, 0xdead_b000, 0, 0, 0, 0, 0]);
@@ -122,13 +122,13 @@ fn bytes_that_end_anywhere() {
             assert!(count <= 3);
         }
     }
-    // A size of less than a header would never end.
+    // A size below that of a header would loop for ever.
     let mut rest: &[u8] = &[9, 0, 0, 0, 0, 0, 0, 0, 1, 2];
     assert_eq!(decoder(BASE).next(&mut rest), Some(Err(Malformed)));
     assert_eq!(decoder(BASE).next(&mut rest), None);
 }
 
-/// Catches a merge that lets records out before an earlier one can still come, or holds them for ever.
+/// Catches a merge that hands records out before an earlier one can still come, or holds them for ever.
 #[test]
 fn rings_are_merged_in_order() {
     let record = |time| Record { time, event: Happened::Other(0) };
@@ -172,6 +172,6 @@ fn the_attribute_is_the_kernels() {
     let clock = Event { counter: Counter::Clock, period: 1_000_000, kernel_callers: true, ..event };
     let attr = clock.to_bytes();
     let u64_at = |at: usize| u64::from_ne_bytes(attr[at..at + 8].try_into().expect("eight"));
-    // The same, but no callers of the program.
+    // The same, without callers of the program.
     assert_eq!((u64_at(8), u64_at(16), u64_at(40) >> 21 & 3), (1, 1_000_000, 2));
 }

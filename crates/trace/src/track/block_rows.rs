@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use crate::{Block, BlockId, Id, ProcessId, SiteSummary, StackId, Table};
 
-/// Blocks that are kept: faults of more of them have none. Some 100 bytes each.
+/// Limit on the blocks that are kept, some 100 bytes each: faults in further blocks have none.
 const MAX_BLOCKS: usize = 1 << 20;
 
 /// A block of neap's heap.
@@ -19,7 +19,7 @@ pub struct HeapBlock {
 /// A block of an image of a process, and when it was allocated; 0 where that is not known.
 pub(super) type BlockKey = (ProcessId, HeapBlock, u64);
 
-/// What is known of a block beside its row.
+/// What is known of a block besides its row.
 #[derive(Clone, Copy)]
 struct State {
     key: BlockKey,
@@ -36,7 +36,7 @@ pub(super) struct BlockRows {
 }
 
 impl BlockRows {
-    /// The row of a block, for one more fault; `None` where there is no room for it.
+    /// Returns the row of a block, for one more fault; `None` where there is no room for it.
     pub(super) fn count(
         &mut self,
         table: &mut Table<BlockId, Block>,
@@ -63,7 +63,7 @@ impl BlockRows {
         self.states.get(block.index()).map(|state| state.key.0)
     }
 
-    /// The row has another address and size from now on: the next fault there is in another block.
+    /// The row gets another address and size: the next fault there is in another block.
     pub(super) fn forget(&mut self, block: BlockId) {
         if let Some(state) = self.states.get(block.index()) {
             self.known.remove(&state.key);

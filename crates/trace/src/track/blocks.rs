@@ -10,17 +10,17 @@ use crate::{Block, BlockId, MappingId, MappingKind, ProcessId, SiteSummary, Stac
 const ARENA_ALIGN: u64 = 1 << 36;
 
 impl Tracker {
-    /// From now on files of sites in that directory are looked out for.
+    /// From now on, looks for files of sites in this directory.
     pub fn expect_sites(&mut self, directory: &[u8]) {
         self.sites_directory = Some(directory.to_owned());
     }
 
-    /// The files of sites that were mapped since this was asked last, and whose they are.
+    /// Returns the files of sites that were mapped since the last call, and the histories they belong to.
     pub fn take_site_files(&mut self) -> Vec<(HistoryId, Vec<u8>)> {
         std::mem::take(&mut self.site_files)
     }
 
-    /// Whether the process ended or executed another program: then its file has all that it will ever have.
+    /// Whether the process ended or executed another program: then its file is complete.
     pub fn is_over(&self, history: HistoryId) -> bool {
         self.sites.is_over(history)
     }
@@ -30,12 +30,12 @@ impl Tracker {
         self.sites.push(history, allocation);
     }
 
-    /// Tells how many allocations are missing so far, and how many bytes lie between two that are recorded.
+    /// Records how many allocations are missing so far, and how many bytes lie between two recorded ones.
     pub fn note_sites(&mut self, lost: u64, interval: u64) {
         (self.sites_lost, self.sites_interval) = (lost, interval);
     }
 
-    /// All records up to that time have been taken, and all allocations been added.
+    /// Declares that all records and allocations up to this time were added.
     pub fn settle_sites(&mut self, time: u64) {
         let mut late = Vec::new();
         self.sites.advance_all(time, &mut |found| late.push(found));
@@ -66,7 +66,7 @@ impl Tracker {
     /// The block of neap's heap that was accessed.
     pub(super) fn block(&mut self, sample: &Sample, mapping: MappingId, world: &mut dyn World) -> Option<BlockId> {
         let process = self.processes.get(&sample.pid).filter(|process| process.neap)?;
-        // Arenas are anonymous memory with nothing before them in their part of the addresses.
+        // Arenas are anonymous memory, with nothing before them in their aligned range of addresses.
         let base = sample.address & !(ARENA_ALIGN - 1);
         let first = process.space.find(base).map(|id| &self.tables.mappings[id])?;
         if first.start != base || self.tables.mappings[mapping].kind != MappingKind::Anonymous {
@@ -78,33 +78,33 @@ impl Tracker {
         let mut late = Vec::new();
         let found = self.sites.find(history, self.now, sample.address, &mut |found| late.push(found));
         self.complete(&late);
-        // Where not all allocations are recorded, another block can have taken the place.
+        // Where not all allocations are recorded, another block may have replaced this one.
         let sampled = self.sites_interval > 1;
         let stale = |start: u64| seen.is_some_and(|seen| sampled && start.wrapping_sub(seen.address) >= seen.size);
         if let Some((address, size, newest)) = found.filter(|&(start, ..)| !stale(start)) {
             let site = self.site(id, newest.frames);
             return self.block_row((id, HeapBlock { address, size }, newest.time), site);
         }
-        // Without a size until an allocation tells it.
+        // Without a size until an allocation provides it.
         let block = seen.unwrap_or(HeapBlock { address: sample.address, size: 0 });
         let number = self.block_row((id, block, 0), None)?;
         self.sites.open(history, self.now, sample.address, number);
         Some(number)
     }
 
-    /// The row of a block, for one more fault.
+    /// Returns the row of a block, for one more fault.
     fn block_row(&mut self, key: BlockKey, site: Option<StackId>) -> Option<BlockId> {
         self.blocks.count(&mut self.tables.blocks, key, site)
     }
 
-    /// The stack of an allocation, as a path in the tree; none where it has no frames.
+    /// The stack of an allocation, as a path in the tree; `None` if it has no frames.
     fn site(&mut self, process: ProcessId, frames: u32) -> Option<StackId> {
         if let Some(&known) = self.site_stacks.get(&(process, frames)) {
             return known;
         }
         let mut parent = None;
         for &address in self.sites.frames(frames).iter().rev() {
-            // A return address is that of the instruction behind the call, and can be in the next function.
+            // A return address is that of the instruction after the call, which may be in the next function.
             let address = address.wrapping_sub(1);
             let mapping = self.mapping_of(process, address);
             parent = Some(self.stack_node(parent, address, mapping));
@@ -132,7 +132,7 @@ impl Tracker {
         None
     }
 
-    /// Whether one of the processes runs on neap, whose blocks have to be requested soon.
+    /// Whether one of the processes runs on neap, so that its blocks must be requested soon.
     pub fn wants_blocks(&self) -> bool {
         self.processes.values().any(|process| process.neap)
     }

@@ -1,10 +1,10 @@
-//! Says why a fault happened, from the kernel's records. `docs/pagein.md` has the same as a table.
+//! Finds the cause of a fault in the kernel's records. `docs/pagein.md` has the same as a table.
 
 use crate::perf::attr::Counter;
 use crate::perf::record::Sample;
 use crate::{Access, Fault, Kind, Mapping, MappingKind};
 
-/// The smallest page that is called huge: 2 MiB on x86-64, 32 MiB or 2 MiB elsewhere.
+/// The smallest page that counts as huge: 2 MiB on x86-64, 32 MiB or 2 MiB elsewhere.
 const HUGE: u64 = 2 << 20;
 
 /// What is known about a fault.
@@ -16,17 +16,17 @@ pub struct Evidence {
     after: Option<u64>,
     /// Its physical address: 0 for the page of zeros.
     physical: Option<u64>,
-    /// How it ended: with a read from disk, without; none if it did not.
+    /// Whether it ended with a read from disk; `None` if it did not end.
     major: Option<bool>,
 }
 
 impl Evidence {
-    /// What the record of its beginning says.
+    /// From the record of its beginning.
     pub fn begun(sample: &Sample) -> Self {
         Self { before: sample.page_size, ..Self::default() }
     }
 
-    /// What the record of its end says.
+    /// From the record of its end.
     pub fn completed(&mut self, sample: &Sample) {
         self.after = sample.page_size.filter(|&size| size != 0);
         self.physical = sample.physical;
@@ -45,7 +45,7 @@ impl Evidence {
         evidence
     }
 
-    /// Fills in the kind, the size of the page, and what follows for the access. `lost` says that events are missing.
+    /// Fills in the kind, the size of the page, and the access where it follows. `lost`: events are missing.
     pub fn decide(&self, mapping: Option<&Mapping>, lost: bool, fault: &mut Fault) {
         fault.page_shift = self.after.filter(|size| size.is_power_of_two()).map(|size| size.trailing_zeros() as u8);
         (fault.kind, fault.guessed) = self.kind(mapping, lost);
@@ -61,13 +61,13 @@ impl Evidence {
     /// The kind, and whether it is a guess.
     fn kind(&self, mapping: Option<&Mapping>, lost: bool) -> (Kind, bool) {
         let Some(major) = self.major else {
-            // A retry begins again, so this is one that ended in a signal; or its end was lost.
+            // A retried fault begins again, so this one ended in a signal; or its end was lost.
             return if lost { (Kind::Unknown, true) } else { (Kind::Refused, mapping.is_some()) };
         };
         let private = mapping.is_none_or(|mapping| !mapping.shared);
         let file = mapping.is_some_and(of_file);
         if self.before.is_some_and(|size| size != 0) {
-            // A page was there already, and the access was not allowed: a write, because nothing else is.
+            // A page was mapped already, so the access was not permitted: that can only be a write.
             return if private { (Kind::CopyOnWrite, false) } else { (Kind::FileMinor, false) };
         }
         if self.after.is_some_and(|size| size >= HUGE) {
@@ -78,9 +78,9 @@ impl Evidence {
         };
         let writable_copy = private && mapping.protection.write;
         match (file, major) {
-            // What was copied and swapped out looks the same.
+            // Memory that was copied and swapped out looks the same.
             (true, true) => (Kind::FileMajor, writable_copy),
-            // A write copies at once, without mapping the file's page first.
+            // A write copies at once, without first mapping the file's page.
             (true, false) => (Kind::FileMinor, writable_copy || self.before.is_none()),
             (false, true) => (Kind::SwapIn, false),
             (false, false) if mapping.shared => (Kind::FileMinor, false),
@@ -93,7 +93,7 @@ impl Evidence {
     }
 }
 
-/// Whether a mapping's pages come from a file: not those that only go on behind its end (`.bss`).
+/// Whether a mapping's pages come from a file; false for the zeroed memory behind the file's end (`.bss`).
 fn of_file(mapping: &Mapping) -> bool {
     match &mapping.kind {
         MappingKind::File => true,
@@ -102,8 +102,8 @@ fn of_file(mapping: &Mapping) -> bool {
     }
 }
 
-/// Takes into account what the faulting instruction does to its operand, where that could be found out: guesses that
-/// depend on it become certain.
+/// Uses what the faulting instruction does to its operand, where that could be found out: guesses that depend on it
+/// become certain.
 pub fn refine(fault: &mut Fault, access: Access, mapping: Option<&Mapping>) {
     if fault.access != Access::Unknown || access == Access::Unknown {
         return;

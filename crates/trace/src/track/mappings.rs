@@ -6,9 +6,10 @@ use super::{ASK_AGAIN, MAX_MAPPINGS, MAX_OBJECTS, Sighting, Tracker, World, next
 use crate::perf::record::Mmap;
 use crate::{FileId, Id, Mapping, MappingId, MappingKind, Object, ObjectId, ProcessId, Protection};
 
-/// How far above the program the area of brk begins at most: the kernel moves it by up to 1 GiB.
+/// Limit on the distance of the brk area above the program: the kernel moves it by up to 1 GiB.
 const HEAP_DISTANCE: u64 = (1 << 30) + (64 << 20);
-/// How far below the known part of the stack an address is still on it: the usual limit, twice.
+/// Limit on the distance below the known part of the stack at which an address still belongs to it: twice the usual
+/// limit.
 const STACK_GROWTH: u64 = 16 << 20;
 /// The end of the addresses of 32-bit programs.
 const END_OF_32_BITS: u64 = 1 << 32;
@@ -47,7 +48,7 @@ impl Tracker {
         self.map(time, mmap.pid, &new);
     }
 
-    /// Takes over the mappings that `/proc/PID/maps` has and the records did not tell of.
+    /// Adds the mappings in `/proc/PID/maps` that the records did not report.
     pub(super) fn take_maps(&mut self, time: u64, pid: u32, text: &[u8]) {
         for line in parse_maps(text) {
             let MapsLine { start, end, flags, offset, path, .. } = line;
@@ -100,7 +101,7 @@ impl Tracker {
                 let path: &[u8] = if new.end <= END_OF_32_BITS { b"[vdso32]" } else { b"[vdso]" };
                 row.object = self.object(pid, new, path);
             }
-            // What goes on behind a writable part of a file, in the same protection, is its zeroed rest.
+            // Anonymous memory that follows a writable part of a file, with the same protection, is its zeroed rest.
             MappingKind::Anonymous => {
                 let known = self.processes.get(&pid);
                 let before = known.and_then(|process| process.space.ending_at(new.start));
@@ -118,7 +119,7 @@ impl Tracker {
         self.enter(time, pid, row);
     }
 
-    /// Looks whether a mapped file is one in which the process records its allocations.
+    /// Checks whether a mapped file is one in which the process records its allocations.
     fn sites_mapped(&mut self, pid: u32, path: &[u8]) {
         let directory = self.sites_directory.as_deref();
         let name = directory.and_then(|directory| path.strip_prefix(directory)?.strip_prefix(b"/"));
@@ -129,7 +130,7 @@ impl Tracker {
         }
     }
 
-    /// Remembers which file is the program, and where it ends: the first file that is mapped is the program.
+    /// Records which file is the program, and where it ends: the first mapped file is the program.
     fn file_of(&mut self, pid: u32, process: ProcessId, new: &New<'_>) {
         let path = text(new.path);
         let row = &mut self.tables.processes[process];
@@ -147,15 +148,15 @@ impl Tracker {
         }
     }
 
-    /// Enters a mapping in the addresses of a process: under the row that meant the same at that place before, if there
-    /// is one, else under a row of its own.
+    /// Adds a mapping to the addresses of a process: under the row that had the same meaning at that place before, if
+    /// there is one, otherwise under a new row.
     fn enter(&mut self, time: u64, pid: u32, row: Mapping) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         let (start, end, execute) = (row.start, row.end, row.protection.execute);
         let meaning = Meaning::of(&row);
         let met = process.rows.take(meaning, start, end).filter(|&(.., id)| {
-            // Whose code was at an address is found by the youngest row before a moment: code gets its row back only
-            // where there was no other code in between.
+            // The code at an address at some time is found by the newest row before that time. So code gets its old row
+            // back only if there was no other code in between.
             rows::same(&self.tables.mappings[id], &row) && (!execute || process.code.is_only(start, end, id))
         });
         let (low, high, id) = match met {
@@ -181,7 +182,7 @@ impl Tracker {
         self.place(time, pid, start, end, id);
     }
 
-    /// Puts a row at a range of addresses; it replaces what was there before.
+    /// Sets the row of a range of addresses; replaces what was there before.
     fn place(&mut self, time: u64, pid: u32, start: u64, end: u64, id: MappingId) {
         let Some(process) = self.processes.get_mut(&pid) else { return };
         for gone in process.space.map(start, end, id) {
@@ -192,7 +193,7 @@ impl Tracker {
         }
     }
 
-    /// The object of that path and file; none where there are too many.
+    /// The object of this path and file; `None` where there are too many.
     fn object(&mut self, pid: u32, new: &New<'_>, path: &[u8]) -> Option<ObjectId> {
         let key = (path.to_vec(), new.file);
         if let Some(&id) = self.objects.get(&key) {
@@ -207,7 +208,7 @@ impl Tracker {
         Some(id)
     }
 
-    /// The mapping of an address, where the process itself is asked if the records did not tell.
+    /// The mapping of an address; asks the process itself if the records did not report it.
     pub(super) fn mapping_at(&mut self, time: u64, pid: u32, address: u64, world: &mut dyn World) -> Option<MappingId> {
         let found = self.processes.get(&pid)?.space.find(address);
         if found.is_some() {
@@ -218,7 +219,7 @@ impl Tracker {
             && self.tables.mappings[id].kind == MappingKind::Stack
             && start - address <= STACK_GROWTH
         {
-            // The stack grew: there is no record of that.
+            // The stack grew, which no record reports.
             let end = self.tables.mappings[id].end;
             let start = address & !0xfff;
             if self.processes.get(&pid).is_some_and(|process| process.id == self.tables.mappings[id].process) {
@@ -249,14 +250,14 @@ fn mapping_kind(new: &New<'_>) -> MappingKind {
     }
 }
 
-/// Whether only processes on neap have that mapping: the library, or the page of counters.
+/// Whether only processes on neap have this mapping: the library, or the counters page.
 fn is_neap(path: &[u8]) -> bool {
     let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
     name.starts_with(b"libneap.so") || path.starts_with(b"/memfd:neap-counters")
 }
 
 /// Whether anonymous memory there is the area of brk, which records do not name: it lies above the program, within the
-/// distance that the kernel moves it by.
+/// distance by which the kernel moves it.
 fn is_heap(program_end: Option<u64>, start: u64) -> bool {
     program_end.is_some_and(|end| start >= end && start - end < HEAP_DISTANCE)
 }

@@ -29,7 +29,7 @@ impl MapsLine<'_> {
     }
 }
 
-/// The lines that can be read; others are left out.
+/// The valid lines; others are skipped.
 pub fn parse_maps(text: &[u8]) -> impl Iterator<Item = MapsLine<'_>> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line)
 }

@@ -1,5 +1,5 @@
 //! Turns records into a trace: keeps the processes, threads and mappings of each moment, pairs the beginning of each
-//! fault with its end, and says why it happened.
+//! fault with its end, and finds its cause.
 
 mod block_rows;
 mod blocks;
@@ -31,18 +31,19 @@ use self::rows::Rows;
 use self::sites::Sites;
 use self::space::Space;
 
-/// How many faults may wait for the end of an older one: a thread that waits for the disk holds back the others'.
+/// Limit on the faults that wait for the end of an older one: a thread that waits for the disk holds back the others'
+/// faults.
 const MAX_WAITING: usize = 1 << 16;
-/// How long, in nanoseconds of the trace, before the mappings of a process are requested again.
+/// Nanoseconds of the trace after which the mappings of a process are requested again.
 const ASK_AGAIN: u64 = 10_000_000;
-/// Mappings that are kept, some 200 bytes each: faults in more of them have none.
+/// Limit on the mappings that are kept, some 200 bytes each: faults in further ones have none.
 const MAX_MAPPINGS: usize = if cfg!(test) { 1 << 16 } else { 1 << 20 };
-/// Objects that are kept, some 300 bytes each: mappings of more of them have none.
+/// Limit on the objects that are kept, some 300 bytes each: further mappings have none.
 const MAX_OBJECTS: usize = 1 << 18;
-/// Frames that are kept of one stack.
+/// Limit on the frames of one stack.
 const MAX_FRAMES: usize = 256;
 
-/// Where an object was seen first: what the process has there can be read while it runs.
+/// The place where an object was first seen: it can be read from the process while that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sighting {
     /// The process.
@@ -55,19 +56,19 @@ pub struct Sighting {
     pub end: u64,
 }
 
-/// What the tracker may ask about a process that runs.
+/// What the tracker may ask about a running process.
 pub trait World {
-    /// The text of `/proc/PID/maps` as it is now, if the process is still there.
+    /// The current text of `/proc/PID/maps`, if the process still exists.
     fn maps(&mut self, pid: u32) -> Option<Vec<u8>>;
 
-    /// The block at an address of a process that runs on neap, as it is now; the address is in one of its arenas.
+    /// The current block at an address of a process that runs on neap; the address is in one of its arenas.
     fn block(&mut self, pid: u32, address: u64) -> Option<HeapBlock> {
         let _ = (pid, address);
         None
     }
 
     /// The callers of a sample's instruction, innermost first, where they are found by unwinding a copy of the stack.
-    /// `space` finds the mapping of an address.
+    /// `space` returns the mapping of an address.
     fn unwind(&mut self, sample: &Sample, tables: &Tables, space: &dyn Fn(u64) -> Option<MappingId>) -> Vec<u64> {
         let _ = (sample, tables, space);
         Vec::new()
@@ -85,7 +86,7 @@ struct Waiting {
 struct ThreadState {
     id: ThreadId,
     pid: u32,
-    /// The number of its fault that has no end yet.
+    /// The number of its fault that has not ended yet.
     pending: Option<u64>,
 }
 
@@ -93,19 +94,19 @@ struct ThreadState {
 struct ProcessState {
     id: ProcessId,
     space: Space,
-    /// What may hold code, and what was there last where no code may be now.
+    /// Mappings that may hold code; where there is none now, the last ones.
     code: Space,
     /// The rows of its own mappings.
     rows: Rows,
-    /// When its mappings were last asked for, on the trace's clock.
+    /// When its mappings were last requested, on the trace's clock.
     asked: Option<u64>,
-    /// Who made it while it was traced.
+    /// The process that forked it during the trace.
     parent_pid: Option<u32>,
     /// The highest address of the program's file.
     program_end: Option<u64>,
     /// Whether it runs on neap.
     neap: bool,
-    /// Where its blocks were allocated, if it tells.
+    /// The history of its blocks' allocations, if it records them.
     history: Option<HistoryId>,
 }
 
@@ -125,7 +126,7 @@ impl ProcessState {
     }
 }
 
-/// The trace as far as it has come.
+/// The trace so far.
 ///
 /// Invariant: `waiting` holds the faults `next - waiting.len() .. next`, in order.
 #[derive(Default)]
@@ -134,23 +135,23 @@ pub struct Tracker {
     processes: HashMap<u32, ProcessState>,
     threads: HashMap<u32, ThreadState>,
     objects: HashMap<(Vec<u8>, Option<FileId>), ObjectId>,
-    /// Objects that were seen for the first time, to be looked for.
+    /// Objects that were seen for the first time and must be read.
     sightings: Vec<Sighting>,
     /// Mappings that had no room in the table.
     unkept: u64,
     stacks: HashMap<(Option<StackId>, u64, Option<MappingId>), StackId>,
     stack_mappings: Vec<Option<MappingId>>,
     blocks: BlockRows,
-    /// Where files of sites are; none where they were not asked for.
+    /// The directory of files of sites; `None` where sites were not requested.
     sites_directory: Option<Vec<u8>>,
     sites: Sites,
-    /// Files of sites that were mapped, to be read.
+    /// Files of sites that were mapped and must be read.
     site_files: Vec<(HistoryId, Vec<u8>)>,
     site_stacks: HashMap<(ProcessId, u32), Option<StackId>>,
-    /// Allocations that are missing, and the bytes between two that were recorded.
+    /// Number of missing allocations, and bytes between two recorded ones.
     sites_lost: u64,
     sites_interval: u64,
-    /// The kernel's clock at the record that is being taken.
+    /// The kernel's clock at the current record.
     now: u64,
     waiting: VecDeque<Waiting>,
     /// The number of the next fault, from 0 here.
@@ -158,16 +159,16 @@ pub struct Tracker {
     /// The time of the first fault on the kernel's clock.
     origin: Option<u64>,
     lost: u64,
-    /// Lost besides those that records tell of.
+    /// Lost events that no record reports.
     noted: u64,
-    /// Records that came when later ones had been taken.
+    /// Records that arrived after later ones were processed.
     late: u64,
-    /// Whether the end of a fault did not tell the size of the page.
+    /// Whether ends of faults lack the size of the page.
     without_sizes: bool,
     refused: u64,
     /// Whether minor faults come without their ends, see [`Tracker::only_begins`].
     begins: bool,
-    /// For each process in the table: whether it was still there at the end, or outlived its parent.
+    /// Running processes whose parent has ended: their faults are not waited for.
     orphans: Vec<u32>,
     unwaited: u64,
     /// Processes besides the first whose counts are read from the kernel.
@@ -176,7 +177,7 @@ pub struct Tracker {
 }
 
 impl Tracker {
-    /// Takes the next record in the order of time; faults that are complete go to `sink`.
+    /// Processes the next record in order of time; passes completed faults to `sink`.
     pub fn record(&mut self, record: &Record, world: &mut dyn World, sink: &mut dyn FnMut(Fault)) {
         let time = self.origin.map_or(0, |origin| record.time.saturating_sub(origin));
         self.now = record.time;
@@ -194,7 +195,7 @@ impl Tracker {
         }
     }
 
-    /// Ends the trace: hands out what still waits.
+    /// Ends the trace: passes the remaining faults on.
     pub fn finish(&mut self, sink: &mut dyn FnMut(Fault)) {
         let threads: Vec<u32> = self.threads.keys().copied().collect();
         for tid in threads {
@@ -236,33 +237,33 @@ impl Tracker {
         [unkept, late, sizes].into_iter().flatten().collect()
     }
 
-    /// Tells that the ends of minor faults are not recorded: a fault without an end is taken for a minor one, and its
-    /// kind is a guess.
+    /// Declares that the ends of minor faults are not recorded: a fault without an end counts as minor, and its kind is
+    /// a guess.
     pub fn only_begins(&mut self) {
         self.begins = true;
     }
 
-    /// Says how many events were lost so far, without a record of them.
+    /// Sets how many events were lost so far without a record of that.
     pub fn note_lost(&mut self, count: u64) {
         self.noted = count;
     }
 
-    /// Tells how many records so far came when later ones had been taken.
+    /// Sets how many records so far arrived after later ones were processed.
     pub fn note_late(&mut self, count: u64) {
         self.late = count;
     }
 
-    /// The objects that were seen for the first time since this was asked last, and where.
+    /// The objects that were seen for the first time since the last call, and where.
     pub fn take_sightings(&mut self) -> Vec<Sighting> {
         std::mem::take(&mut self.sightings)
     }
 
-    /// The tables as far as they have come.
+    /// The tables so far.
     pub fn tables(&self) -> &Tables {
         &self.tables
     }
 
-    /// The tables, to be completed.
+    /// The tables, for completion.
     pub fn tables_mut(&mut self) -> &mut Tables {
         &mut self.tables
     }
@@ -277,27 +278,27 @@ impl Tracker {
         self.next
     }
 
-    /// Faults that did not come to an end.
+    /// Number of faults that did not end.
     pub fn not_completed(&self) -> u64 {
         self.refused
     }
 
-    /// Faults of processes that were not waited for: they outlived the trace, or their parent.
+    /// Number of faults of processes that were not waited for: they outlived the trace, or their parent.
     pub fn not_waited_for(&self) -> u64 {
         self.unwaited
     }
 
-    /// Processes that are there, as far as records tell.
+    /// Number of running processes, according to the records.
     pub fn running(&self) -> usize {
         self.processes.len()
     }
 
-    /// The kernel's count of faults is that of these processes together, not only of the first one.
+    /// Declares that the kernel's count of faults covers these processes together, not only the first one.
     pub fn count(&mut self, pids: &[u32]) {
         self.counted.extend(pids);
     }
 
-    /// A process that is there when the trace begins, with its threads.
+    /// Adds a process that exists when the trace begins, with its threads.
     pub fn adopt(&mut self, pid: u32, name: &str, threads: &[(u32, String)], maps: Option<&[u8]>) {
         let process = self.process(0, pid);
         self.tables.processes[process].name = name.to_owned();
@@ -315,7 +316,7 @@ impl Tracker {
             Counter::Faults => {
                 self.abandon(sample.tid);
                 self.begin(time, sample, world);
-                // `begin` made the thread known.
+                // `begin` has added the thread.
                 let number = self.next - 1;
                 if let Some(thread) = self.threads.get_mut(&sample.tid) {
                     thread.pending = Some(number);
@@ -333,7 +334,7 @@ impl Tracker {
     /// Ends the fault of a thread.
     fn end(&mut self, time: u64, sample: &Sample, world: &mut dyn World) {
         if let Some(number) = self.threads.get_mut(&sample.tid).and_then(|thread| thread.pending.take()) {
-            // It took so long that it was handed out without its end.
+            // It took so long that it was passed on without its end.
             let Some(index) = self.position(number) else { return };
             let waiting = &mut self.waiting[index];
             if waiting.fault.ip == sample.ip && waiting.fault.address == sample.address {
@@ -342,7 +343,7 @@ impl Tracker {
                 waiting.evidence.completed(sample);
                 return self.decide(index, false);
             }
-            // The end of another fault, whose beginning was lost.
+            // This is the end of another fault, whose beginning was lost.
             self.give_up(index);
         }
         self.begin(time, sample, world);
@@ -360,7 +361,7 @@ impl Tracker {
         let stack = self.stack(sample, world);
         let block = mapping.and_then(|mapping| self.block(sample, mapping, world));
         let executable = mapping.is_none_or(|id| self.tables.mappings[id].protection.execute);
-        // A fetch faults at the instruction's address, or at the page that it reaches into.
+        // A fetch faults at the instruction's address, or at the next page if the instruction crosses into it.
         let fetched = !sample.kernel
             && (sample.address == sample.ip
                 || executable
@@ -381,13 +382,13 @@ impl Tracker {
         self.waiting.push_back(Waiting { fault, evidence: Evidence::begun(sample), done: false });
     }
 
-    /// Adds what a thread did when the clock fired. It is kept as a fault at no address, which has ended: its
-    /// instruction and its callers are all that is of interest.
+    /// Adds the instruction of a thread when the clock fired. It is kept as a fault at no address that has ended: only
+    /// its instruction and its callers matter.
     fn instruction(&mut self, time: u64, sample: &Sample, world: &mut dyn World) {
         let origin = *self.origin.get_or_insert(time);
         let time = time.saturating_sub(origin);
         let thread = self.thread(time, sample.pid, sample.tid);
-        // Callers are found in the mappings of the moment.
+        // Callers are resolved in the current mappings.
         if !sample.kernel {
             self.mapping_at(time, sample.pid, sample.ip, world);
         }
@@ -410,7 +411,7 @@ impl Tracker {
         usize::try_from(number.checked_sub(first)?).ok()
     }
 
-    /// Ends the fault of a thread that will not come to an end.
+    /// Gives up the fault of a thread that will never end.
     fn abandon(&mut self, tid: u32) {
         let pending = self.threads.get_mut(&tid).and_then(|thread| thread.pending.take());
         if let Some(index) = pending.and_then(|number| self.position(number)) {
@@ -423,7 +424,7 @@ impl Tracker {
         self.decide(index, false);
     }
 
-    /// Says why a fault happened; `early` if it has to leave before its end.
+    /// Decides the cause of a fault; `early` if it is passed on before its end.
     fn decide(&mut self, index: usize, early: bool) {
         if let Some(waiting) = self.waiting.get_mut(index) {
             let mapping = waiting.fault.mapping.map(|id| &self.tables.mappings[id]);
@@ -435,7 +436,7 @@ impl Tracker {
         }
     }
 
-    /// Hands out faults in order, up to the first that is not complete.
+    /// Passes faults on in order, up to the first that is not complete.
     fn release(&mut self, all: bool, sink: &mut dyn FnMut(Fault)) {
         while let Some(first) = self.waiting.front() {
             if !first.done {
@@ -453,7 +454,7 @@ impl Tracker {
     /// Adds the callers of a sample to the tree.
     fn stack(&mut self, sample: &Sample, world: &mut dyn World) -> Option<StackId> {
         let callers = sample.callers.as_deref()?;
-        // With a copy of the stack the kernel tells its own part only.
+        // With a copy of the stack the kernel reports only its own part.
         let mut chain = callers.chain.clone();
         let kernel = chain.iter().take_while(|&&address| is_kernel(address)).count();
         let space = self.processes.get(&sample.pid).map(|process| &process.space);
@@ -462,7 +463,7 @@ impl Tracker {
             let find = |address| space.and_then(|space| space.find(address));
             chain.extend(world.unwind(sample, &self.tables, &find));
         }
-        // A return address is that of the instruction behind the call, and can be in the next function. The kernel was
+        // A return address is that of the instruction after the call, which may be in the next function. The kernel was
         // entered at an instruction of the program.
         let calling = |(depth, address): (usize, &u64)| match depth {
             0 => *address,
@@ -470,7 +471,7 @@ impl Tracker {
             _ => address.wrapping_sub(1),
         };
         let found = chain.iter().enumerate().map(calling).map(|address| (address, space.and_then(|s| s.find(address))));
-        // Code that uses the frame pointer for something else leads anywhere, and on from there.
+        // In code that uses the frame pointer for something else, the chain leads anywhere.
         let real = found.enumerate().take_while(|(depth, (address, mapping))| {
             *depth == 0 || mapping.is_some() || *depth < kernel && is_kernel(*address)
         });

@@ -6,7 +6,7 @@ use super::{ProcessState, ThreadState, Tracker, text};
 use crate::{Process, ProcessId, Thread, ThreadId};
 
 impl Tracker {
-    /// The process of that pid; it begins now if it was not known.
+    /// The process with this pid; added now if it was unknown.
     pub(super) fn process(&mut self, time: u64, pid: u32) -> ProcessId {
         if let Some(process) = self.processes.get(&pid) {
             return process.id;
@@ -24,7 +24,7 @@ impl Tracker {
         id
     }
 
-    /// The thread; it begins now if it was not known.
+    /// The thread; added now if it was unknown.
     pub(super) fn thread(&mut self, time: u64, pid: u32, tid: u32) -> ThreadId {
         if let Some(thread) = self.threads.get(&tid).filter(|thread| thread.pid == pid) {
             return thread.id;
@@ -131,7 +131,7 @@ impl Tracker {
             if self.orphans.contains(&pid) {
                 self.unwaited += faults;
             }
-            // Its children are init's now.
+            // Its children now belong to init.
             let children = self.processes.iter().filter(|(_, child)| child.parent_pid == Some(pid));
             self.orphans.extend(children.map(|(&child, _)| child).collect::<Vec<_>>());
             self.orphans.retain(|&orphan| orphan != pid);

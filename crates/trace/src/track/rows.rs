@@ -1,13 +1,13 @@
-//! Which rows of mappings can be used again: memory that is mapped, unmapped and mapped again at one place, in any
-//! size, is one row, so that a program that does so all day does not fill the memory.
+//! Which rows of mappings can be reused: memory that is mapped, unmapped and mapped again at one place, in any size, is
+//! one row, so that programs that keep doing this do not fill the memory.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::{Mapping, MappingId};
 
-/// What two mappings have in common that mean the same at one place, as a number. Two that differ may have the same
-/// number: [`same`] tells.
+/// A number for the meaning of a mapping at one place. Mappings of different meaning may have the same number: [`same`]
+/// distinguishes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Meaning(u64);
 
@@ -20,7 +20,7 @@ impl Meaning {
     }
 }
 
-/// Whether two rows mean the same, wherever they begin and end.
+/// Whether two rows have the same meaning, wherever they begin and end.
 pub fn same(one: &Mapping, other: &Mapping) -> bool {
     one.process == other.process
         && one.kind == other.kind
@@ -30,12 +30,12 @@ pub fn same(one: &Mapping, other: &Mapping) -> bool {
         && one.shared == other.shared
 }
 
-/// How far positions in the file are from addresses; none where positions mean nothing.
+/// The difference between file positions and addresses; `None` where positions mean nothing.
 fn bias(row: &Mapping) -> Option<u64> {
     (row.object.is_some() || row.offset != 0).then(|| row.start.wrapping_sub(row.offset))
 }
 
-/// Makes a row reach over a range too, which means the same.
+/// Extends a row over a range of the same meaning.
 pub fn widen(row: &mut Mapping, start: u64, end: u64) {
     if start < row.start {
         if bias(row).is_some() {
@@ -46,7 +46,7 @@ pub fn widen(row: &mut Mapping, start: u64, end: u64) {
     row.end = row.end.max(end);
 }
 
-/// The rows of one image of a process, by what they mean and where, whether they are still mapped or not.
+/// The rows of one image of a process, by meaning and place, mapped or not.
 ///
 /// Invariant: ranges of one meaning do not overlap and are not empty.
 #[derive(Default)]
@@ -56,10 +56,10 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// Takes out what overlaps a range, and hands out the range that both are together, with the first row in it.
+    /// Removes what overlaps a range; returns the combined range, with its first row.
     pub fn take(&mut self, meaning: Meaning, start: u64, end: u64) -> Option<(u64, u64, MappingId)> {
         let mut met: Option<(u64, u64, MappingId)> = None;
-        // Those that begin before `end`, from the last one on, until one ends before `start`.
+        // Those that begin before `end`, from the last one backwards, until one ends before `start`.
         while let Some((&(is, low), &(high, id))) = self.ranges.range(..(meaning, end)).next_back() {
             if is != meaning || high <= start {
                 break;
@@ -71,7 +71,7 @@ impl Rows {
         met
     }
 
-    /// Adds a range that overlaps none of its meaning.
+    /// Adds a range that overlaps no other of its meaning.
     pub fn put(&mut self, meaning: Meaning, start: u64, end: u64, id: MappingId) {
         self.ranges.insert((meaning, start), (end, id));
     }

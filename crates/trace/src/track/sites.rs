@@ -1,7 +1,7 @@
 //! Where the blocks of a heap were allocated, from the records of a process's allocator.
 //!
 //! A [`History`] has what is known about one image of a process: the newest allocation at each address, up to the
-//! present time of the trace. Allocations come roughly in the order of time, from a file that is read now and then, and
+//! present time of the trace. Allocations come roughly in the order of time, from a file that is read periodically, and
 //! wait in a queue until the trace reaches their time; so a fault finds what was allocated before it. A fault that
 //! finds nothing stays *open*: its site is an allocation that arrives late, or the first one there after the fault. The
 //! latter is right for memory that the allocator itself touched before it handed the block out.
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::BlockId;
 
-/// Addresses that are kept of all processes: allocations at more of them are lost.
+/// Limit on the addresses that are kept, over all processes: allocations at further ones are lost.
 const MAX_PLACES: usize = 1 << 22;
 
 /// A recorded allocation.
@@ -27,26 +27,26 @@ pub struct Allocation {
     pub frames: Vec<u64>,
 }
 
-/// A history, by its place in `Sites`.
+/// A history, by its index in `Sites`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HistoryId(usize);
 
 /// The newest allocation at an address, which is the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Newest {
-    /// Behind its last byte.
+    /// The address after its last byte.
     end: u64,
     pub time: u64,
-    /// Its place in [`Sites::frames`].
+    /// Its index in [`Sites::frames`].
     pub frames: u32,
 }
 
-/// A fault without an allocation before it.
+/// A fault that no allocation precedes.
 #[derive(Clone, Copy, Debug)]
 struct Open {
     block: BlockId,
     time: u64,
-    /// Whether an allocation before it was found after all.
+    /// Whether an allocation before it arrived after all.
     found: bool,
 }
 
@@ -57,13 +57,13 @@ struct History {
     /// Shared with the children that have not changed it.
     places: Arc<BTreeMap<u64, Newest>>,
     open: BTreeMap<u64, Vec<Open>>,
-    /// The process executed another program, or ended.
+    /// Whether the process executed another program, or ended.
     over: bool,
-    /// Children and when they were forked, in that order: what turns up late is theirs too.
+    /// Children and when they were forked, in that order: late arrivals may be theirs too.
     children: Vec<(HistoryId, u64)>,
 }
 
-/// A site that was found for a block that had none.
+/// A site that was found later for a block without one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Late {
     pub block: BlockId,
@@ -79,14 +79,14 @@ pub(super) struct Sites {
     /// Stacks, each once.
     frames: Vec<Arc<[u64]>>,
     known: HashMap<Arc<[u64]>, u32>,
-    /// Addresses, as far as counted: those of children are counted once more when they change them.
+    /// Number of addresses; those that children share are counted again when a child changes them.
     places: usize,
-    /// Allocations that were left out.
+    /// Allocations that were dropped.
     lost: u64,
 }
 
 impl Sites {
-    /// The history of a process that begins; with that of its parent, up to that time.
+    /// Adds the history of a new process; with that of its parent, up to that time.
     pub fn add(&mut self, time: u64, parent: Option<HistoryId>, late: &mut dyn FnMut(Late)) -> HistoryId {
         let mut history = History::default();
         if let Some(parent) = parent {
@@ -101,14 +101,14 @@ impl Sites {
         id
     }
 
-    /// Adds an allocation, which counts when the trace has come to its time.
+    /// Adds an allocation, which takes effect when the trace reaches its time.
     pub fn push(&mut self, id: HistoryId, allocation: Allocation) {
         if let Some(history) = self.histories.get_mut(id.0) {
             history.queue.push_back(allocation);
         }
     }
 
-    /// The process ended.
+    /// Marks the process as ended.
     pub fn end(&mut self, id: HistoryId) {
         self.histories[id.0].over = true;
     }
@@ -118,7 +118,7 @@ impl Sites {
         self.histories.get(id.0).is_none_or(|history| history.over)
     }
 
-    /// Allocations that were left out, because there were too many addresses.
+    /// Number of allocations that were dropped because there were too many addresses.
     pub fn lost(&self) -> u64 {
         self.lost
     }
@@ -128,7 +128,7 @@ impl Sites {
         self.frames.get(number as usize).map_or_else(|| Arc::new([]), Arc::clone)
     }
 
-    /// Everything up to that time has happened in all processes.
+    /// Applies everything up to this time in all processes.
     pub fn advance_all(&mut self, time: u64, late: &mut dyn FnMut(Late)) {
         for id in (0..self.histories.len()).map(HistoryId) {
             self.advance(id, time, late);
@@ -140,7 +140,7 @@ impl Sites {
         }
     }
 
-    /// The newest allocation at an address of a process, at that time.
+    /// The newest allocation at an address of a process at this time.
     pub fn find(
         &mut self,
         id: HistoryId,
@@ -153,13 +153,14 @@ impl Sites {
         (address < newest.end).then_some((start, newest.end - start, newest))
     }
 
-    /// A fault at that address and time found no allocation.
+    /// Records a fault at this address and time that found no allocation.
     pub fn open(&mut self, id: HistoryId, time: u64, address: u64, block: BlockId) {
         self.histories[id.0].open.entry(address).or_default().push(Open { block, time, found: false });
     }
 
     fn advance(&mut self, id: HistoryId, time: u64, late: &mut dyn FnMut(Late)) {
-        // Threads write one after the other, about in the order of time: one that was interrupted comes a little late.
+        // Threads write one after the other, roughly in order of time: a thread that was interrupted writes a little
+        // late.
         while self.histories[id.0].queue.front().is_some_and(|next| next.time <= time) {
             if let Some(next) = self.histories[id.0].queue.pop_front() {
                 self.happen(id, &next, late);
@@ -180,7 +181,7 @@ impl Sites {
         close(&mut history.open, new, end, frames, late);
         let before = history.places.len();
         let places = Arc::make_mut(&mut history.places);
-        // What turned up late does not take the place of what came after it.
+        // A late arrival does not replace what came after it.
         let mut there =
             places.range(..end).rev().take_while(|(start, old)| **start >= new.address || old.end > new.address);
         if there.any(|(_, old)| old.end > new.address && old.time > new.time) {
@@ -219,8 +220,8 @@ impl Sites {
     }
 }
 
-/// Tells the faults that wait for an allocation in its range. One that was before the fault may be followed by a newer one
-/// that was, too; the first one after it ends the wait.
+/// Answers the faults that wait for an allocation in this range. One before the fault may be followed by a newer one
+/// that is also before it; the first one after the fault ends the wait.
 fn close(open: &mut BTreeMap<u64, Vec<Open>>, new: &Allocation, end: u64, frames: u32, late: &mut dyn FnMut(Late)) {
     if open.is_empty() {
         return;
@@ -258,7 +259,7 @@ mod tests {
         found.map(|(start, _, newest)| (start, newest.time))
     }
 
-    /// Catches blocks that are found before they were allocated, after others took their place, or outside of them.
+    /// Catches blocks that are found before they were allocated, after others replaced them, or outside of their bytes.
     #[test]
     fn the_newest_before_a_fault() {
         let mut sites = Sites::default();
@@ -296,7 +297,7 @@ mod tests {
         assert_eq!(find(&mut sites, child, 70, 1000), None);
     }
 
-    /// Catches a child whose parent's allocations turn up only after the fork was seen.
+    /// Catches a child that lacks its parent's allocations that arrive only after the fork was seen.
     #[test]
     fn late_inheritance() {
         let mut sites = Sites::default();
@@ -319,7 +320,7 @@ mod tests {
         assert_eq!(find(&mut sites, parent, 50, 1000), Some((1000, 40)));
     }
 
-    /// Catches faults whose allocation comes late, or is the one after, and that get a later one instead.
+    /// Catches faults whose allocation arrives late, or is the next one, and that get a later one instead.
     #[test]
     fn open_faults() {
         let mut sites = Sites::default();

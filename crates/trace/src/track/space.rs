@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::MappingId;
 
-/// Addresses, and what is mapped there. Cheap to clone, as fork does; copied when one side changes.
+/// Addresses and their mappings. Cheap to clone, as fork requires; copied when one side changes.
 ///
 /// Invariant: ranges do not overlap and are not empty.
 #[derive(Clone, Default)]
@@ -26,7 +26,7 @@ impl Space {
         (address < end).then_some((end, id))
     }
 
-    /// Whether nothing but that mapping is in a range.
+    /// Whether no other mapping is in a range.
     pub fn is_only(&self, start: u64, end: u64, id: MappingId) -> bool {
         let before = self.find(start);
         before.is_none_or(|before| before == id) && self.ranges.range(start..end).all(|(_, &(_, other))| other == id)
@@ -38,12 +38,12 @@ impl Space {
         (end == address).then_some(id)
     }
 
-    /// The first mapping above an address that lies in none, and where it begins.
+    /// The first mapping above an unmapped address, and where it begins.
     pub fn above(&self, address: u64) -> Option<(u64, MappingId)> {
         self.ranges.range(address..).next().map(|(&start, &(_, id))| (start, id))
     }
 
-    /// Maps a range; it replaces what was there before. Returns what is gone altogether.
+    /// Maps a range; replaces what was there before. Returns the mappings that are gone completely.
     pub fn map(&mut self, start: u64, end: u64, id: MappingId) -> Vec<MappingId> {
         let gone = self.unmap(start, end);
         if start < end {
@@ -52,7 +52,7 @@ impl Space {
         gone
     }
 
-    /// Unmaps a range. Returns what is gone altogether.
+    /// Unmaps a range. Returns the mappings that are gone completely.
     pub fn unmap(&mut self, start: u64, end: u64) -> Vec<MappingId> {
         let mut gone = Vec::new();
         if start >= end {
@@ -78,7 +78,7 @@ impl Space {
         gone
     }
 
-    /// Whether the ranges are this space's alone: then a change does not copy them.
+    /// Whether this space alone owns the ranges: then a change does not copy them.
     #[cfg(test)]
     pub fn is_own(&self) -> bool {
         Arc::strong_count(&self.ranges) == 1

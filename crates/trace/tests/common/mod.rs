@@ -1,4 +1,4 @@
-//! Traces for the tests of the formats: a small one whose every field is known, and any.
+//! Traces for the tests of the formats: a small one whose every field is known, and arbitrary ones.
 
 use neap_trace::*;
 use proptest::prelude::*;
@@ -166,7 +166,7 @@ pub fn small() -> Recorded {
     trace
 }
 
-/// Numbers and texts from which a trace is drawn; when they are used up, zeros and empty texts follow.
+/// Numbers and strings from which a trace is drawn; when they are used up, zeros and empty strings follow.
 #[derive(Debug)]
 struct Draw {
     numbers: std::vec::IntoIter<u64>,
@@ -190,7 +190,7 @@ impl Draw {
         values[(self.number() % values.len() as u64) as usize]
     }
 
-    /// A row, if there is one; now and then none.
+    /// A row, if there is one; sometimes none.
     fn row<I: Id, T>(&mut self, table: &Table<I, T>) -> Option<I> {
         let number = self.number();
         let rows = table.len() as u64;
@@ -291,7 +291,7 @@ impl Draw {
     }
 }
 
-/// Any trace that is whole: numbers and texts are arbitrary, rows that are referred to are there.
+/// An arbitrary consistent trace: numbers and strings are arbitrary, but all referenced rows exist.
 pub fn any_trace() -> impl Strategy<Value = Recorded> {
     let number = prop_oneof![0..40u64, 0..40u64, any::<u64>(), (0..47u32).prop_map(|bit| 1u64 << bit)];
     let letters =

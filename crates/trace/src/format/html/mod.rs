@@ -1,7 +1,7 @@
-//! One page of HTML with everything in it: charts, tables and the faults, for any browser and without a network.
+//! One self-contained page of HTML: charts, tables and the faults, for any browser, without a network.
 //!
-//! `page.html`, `page.css` and `page.js` are the page; between them goes what this module makes of the trace: the tables
-//! as JSON, and the faults packed (see `pack.rs`), some 25 characters each. The page shows the first `SHOWN` faults.
+//! `page.html`, `page.css` and `page.js` make the page; this module inserts the tables as JSON, and the faults packed
+//! (see `pack.rs`), some 25 characters each. The page shows the first `SHOWN` faults.
 
 mod pack;
 
@@ -14,7 +14,7 @@ use serde::Serialize;
 use self::pack::Packer;
 use crate::{Fault, Kind, PlaceId, Source, StackId, Tables};
 
-/// How many faults the page has: what a browser still handles with ease.
+/// Limit on the faults in the page: what a browser still handles with ease.
 const SHOWN: u64 = 300_000;
 
 const PAGE: &str = include_str!("page.html");
@@ -55,14 +55,14 @@ fn html_of(source: &dyn Source, shown: u64, out: &mut dyn Write) -> io::Result<(
     })
 }
 
-/// Writes a page, with `write` in the place of its marks (`<!--mark-->`).
+/// Writes a page, replacing its marks (`<!--mark-->`) by what `write` writes.
 pub fn fill(
     page: &str,
     out: &mut dyn Write,
     write: &mut dyn FnMut(&str, &mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
     for part in page.split("<!--") {
-        // What is before the first mark; else the mark, and what follows it.
+        // The text before the first mark; otherwise a mark, and the text after it.
         match part.split_once("-->") {
             None => out.write_all(part.as_bytes())?,
             Some((mark, rest)) => {
@@ -74,13 +74,13 @@ pub fn fill(
     Ok(())
 }
 
-/// Writes what a page's script reads as JSON. `<` could end the element: JSON has it in texts only, where it can be
-/// written otherwise.
+/// Writes JSON for a page's script. `<` could end the element; in JSON it occurs only in strings, where it can be
+/// escaped.
 pub fn write_data(data: &impl Serialize, out: &mut dyn Write) -> io::Result<()> {
     out.write_all(serde_json::to_string(data)?.replace('<', "\\u003c").as_bytes())
 }
 
-/// What the page's script finds as JSON.
+/// The JSON for the page's script.
 #[derive(Serialize)]
 struct Data<'a> {
     /// Faults in the trace, and in the page.
@@ -93,12 +93,12 @@ struct Data<'a> {
     /// tid, name, and position of the process.
     threads: Vec<(u32, &'a str, usize)>,
     mappings: Vec<Mapping>,
-    /// Texts, each once.
+    /// Strings, each once.
     texts: &'a [String],
-    /// Instructions: positions of the function, the object and the line in `texts` (-1 for none), and the offset in
-    /// the function.
+    /// Instructions: positions of the function, the object and the line in `texts` (-1: none), and the offset in the
+    /// function.
     code: &'a [[i64; 4]],
-    /// Callers: the position of the next one outwards (-1 for none) and of the function in `texts`. Those outwards come
+    /// Callers: the position of the next outer one (-1: none), and of the function in `texts`. Outer callers come
     /// first.
     callers: &'a [[i64; 2]],
 }
@@ -139,7 +139,7 @@ fn data<'a>(tables: &'a Tables, texts: &'a Texts, total: u64, shown: u64) -> Dat
     }
 }
 
-/// Texts, instructions and callers, each once.
+/// Strings, instructions and callers, each once.
 #[derive(Default)]
 struct Texts {
     texts: Vec<String>,
@@ -160,7 +160,7 @@ impl Texts {
 
     /// The number of a fault's instruction.
     fn instruction(&mut self, tables: &Tables, fault: &Fault) -> usize {
-        // The same place has other addresses in other processes.
+        // The same place has different addresses in different processes.
         let key = (fault.code, if fault.code.is_some() { 0 } else { fault.ip });
         if let Some(&known) = self.instructions.get(&key) {
             return known;
@@ -182,7 +182,7 @@ impl Texts {
     fn callers(&mut self, tables: &Tables, fault: &Fault) -> Option<usize> {
         let stack = fault.stack?;
         let node = &tables.stacks[stack];
-        // The first node is the instruction itself, unless that is the kernel's.
+        // The first node is the faulting instruction itself, except in kernel mode.
         let innermost = if node.address == fault.ip { node.parent? } else { stack };
         let (mut unknown, mut next, mut outwards) = (Vec::new(), Some(innermost), -1);
         while let Some(id) = next {
@@ -216,13 +216,13 @@ fn write_footer(tables: &Tables, out: &mut dyn Write) -> io::Result<()> {
     tables.summary.lines().iter().try_for_each(|line| writeln!(out, "<li>{}</li>", escaped(line)))
 }
 
-/// The text, for HTML outside of attributes.
+/// Escapes a text for HTML outside of attributes.
 pub fn escaped(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for letter in text.chars() {
         match letter {
             '&' | '<' | '>' => {
-                // Writing to a text does not fail.
+                // Writing to a string cannot fail.
                 let _ = write!(escaped, "&#{};", u32::from(letter));
             }
             _ => escaped.push(letter),
@@ -236,7 +236,7 @@ mod tests {
     use super::*;
     use crate::Recorded;
 
-    /// Catches names that end the element they are in, marks that stay, and texts that become marks.
+    /// Catches names that end their element, marks that remain, and texts that become marks.
     #[test]
     fn names_stay_text() {
         let mut trace = Recorded::default();

@@ -1,7 +1,7 @@
-//! Faults as bytes, and bytes as text: what the page's script unpacks.
+//! Faults as bytes, and bytes as base64, which the page's script decodes.
 //!
-//! A fault is a row of numbers, each in 7 bits a byte, lowest first, the top bit for "more follows". Numbers with a sign
-//! have it in the lowest bit. None is above 2^53, so that JavaScript's numbers hold them.
+//! A fault is a row of numbers in LEB128: 7 bits a byte, lowest first, the top bit set if more follow. Signed numbers
+//! have the sign in the lowest bit. None is above 2^53, the limit of JavaScript's exact numbers.
 //!
 //! | number | |
 //! |---|---|
@@ -18,7 +18,7 @@ use std::io::{self, Write};
 
 use crate::{Fault, Id, Kind, Mode, Subject};
 
-/// The largest number that JavaScript holds exactly with all below it; half of it, because a sign takes a bit.
+/// Limit on unsigned numbers: JavaScript's limit of exact numbers, halved because a sign takes a bit.
 const MOST: u64 = (1 << 52) - 1;
 
 /// Packs faults.
@@ -85,7 +85,7 @@ impl Packer {
 mod tests {
     use super::*;
 
-    /// Catches another alphabet, and ends that are padded wrong: the examples of RFC 4648.
+    /// Catches a wrong alphabet and wrong padding: the examples of RFC 4648.
     #[test]
     fn base64() {
         for (bytes, text) in
@@ -98,7 +98,7 @@ mod tests {
         }
     }
 
-    /// Catches signs and long numbers that the script reads otherwise.
+    /// Catches signs and long numbers that the script would read differently.
     #[test]
     fn numbers() {
         let mut packer = Packer::default();

@@ -8,24 +8,25 @@
 //! "processes": [{"pid": 7, "image": 0, "parent": null, "name": "ls", ...}],
 //! "threads": [{"tid": 7, "process": 0, ...}],
 //! "objects": [{"path": "/usr/bin/ls", "build_id": "af6c..."}],
-//! "mappings": [{"process": 0, "start": "0x5581000", "end": "0x5585000", "offset": "0x0", "kind": "file", "object": 0, ...}],
+//! "mappings": [{"process": 0, "start": "0x5581000", "end": "0x5585000", "offset": "0x0", "kind": "file", ...}],
 //! "symbols": [{"name": "main", "linkage_name": null, "object": 0, "address": "0x4000", "size": 80}],
 //! "lines": [{"file": "ls.c", "line": 1673}],
 //! "places": [{"address": "0x4010", "object": 0, "symbol": 0, "offset": 16, "line": 0}],
 //! "stacks": [{"parent": null, "address": "0x5581010", "place": 0}],
 //! "blocks": [],
 //! "faults": [
-//! {"number": 1, "time": 0, "service": 700, "thread": 0, "address": "0x5584000", "page_shift": 12, "subject": "data", ...}
+//! {"number": 1, "time": 0, "service": 700, "thread": 0, "address": "0x5584000", "page_shift": 12, ...}
 //! ]
 //! }
 //! ```
 //!
 //! The members are the fields of [`Tables`](crate::Tables) and [`Fault`](crate::Fault), with their names and meanings;
 //! `process`, `object`, `symbol`, `mapping`, `code` and so on are positions in the arrays, from 0. Addresses are
-//! hexadecimal texts, times nanoseconds. Each row is a line of its own. A fault lacks what it does not know.
+//! hexadecimal strings, times are nanoseconds. Each row is on a line of its own. Unknown fields of a fault are left
+//! out.
 //!
-//! `neap_trace` is the version: it changes when a member gets another meaning or goes away, and not when members are
-//! added. Readers leave out members that they do not know.
+//! `neap_trace` is the version: it changes when a member changes its meaning or is removed, not when members are added.
+//! Readers skip members that they do not know.
 
 mod read;
 

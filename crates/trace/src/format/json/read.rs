@@ -8,13 +8,13 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use super::VERSION;
 use crate::{Fault, Id, StackId, Tables};
 
-/// What is shown each fault, with the tables as far as they are read.
+/// Called with each fault, and with the tables as far as they are read.
 pub type See<'a> = dyn FnMut(&Tables, &Fault) + 'a;
 
-/// Reads a trace that [`json`](super::json) wrote; each fault is shown to `visitor`, the rest is the result.
+/// Reads a trace that [`json`](super::json) wrote: passes each fault to `visitor`, and returns the rest.
 ///
 /// Faults can come before the tables (some tools sort members), and a broken file refers to rows that it lacks, so the
-/// visitor must not count on finding them. Once all is read, every id is that of a row.
+/// visitor must not rely on finding them. After the end, every id is that of a row.
 pub fn read(reader: impl Read, visitor: &mut See<'_>) -> Result<Tables, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_reader(reader);
     let tables = Trace { visitor }.deserialize(&mut deserializer)?;
@@ -22,7 +22,7 @@ pub fn read(reader: impl Read, visitor: &mut See<'_>) -> Result<Tables, serde_js
     Ok(tables)
 }
 
-/// The top of a trace.
+/// The top level of a trace.
 struct Trace<'a, 'b> {
     visitor: &'a mut See<'b>,
 }
@@ -115,7 +115,7 @@ impl<'de> Visitor<'de> for Faults<'_, '_> {
     }
 }
 
-/// How many rows faults want each table to have.
+/// Number of rows that faults need in each table.
 #[derive(Default)]
 struct Used {
     threads: usize,
@@ -138,7 +138,7 @@ impl Used {
         want(&mut self.stacks, fault.stack);
     }
 
-    /// What a fault refers to in vain.
+    /// The kind of a missing row that a fault refers to.
     fn broken(&self, tables: &Tables) -> Option<&'static str> {
         let wanted = [
             (self.threads, tables.threads.len(), "a thread"),
@@ -151,14 +151,14 @@ impl Used {
     }
 }
 
-/// What a row refers to in vain.
+/// The kind of a missing row that another row refers to.
 fn broken_rows(tables: &Tables) -> Option<&'static str> {
     fn there<I: Id>(rows: usize, id: Option<I>) -> bool {
         id.is_none_or(|id| id.index() < rows)
     }
     let (processes, objects, symbols) = (tables.processes.len(), tables.objects.len(), tables.symbols.len());
     let (places, lines, stacks) = (tables.places.len(), tables.lines.len(), tables.stacks.len());
-    // A caller comes before what it calls, so that no path is endless.
+    // A caller comes before its callees, so that no path is endless.
     let earlier = |parent: Option<StackId>, id: StackId| parent.is_none_or(|parent| parent < id);
     let checks = [
         (tables.processes.iter().all(|(_, row)| there(processes, row.parent)), "a process"),

@@ -27,7 +27,7 @@ fn mappings_that_records_do_not_name() {
     assert_eq!(trace.tables.mappings.len(), 6, "the heap grew, it was not added again");
 }
 
-/// Catches a copy of all mappings at each one that is made, and rows that are looked for one after another.
+/// Catches a copy of all mappings for each new one, and a linear search for rows.
 #[test]
 fn many_mappings() {
     const COUNT: u64 = 50_000;
@@ -42,13 +42,13 @@ fn many_mappings() {
         let protection = if i % 2 == 0 { 3 } else { 5 };
         take(&at(2 + i, mmap(0x7000_0000 + i * 0x2000, 0x1000, protection, 2, "//anon")), true);
     }
-    // A child shares them, until one of both has a mapping more; and then they are both alone again.
+    // A child shares them until one of both adds a mapping; then neither copies any more.
     take(&at(COUNT + 3, Happened::Fork { pid: 20, tid: 20, parent_pid: 10, parent_tid: 10 }), false);
     take(&at(COUNT + 4, mmap(0x1000, 0x1000, 3, 2, "//anon")), true);
     assert_eq!(tracker.tables().mappings.len() as u64, COUNT + 1);
 }
 
-/// Catches a row for each time that a program maps and unmaps something at one place, and rows that are mixed up then.
+/// Catches a row for each time that a program maps and unmaps memory at one place, and rows that are mixed up.
 #[test]
 fn what_is_mapped_again_is_no_row_more() {
     const RW: u32 = 3;
@@ -65,7 +65,7 @@ fn what_is_mapped_again_is_no_row_more() {
         map(0x7000_0000, 0x1000 * (1 + i * 7 % 13), RW, "//anon");
         map(0x7000_1000, 0x1000, [0, RW][i as usize % 2], "//anon");
         map(0x7000_0000, 0x3000, 1, ["/lib/a", "/lib/b"][i as usize % 2]);
-        // Memory of a compiler: written, then run.
+        // Memory of a JIT compiler: written, then executed.
         map(0x8000_0000, 0x4000, RW, "//anon");
         map(0x8000_1000, 0x1000, CODE, "//anon");
     }
@@ -88,8 +88,8 @@ fn what_is_mapped_again_is_no_row_more() {
     assert_eq!((mapping.describe(&trace.tables).as_str(), mapping.until), ("/lib/b", None));
 }
 
-/// Catches a library that is mapped again under its old row although another one was there in between: whose code it was
-/// at a time is found by the order of rows; and positions in files that are wrong where a row became wider.
+/// Catches a library that is mapped again under its old row although another one was there in between (the order of
+/// rows shows whose code was there at a time), and wrong file positions in rows that became wider.
 #[test]
 fn code_keeps_its_order() {
     let code = |time, start, length, path| at(time, mmap(start, length, 5, 2, path));
@@ -100,7 +100,7 @@ fn code_keeps_its_order() {
     let trace = run(&[&[at(1, exec())], &again[..], &other[..]].concat(), None);
     let names: Vec<_> = trace.tables.mappings.iter().map(|(_, row)| row.describe(&trace.tables)).collect();
     assert_eq!(names, ["/lib/a", "/lib/b", "/lib/a"]);
-    // The same file, from another position on, at the address that belongs to it.
+    // The same file, from another position on, at the address that matches it.
     let mut part = mmap(0x7000_1000, 0x3000, 1, 2, "/lib/a");
     let mut whole = mmap(0x7000_0000, 0x8000, 1, 2, "/lib/a");
     if let (Happened::Mmap(part), Happened::Mmap(whole)) = (&mut part, &mut whole) {
@@ -111,7 +111,7 @@ fn code_keeps_its_order() {
     assert_eq!(rows, [(0x7000_0000, 0x7000_8000, 0x4000)]);
 }
 
-/// Catches tables that grow without end where a program maps something else each time, and a trace that does not say
+/// Catches tables that grow without end where a program keeps mapping other things, and a trace that does not report
 /// what it left out.
 #[test]
 fn mappings_have_a_limit() {
@@ -130,7 +130,8 @@ fn mappings_have_a_limit() {
     assert!(tables.summary.missing.iter().any(|line| line.starts_with("5 mappings")), "{:?}", tables.summary.missing);
 }
 
-/// Catches files that are one because their paths are, and the vdso of 32-bit programs that is taken for the other one.
+/// Catches files that are merged because their paths are equal, and the vdso of 32-bit programs that is merged with the
+/// other one.
 #[test]
 fn objects_are_files() {
     let named = |time, start, path: &str, inode| {
@@ -163,7 +164,7 @@ fn objects_are_files() {
     assert_eq!(objects, expected);
 }
 
-/// Catches ranges that overlap, vanish or are reported gone while a part is left, on random histories.
+/// Catches ranges that overlap, vanish, or are reported as gone while a part is left, on random histories.
 #[test]
 fn the_space_is_a_map() {
     let mut state = 1u64;
@@ -189,7 +190,7 @@ fn the_space_is_a_map() {
     }
 }
 
-/// Catches lines of maps that are read wrong, or an end in the middle that is not survived.
+/// Catches lines of maps that are read wrongly, and a panic on text that is cut in the middle.
 #[test]
 fn lines_of_maps() {
     let text = b"55cef134c000-55cef1372000 r--p 00001000 fe:00 247493                     /usr/bin/l s (deleted)\n\
@@ -208,7 +209,8 @@ fn lines_of_maps() {
     }
 }
 
-/// Catches arithmetic on addresses that no kernel sends: mappings without a length, and at the end of all addresses.
+/// Catches overflows with addresses that no kernel sends: mappings without a length, and at the end of the address
+/// space.
 #[test]
 fn mappings_at_the_edges() {
     let records = [

@@ -1,4 +1,4 @@
-//! Tests of the tracker, with records as the kernel sends them.
+//! Tests of the tracker, with records like the kernel's.
 
 mod mappings;
 
@@ -61,7 +61,7 @@ fn run(records: &[Record], maps: Option<&'static str>) -> Recorded {
     Recorded { tables: tracker.into_tables().0, faults }
 }
 
-/// Catches callers that are none: what frame pointers lead to in code that uses the register for something else.
+/// Catches false callers: where frame pointers lead in code that uses the register for something else.
 #[test]
 fn callers_lie_in_mappings() {
     let chain = vec![0x40_1000, 0x40_1800, 0x40_2000, 0x632e_6e69, 0x40_1900];
@@ -81,7 +81,7 @@ fn callers_lie_in_mappings() {
             .map(|id| node(id).address)
             .collect::<Vec<_>>()
     };
-    // The end of a mapping is where the instruction behind its last call would be.
+    // The end of a mapping is the return address of a call at its end.
     assert_eq!(stack(0), [0x40_1000, 0x40_17ff, 0x40_1fff]);
     assert_eq!(stack(1), [0x40_1000]);
 }
@@ -95,7 +95,7 @@ fn fault(time: u64, address: u64, before: u64, after: u64, physical: Option<u64>
     ]
 }
 
-/// Catches a kind that is decided otherwise than docs/pagein.md says.
+/// Catches a kind that differs from docs/pagein.md.
 #[test]
 fn kinds() {
     const RW: u32 = 3;
@@ -135,7 +135,7 @@ fn kinds() {
     assert_eq!((trace.faults[8].page_shift, trace.faults[8].page()), (Some(21), 0x7020_0000));
 }
 
-/// Catches a fault without an end that takes the next one's, and one whose beginning was lost that is dropped.
+/// Catches a fault without an end that takes the next one's end, and one whose beginning was lost and that is dropped.
 #[test]
 fn beginnings_and_ends_that_do_not_match() {
     let begin = |time, tid, address| at(time, sample(Counter::Faults, tid, address, 0, None));
@@ -166,7 +166,7 @@ fn beginnings_and_ends_that_do_not_match() {
     );
 }
 
-/// Catches mappings that are not inherited by fork, or that survive exec, and images under one pid that are mixed up.
+/// Catches mappings that fork does not inherit, or that survive exec, and images of one pid that are mixed up.
 #[test]
 fn fork_and_exec() {
     let mut other = fault(100, 0x7000_0000, 0, 0x1000, None, false);
@@ -191,7 +191,7 @@ fn fork_and_exec() {
     assert_eq!(trace.tables.process_of(first).parent.map(Id::index), Some(0));
 }
 
-/// Catches a trace that does not tell that records came late, or that a kernel does not tell the sizes of pages.
+/// Catches a trace that does not report late records, or that the kernel does not report page sizes.
 #[test]
 fn what_is_missing_is_reported() {
     let lines = |sizes: bool, begins: bool, late: u64| {
@@ -213,7 +213,7 @@ fn what_is_missing_is_reported() {
     assert!(lines(true, true, 3)[0].starts_with("the order of 3 records"));
 }
 
-/// Catches faults without ends that are called refused where ends are not recorded.
+/// Catches faults without ends that count as refused where ends are not recorded.
 #[test]
 fn beginnings_only() {
     let (mut tracker, mut faults) = (Tracker::default(), Vec::new());
@@ -250,7 +250,7 @@ impl World for OneBlock {
 
 const ARENA: u64 = 3 << 36;
 
-/// Catches blocks in memory that is no arena or in processes that do not run on neap, and a row for each fault of a block.
+/// Catches blocks outside of arenas or in processes that do not run on neap, and a row for each fault of a block.
 #[test]
 fn blocks_of_arenas() {
     let arena = at(2, mmap(ARENA, 1 << 36, 3, 2, "//anon"));
