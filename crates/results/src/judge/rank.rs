@@ -118,12 +118,15 @@ fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
     ratio.count > 1 && (own.min > other.max || own.max < other.min)
 }
 
-/// `first`, `second`, `third`, `4th`.
+/// `first`, `second`, `third`, `4th`, `21st`.
 fn ordinal(place: usize) -> String {
     match place {
         1 => "first".into(),
         2 => "second".into(),
         3 => "third".into(),
+        n if n % 10 == 1 && n % 100 != 11 => format!("{n}st"),
+        n if n % 10 == 2 && n % 100 != 12 => format!("{n}nd"),
+        n if n % 10 == 3 && n % 100 != 13 => format!("{n}rd"),
         n => format!("{n}th"),
     }
 }
@@ -353,5 +356,12 @@ mod tests {
         let judged = growth(&view, WALL, later, "glibc", 100.0);
         assert_eq!(judged, Judged::new("glibc: from 1.50 ms to 3.30 s, 2200 times", Some(true)));
         assert_eq!(growth(&view, later, WALL, "glibc", 2.0).holds, Some(false));
+    }
+
+    // Would catch `21th`.
+    #[test]
+    fn places_have_their_endings() {
+        let places = [1, 4, 11, 12, 13, 21, 22, 23, 111, 112].map(ordinal);
+        assert_eq!(places, ["first", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "111th", "112th"]);
     }
 }
