@@ -1,7 +1,7 @@
 //! `cargo xtask book`: the documents as a site, by mdBook, with all its links checked.
 //!
-//! The pages are the files of the repository, copied as they lie there: mdBook would copy all other files beside them
-//! too.
+//! The pages are copies of the repository's files. mdBook does not read the repository itself, because it would copy
+//! all other files too.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -181,14 +181,14 @@ fn assemble(book: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Where the links of a text lead: what stands in the brackets of `[text](place)`, and the files of pictures.
+/// The targets of a text's links: those in `[text](place)`, and the files of pictures.
 pub fn links(text: &str) -> impl Iterator<Item = &str> {
     let marked = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());
     let files = text.split(" src=\"").skip(1).chain(text.split(" srcset=\"").skip(1));
     marked.chain(files.filter_map(|rest| rest.split('"').next()))
 }
 
-/// The file to which a link of the page `from` leads, from the root on; none for other sites.
+/// The file to which a link of the page `from` leads, relative to the root; none for other sites.
 fn inside(from: &str, link: &str) -> Option<String> {
     let file = link.split('#').next().unwrap_or_default();
     if file.is_empty() || file.contains(':') {
@@ -206,7 +206,7 @@ fn inside(from: &str, link: &str) -> Option<String> {
     Some(parts.join("/"))
 }
 
-/// Looks at each page of the site: how many there are, and which links lead nowhere.
+/// Checks each page of the site; returns their number, and the links that lead nowhere.
 fn check(folder: &Path) -> Result<(usize, Vec<String>)> {
     let mut pages = BTreeMap::new();
     let mut files = BTreeSet::new();
@@ -226,7 +226,7 @@ fn check(folder: &Path) -> Result<(usize, Vec<String>)> {
         }
     }
     let mut faults = Vec::new();
-    // The page that says that a page is missing has links from the root of a server on.
+    // Not the page for missing pages: its links are relative to the root of a server.
     for (page, text) in pages.iter().filter(|(page, _)| *page != "404.html") {
         let targets = [" href=\"", " src=\"", " srcset=\""].into_iter().flat_map(|mark| text.split(mark).skip(1));
         for target in targets.filter_map(|rest| rest.split('"').next()) {
@@ -267,7 +267,7 @@ mod tests {
         assert!(names.iter().all(|name| root().join(name).is_file()), "{names:?}");
     }
 
-    /// Catches a missing file or heading that counts as there.
+    /// Catches a missing file or heading that counts as found.
     #[test]
     fn links_of_a_site_are_checked() {
         let folder = std::env::temp_dir().join(format!("neap-book-{}", std::process::id()));

@@ -2,9 +2,9 @@
 //!
 //! The gate has three kinds of lanes, which share the processors:
 //!
-//! 1. the release build of the product, then the tasks that want nothing but that: the simulation, the torture;
-//! 2. the development build of all test programs, then the checks that are compilers' work;
-//! 3. test programs, two at a time, as soon as both builds are there; at the end, alone, those that measure time.
+//! 1. the release build of the product, then the tasks that need only that: the simulation, the torture;
+//! 2. the development build of all test programs, then the checks that compilers do;
+//! 3. test programs, two at a time, when both builds are done; at the end, alone, those that measure time.
 //!
 //! Test programs are found by asking cargo. A table names those that only `--long` runs, with the reason.
 
@@ -60,23 +60,23 @@ const fn task(name: &'static str, budget: u64, args: &'static [&'static str]) ->
     Step { name, budget, run: Run::Task(args), env: &[] }
 }
 
-/// Before all others, as it fails fastest.
+/// Before all others, because it fails fastest.
 const FORMAT: Step = cargo("format", 5, &["fmt", "--all", "--check"]);
-/// The library that users get: the tests run on it.
+/// The library that users get, on which the tests run.
 const LIBRARY: Step = cargo("the library", 30, &["build", "--release", "--package", "neap-preload"]);
-/// All that users get. The command's link takes two minutes, and its tests take the development build.
+/// All that users get. Linking the command takes two minutes, so its tests use the development build.
 const PRODUCT: Step = cargo("the product", 240, &["build", "--release"]);
 /// All test programs, and the command in its development build.
 const TESTS: Step = cargo("the test programs", 200, &["test", "--workspace", "--no-run", "--message-format=json"]);
 
-/// What the gate runs behind the product.
+/// What the gate runs after the product is built.
 const TASKS: &[Step] = &[
     task("instruction counts", 30, &["icount", "--allocators", "neap", "--check"]),
     task("simulation", 150, &["sim", "--steps", "100_000_000"]),
     task("torture", 150, &["torture", "--time", "120", "--seed", "1"]),
 ];
 
-/// What the gate runs behind the build of the test programs.
+/// What the gate runs after the test programs are built.
 const CHECKS: &[Step] = &[
     cargo("lints", 60, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]),
     Step {
@@ -117,12 +117,12 @@ const LONG: &[(&str, Option<&str>, &str)] = &[
     ("tests/arm", Some("whole"), "whole test programs and real ones, by qemu's user mode: minutes"),
     ("tests/musl", Some("whole"), "whole test programs, and a job of seconds on musl's own malloc"),
     ("tests/programs", None, "databases, browsers and compilers: minutes, and a GiB of packages"),
-    ("crates/ranges/pool", Some("one_gibibyte"), "the kernel may take ten seconds to find 1 GiB that hangs together"),
+    ("crates/ranges/pool", Some("one_gibibyte"), "the kernel may take ten seconds to find 1 GiB of contiguous memory"),
     ("tests/exact", Some("totals"), "ten programs twice, of which some take ten seconds"),
     ("crates/cli/why", Some("all_add_up"), "starts databases, browsers and virtual machines: minutes"),
     ("tests/heaps", Some("10_gib"), "takes 10 GiB of memory"),
     ("tests/heaps", Some("releases"), "makes two releases of Debian with debootstrap: minutes"),
-    ("xtask/book", None, "builds the site with mdBook, which has to be installed: minutes"),
+    ("xtask/book", None, "builds the site with mdBook, which must be installed: minutes"),
     ("xtask/install", None, "installs the product, with the command's release build"),
     (
         "xtask/package",
@@ -130,21 +130,21 @@ const LONG: &[(&str, Option<&str>, &str)] = &[
         "builds packages and a Debian system to install them in: minutes, and some 200 MB from a mirror",
     ),
     ("xtask/release", None, "links the command's release build three times: minutes"),
-    ("tests/report", None, "looks at pages in Chromium, which has to be installed"),
-    ("tests/formats", None, "fetches the Firefox Profiler's tool from registries, and wants Chromium"),
+    ("tests/report", None, "opens pages in Chromium, which must be installed"),
+    ("tests/formats", None, "fetches the Firefox Profiler's tool from registries, and needs Chromium"),
 ];
 
-/// Test programs that run when nothing else does, and why.
+/// Test programs that run alone, and why.
 const ALONE: &[(&str, &str)] = &[
-    ("tests/machine", "has the kernel refuse memory to all processes: those beside it would fail"),
-    ("crates/ranges/pool", "sets in which pages all processes get memory: those beside it would count other faults"),
+    ("tests/machine", "makes the kernel refuse memory to all processes: other tests would fail"),
+    ("crates/ranges/pool", "sets the size of pages for all processes: other tests would count other faults"),
     ("crates/cli/huge_show", "as crates/ranges/pool"),
     ("tests/huge_pool", "as crates/ranges/pool"),
-    ("tests/pinned", "looks at programs again and again while they run: beside others the last look comes too early"),
-    ("xtask/release", "puts another command in the place of target/release/neap, which others run"),
+    ("tests/pinned", "reads programs repeatedly while they run: beside other tests the last reading comes too early"),
+    ("xtask/release", "replaces target/release/neap, which others run"),
 ];
 
-/// What `--long` runs behind the test programs.
+/// What `--long` runs after the test programs.
 const LONG_STEPS: &[Step] = &[
     cargo("pictures", 90, &["test", "-p", "neap-report", "--features", "png"]),
     task("simulation, long", 1200, &["sim", "--steps", "1_000_000_000"]),
@@ -155,18 +155,18 @@ const LONG_STEPS: &[Step] = &[
     task("Miri", 600, &["miri"]),
     task("AddressSanitizer", 300, &["asan"]),
     task("ThreadSanitizer", 300, &["tsan"]),
-    // All of them in a week.
+    // Each mutant once a week.
     task("mutants", 1200, &["mutants", "--daily", "7"]),
     task("the lab", 420, &["experiments", "--ci"]),
 ];
 
 /// Seconds that a test program should take unless it is listed above.
 const BUDGET: u64 = 60;
-/// A step that runs longer hangs.
+/// A step that runs longer counts as hung.
 const LIMIT: Duration = Duration::from_secs(20 * 60);
 const LONG_LIMIT: Duration = Duration::from_secs(4 * 3600);
 
-/// What lanes wait for.
+/// The builds that lanes wait for.
 #[derive(Default)]
 struct Ready {
     /// Whether the product was built; `None`: not yet.
@@ -199,7 +199,7 @@ pub fn main(args: Args) -> Result<()> {
 }
 
 impl Ci {
-    /// Downloads what the builds need, so that they can run beside each other without waiting for it.
+    /// Downloads what the builds need, so that they can run in parallel without waiting for it.
     fn fetch(&self) -> bool {
         self.step(&cargo("registries", 20, &["fetch", "--locked"]))
     }
@@ -249,7 +249,7 @@ impl Ci {
         }
     }
 
-    /// The test programs of this tier, with the arguments that leave out the tests of the other.
+    /// The test programs of this tier, with arguments that leave out the tests of the other tier.
     fn select(&self, found: Vec<Binary>) -> Vec<Binary> {
         for name in LONG.iter().map(|row| row.0).chain(ALONE.iter().map(|row| row.0)) {
             if !found.iter().any(|binary| binary.name == name) {
@@ -274,12 +274,12 @@ impl Ci {
                 })),
             }
         }
-        // Those that are popped first come last.
+        // The last one is popped first.
         selected.reverse();
         selected
     }
 
-    /// The next test program, once all is built; `None` if there is no other.
+    /// The next test program, when all is built; `None` if there are no more.
     fn next(&self, alone: bool) -> Option<Binary> {
         let mut ready = self.ready.lock().expect("no lane panics");
         loop {

@@ -1,11 +1,12 @@
-//! `cargo xtask crates`: the crates as crates.io gets them, in target/crates/packages.
+//! `cargo xtask crates`: makes the packages for crates.io, in target/crates/packages.
 //!
-//! Two crates need files that are not theirs, so the packages are made of a copy of the tree (target/crates/tree):
-//! - `neap-launch` embeds `libneap.so`. Its package has the sources of the library as a workspace of its own, with the
-//!   versions of the lock file, in the folder `library`; `build.rs` builds that.
+//! Two crates need files outside of their folders, so the packages are made from a copy of the tree
+//! (target/crates/tree):
+//! - `neap-launch` embeds `libneap.so`. Its package has the sources of the library as a separate workspace, with the
+//!   versions of the lock file, in the folder `library`, where `build.rs` builds it.
 //! - `neap-lab` has the programs of `lab/`.
 //!
-//! Cargo leaves folders with a manifest out of a package, so these files have another end ([`PACKED`]).
+//! Cargo leaves folders with a manifest out of a package, so manifests get another extension ([`PACKED`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,9 +18,9 @@ use neap_lab::toolchain::run;
 
 use crate::place::root;
 
-/// The end of the names of manifests in a package.
+/// The extension of manifests in a package.
 const PACKED: &str = ".packed";
-/// What the library is built of.
+/// The crates of the library.
 const LIBRARY: &[&str] = &[
     "core",
     "sys",
@@ -59,7 +60,7 @@ pub fn main(args: Args) -> Result<()> {
     if target.exists() {
         fs::remove_dir_all(&target)?;
     }
-    // With a registry of their own the packages find each other, as they will on crates.io.
+    // Cargo makes a temporary registry in which the packages find each other, as they will on crates.io.
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(&tree).args(["publish", "--workspace", "--dry-run", "--allow-dirty", "--locked", "--target-dir"]);
     cargo.arg(&target);
@@ -67,7 +68,7 @@ pub fn main(args: Args) -> Result<()> {
         cargo.arg("--no-verify");
     }
     run(&mut cargo)?;
-    // Where cargo keeps what it would publish.
+    // The folder in which cargo keeps what it would publish.
     for path in files_below(&target.join("package/tmp-crate"))? {
         if path.extension().is_some_and(|end| end == "crate") {
             let to = packages.join(path.file_name().context("a file has a name")?);
@@ -78,7 +79,7 @@ pub fn main(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// Copies the files of the tree that git knows, or would add.
+/// Copies the files of the tree that git tracks or would add.
 fn copy_tree(tree: &Path) -> Result<()> {
     let root = root();
     let mut git = Command::new("git");
@@ -141,12 +142,12 @@ fn pack_library(tree: &Path) -> Result<()> {
             copy(&tree.join(file), &library.join(file))?;
         }
     }
-    // Takes what the library does not need out of the lock file; what stays has the same version.
+    // Removes from the lock file what the library does not need; the rest keeps its version.
     run(Command::new(env!("CARGO")).current_dir(&library).args(["update", "--workspace", "--offline", "--quiet"]))?;
     pack_manifests(&library)
 }
 
-/// Renames manifests and lock files, which cargo would take for those of other packages.
+/// Renames manifests and lock files, which cargo would take as those of other packages.
 fn pack_manifests(folder: &Path) -> Result<()> {
     for file in files_below(folder)? {
         if file.file_name().is_some_and(|name| name == "Cargo.toml" || name == "Cargo.lock") {
@@ -170,7 +171,7 @@ fn without_section(text: &str, title: &str) -> String {
     kept.map(|line| format!("{line}\n")).collect()
 }
 
-/// A manifest whose list `name` has other items.
+/// A manifest with other items in the list `name`.
 fn with_list(text: &str, name: &str, items: &str) -> Result<String> {
     let begin = format!("\n{name} = [");
     let (before, rest) = text.split_once(&begin).with_context(|| format!("the manifest has no list {name}"))?;
@@ -178,13 +179,13 @@ fn with_list(text: &str, name: &str, items: &str) -> Result<String> {
     Ok(format!("{before}{begin}{items}]{after}"))
 }
 
-/// Puts the programs of `lab/` into the package of `neap-lab`, and has it include them from there.
+/// Puts the programs of `lab/` into the package of `neap-lab`, and makes it include them from there.
 fn pack_lab(tree: &Path) -> Result<()> {
     const OUTSIDE: &str = "\"../../../lab/";
     let lab = tree.join("crates/lab");
     let source = lab.join("src/sources.rs");
     let text = fs::read_to_string(&source)?;
-    // The paths of the files, which are written as texts.
+    // The paths of the files, which are string literals.
     for path in text.split('"').skip(1).step_by(2) {
         let path = path.strip_prefix("../../../lab/").unwrap_or(path);
         let from = tree.join("lab").join(path);

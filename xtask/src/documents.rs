@@ -1,4 +1,4 @@
-//! `cargo xtask documents`: everything in the repository's documents that comes from measurements, from kept runs.
+//! `cargo xtask documents`: makes all parts of the repository's documents that come from measurements, from kept runs.
 //!
 //! | document | made of |
 //! |---|---|
@@ -7,8 +7,8 @@
 //! | `EXPERIMENTS.md` | a line for each other experiment, and `lab/notes/EXPERIMENTS.md` |
 //! | the picture and the table in `README.md` | figures of these |
 //!
-//! A full run of the lab has all of it. `lab/results/published` names the runs that the documents are made of. They are
-//! kept packed, without what a later one has measured again.
+//! A full run of the lab has all of this. `lab/results/published` names the runs from which the documents are made.
+//! They are kept packed, without the experiments that a later one has measured again.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -22,12 +22,12 @@ use neap_results::{Run, notes_from, suite};
 
 use crate::place::root;
 
-/// Names the folders of the published runs, one a line, relative to the root.
+/// The file with the folders of the published runs, one on each line, relative to the root.
 const PUBLISHED: &str = "lab/results/published";
-/// What is made.
+/// The documents that are made.
 const DOCUMENTS: [&str; 5] =
     ["BENCHMARKS.md", "docs/headline.svg", "docs/headline-dark.svg", "EXPERIMENTS.md", "README.md"];
-/// Remarks by hand, in files called like the documents.
+/// Remarks that were written by hand, in files with the names of the documents.
 const NOTES: &str = "lab/notes";
 
 /// Arguments of `cargo xtask documents`.
@@ -36,10 +36,10 @@ const NOTES: &str = "lab/notes";
     cargo xtask documents lab/results/NAME            all documents, from a full run\n  \
     cargo xtask documents                             again, from the runs that are published\n  \
     cargo xtask documents DIR --into /tmp/documents   to look at, also from a quick run\n\n\
-    Remarks by hand stand in lab/notes/ and are put under the figures: see whether they still fit.")]
+    Remarks that were written by hand are in lab/notes/ and come after the figures: check whether they still fit.")]
 pub struct Args {
-    /// Folders that `cargo xtask experiments -o` or `neap lab run -o` wrote; where two have an experiment, the later counts
-    /// [default: those named in lab/results/published]
+    /// Folders that `cargo xtask experiments -o` or `neap lab run -o` wrote; a later one replaces experiments of an
+    /// earlier one [default: those named in lab/results/published]
     #[arg(value_name = "DIR")]
     dirs: Vec<PathBuf>,
     /// Write into FOLDER instead of the repository, and publish nothing
@@ -64,7 +64,7 @@ pub fn main(args: Args) -> Result<()> {
     }
     if args.into.is_none() && !args.dirs.is_empty() {
         fs::write(root().join(PUBLISHED), names(&dirs)?)?;
-        eprintln!("written: {PUBLISHED}; see whether the remarks in {NOTES}/ still fit");
+        eprintln!("written: {PUBLISHED}; check whether the remarks in {NOTES}/ still fit");
     }
     Ok(())
 }
@@ -76,7 +76,7 @@ fn published() -> Result<Vec<PathBuf>> {
     Ok(text.lines().filter(|line| !line.is_empty()).map(|line| root().join(line)).collect())
 }
 
-/// The folders as they are published: one a line, from the root of the repository on.
+/// The text of [`PUBLISHED`]: a folder on each line, relative to the root.
 fn names(dirs: &[PathBuf]) -> Result<String> {
     let root = fs::canonicalize(root())?;
     let mut text = String::new();
@@ -84,7 +84,7 @@ fn names(dirs: &[PathBuf]) -> Result<String> {
         let whole = fs::canonicalize(dir)?;
         let Ok(inside) = whole.strip_prefix(&root) else {
             let remedy = "put it into lab/results, or write the documents elsewhere with --into FOLDER";
-            return Err(failure(format!("{} does not lie in the repository", dir.display()), remedy));
+            return Err(failure(format!("{} is not in the repository", dir.display()), remedy));
         };
         text.push_str(&format!("{}\n", inside.display()));
     }
@@ -95,7 +95,7 @@ fn load(dirs: &[PathBuf]) -> Result<Vec<Run>> {
     dirs.iter().map(|dir| store::load(dir)).collect()
 }
 
-/// Only whole runs are published.
+/// Checks that all runs are full: only these are published.
 fn worthy(dirs: &[PathBuf], runs: &[Run]) -> Result<()> {
     names(dirs)?;
     for (dir, run) in dirs.iter().zip(runs) {
@@ -110,8 +110,8 @@ fn worthy(dirs: &[PathBuf], runs: &[Run]) -> Result<()> {
     Ok(())
 }
 
-/// Makes the runs small: what a later one has is taken from the earlier ones, and texts and verdicts are this
-/// version's.
+/// Makes the runs small: removes from earlier ones the experiments of later ones, and updates texts and verdicts to
+/// this version.
 fn pack(dirs: &[PathBuf], mut runs: Vec<Run>) -> Result<Vec<Run>> {
     for place in 0..runs.len() {
         let (earlier, later) = runs.split_at_mut(place + 1);
@@ -125,7 +125,7 @@ fn pack(dirs: &[PathBuf], mut runs: Vec<Run>) -> Result<Vec<Run>> {
     Ok(runs)
 }
 
-/// The documents: name from the root on, text.
+/// The documents: name, relative to the root, and text.
 fn documents(dirs: &[PathBuf], runs: &[Run]) -> Result<Vec<(&'static str, String)>> {
     let mut made = Vec::new();
     let suite = runs.iter().rev().find_map(suite::of);
@@ -154,9 +154,9 @@ fn documents(dirs: &[PathBuf], runs: &[Run]) -> Result<Vec<(&'static str, String
         let names = catalogue::names();
         pages.experiments.sort_by_key(|one| names.iter().position(|name| *name == one.name));
         let intro = format!(
-            "Each experiment runs a program of an article, a paper or a bug report again, under neap and other \
-             allocators ([docs/lab.md](docs/lab.md)). One line says what came of it: how often neap leads, and where \
-             it falls behind first. {}",
+            "Each experiment repeats the program of an article, a paper or a bug report under neap and other \
+             allocators ([docs/lab.md](docs/lab.md)). The result says how often neap leads, and where it first \
+             falls behind. {}",
             whole(dirs, runs, |run| without_suite(run).is_some())
         );
         made.push(("EXPERIMENTS.md", summary::experiments(&with_notes(pages, "EXPERIMENTS.md"), &intro)));
@@ -169,7 +169,7 @@ fn documents(dirs: &[PathBuf], runs: &[Run]) -> Result<Vec<(&'static str, String
     Ok(made)
 }
 
-/// The experiments of a run but for the allocation suite.
+/// A run without the allocation suite.
 fn without_suite(run: &Run) -> Option<Run> {
     let mut run = run.clone();
     run.experiments.retain(|experiment| experiment.name != suite::NAME);
@@ -177,7 +177,7 @@ fn without_suite(run: &Run) -> Option<Run> {
     (!run.experiments.is_empty()).then_some(run)
 }
 
-/// A run, with the experiments of a later one in place of its own.
+/// A run in which the experiments of a later one replace its own.
 fn with_later(mut run: Run, later: Run) -> Run {
     let names: Vec<&str> = later.experiments.iter().map(|experiment| experiment.name.as_str()).collect();
     run.rows.retain(|row| !names.contains(&row.experiment.as_str()));
@@ -191,7 +191,7 @@ fn with_later(mut run: Run, later: Run) -> Run {
     run
 }
 
-/// Where all tables and charts of these runs are.
+/// The sentence with the commands that show all tables and charts of these runs.
 fn whole(dirs: &[PathBuf], runs: &[Run], is_part: impl Fn(&Run) -> bool) -> String {
     let parts = dirs.iter().zip(runs).filter(|(_, run)| is_part(run));
     let commands: Vec<String> = parts
@@ -204,7 +204,7 @@ fn whole(dirs: &[PathBuf], runs: &[Run], is_part: impl Fn(&Run) -> bool) -> Stri
     format!("All figures with their spread, all verdicts and the commands: {}.", commands.join(", "))
 }
 
-/// A run with the remarks on it that were written by hand.
+/// A run with the remarks that were written by hand.
 fn with_notes(mut run: Run, name: &str) -> Run {
     let notes = fs::read_to_string(root().join(NOTES).join(name)).unwrap_or_default();
     run.notes = notes_from(&notes);
@@ -238,8 +238,8 @@ mod tests {
         assert_eq!(values, [("calloc", 1.0), ("huge", 2.0), ("vmas", 2.0)]);
     }
 
-    /// Catches a document that is not that of the runs that are kept, verdicts of an earlier version, and remarks that a
-    /// document has lost.
+    /// Catches a document that differs from the kept runs, verdicts of an earlier version, and remarks that a document
+    /// lost.
     #[test]
     fn what_is_published_is_what_is_kept() {
         let dirs = published().expect("kept");
@@ -261,7 +261,7 @@ mod tests {
         assert!(fs::read_to_string(root().join("BENCHMARKS.md")).is_ok_and(|text| text.contains(first)));
     }
 
-    /// Catches results that make every clone large, pages that can be made again, and paths of the machine that made
+    /// Catches large results, which every clone has; reports that can be made again; and paths of the machine that made
     /// them.
     #[test]
     fn what_is_kept_is_small() {
@@ -284,10 +284,10 @@ mod tests {
         }
         assert!(size < 500_000, "{size} bytes");
     }
-    /// Absolute paths in JSON, CSV or commands that lie in no folder that every system has.
+    /// Absolute paths in JSON, CSV or commands outside of the folders that every system has.
     fn foreign_paths(text: &str) -> Vec<String> {
         const SYSTEM: [&str; 8] = ["/bin/", "/dev/", "/lib/", "/lib64/", "/proc/", "/sys/", "/usr/bin/", "/usr/lib/"];
-        // Escapes end a word, and the slashes of `https://` begin none.
+        // Escapes end a word, and the slashes of `https://` do not begin one.
         let text = ["\\n", "\\t", "\\\"", "://"]
             .iter()
             .fold(text.to_owned(), |text, mark| text.replace(mark, if *mark == "://" { ":" } else { " " }));
@@ -302,7 +302,7 @@ mod tests {
         words.map(bare).filter(is_path).filter(is_foreign).collect()
     }
 
-    /// Catches a folder of a machine that passes for a folder of every system, a rate or an address.
+    /// Catches a folder of one machine that counts as a folder of every system, as a rate or as an address.
     #[test]
     fn folders_of_a_machine_are_found() {
         let foreign = [

@@ -13,7 +13,7 @@ use neap_results::Run;
 use crate::documents;
 use crate::place::{self, root};
 
-/// Where a run goes that is not kept.
+/// The folder of a run that is not kept.
 const LATEST: &str = "lab/results/latest";
 
 /// Arguments of `cargo xtask experiments`.
@@ -21,7 +21,7 @@ const LATEST: &str = "lab/results/latest";
 #[command(after_help = "Examples:\n  \
     cargo xtask experiments --quick --allocators glibc,neap,mimalloc3,jemalloc\n  \
     cargo xtask experiments calloc retain-large\n  \
-    cargo xtask experiments --runs 5 -o lab/results/NAME   a pass to keep\n  \
+    cargo xtask experiments --runs 5 -o lab/results/NAME   a run to keep\n  \
     cargo xtask experiments --report lab/results/NAME      the report again, from the raw data")]
 pub struct Args {
     /// Experiments by name [default: all]
@@ -48,7 +48,7 @@ pub struct Args {
     /// Fail where a verdict that must hold does not
     #[arg(long)]
     check: bool,
-    /// The pass that CI makes: quick, checked, and what does not hold once more
+    /// The run of CI: quick, checked, and repeated once for what does not hold
     #[arg(long, conflicts_with_all = ["names", "cases", "quick", "runs", "allocators", "output", "check"])]
     ci: bool,
     /// Print the report of a folder that -o wrote, and run nothing
@@ -101,9 +101,8 @@ pub fn suite(args: Args) -> Result<()> {
     main(Args { names: vec!["suite".into()], ..args })
 }
 
-/// A quick pass of all experiments under glibc, neap and at most two others that are there; fails where a verdict that
-/// must hold does not, twice: most experiments have one round here, and a machine that does something else for a second
-/// spoils it.
+/// A quick run of all experiments under glibc, neap and at most two other allocators that are built. Fails if a verdict
+/// that must hold does not, twice: most experiments have one round here, which other work of a second can spoil.
 fn quick_check() -> Result<()> {
     let place = place::lab();
     let mut names = vec!["glibc".to_owned(), "neap".to_owned()];
@@ -145,7 +144,7 @@ fn finish(done: Done) -> Result<Run> {
     }
 }
 
-/// Names the verdicts that must hold and do not.
+/// Fails if verdicts that must hold do not, and prints them.
 fn holds(run: &Run) -> Result<()> {
     let broken = run.broken();
     for (experiment, verdict) in &broken {

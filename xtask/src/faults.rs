@@ -1,4 +1,5 @@
-//! `cargo xtask faults`: runs each program of tests/trust.rs many times in a row, with and without delays, and prints a table.
+//! `cargo xtask faults`: runs each program of tests/trust.rs many times in a row, with and without delays, and prints a
+//! table.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -34,7 +35,7 @@ pub struct Args {
     jobs: usize,
 }
 
-/// What became of the runs of one test.
+/// The results of the runs of one test.
 #[derive(Default)]
 struct Tally {
     passed: u32,
@@ -51,7 +52,7 @@ pub fn main(args: Args) -> Result<()> {
     let work = || {
         let mut failed = 0;
         loop {
-            // The lock is free again while the program runs.
+            // The lock is released before the program runs.
             let Some(name) = names.lock().expect("no job panics").next() else { return Ok(failed) };
             failed += suite.runs(&name, args.times)?;
         }

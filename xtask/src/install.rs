@@ -1,5 +1,5 @@
-//! `cargo xtask install`: the libraries, the command, header, pkg-config file, manual pages and completions, where a system
-//! wants them.
+//! `cargo xtask install`: installs the libraries, the command, header, pkg-config file, manual pages and completions in
+//! a system's folders.
 
 use crate::object;
 use crate::place::root;
@@ -54,7 +54,7 @@ pub fn main(args: Args) -> Result<()> {
 pub struct Built {
     /// The processor, as `uname -m` names it.
     pub machine: &'static str,
-    /// In front of the names of binutils.
+    /// Prefix of the names of binutils.
     pub tools: &'static str,
     folder: PathBuf,
     /// A command that runs here.
@@ -62,7 +62,7 @@ pub struct Built {
 }
 
 impl Built {
-    /// Builds for this processor, with the command laid out where that is asked for.
+    /// Builds for this processor; with `order`, lays out the command.
     pub fn here(order: bool) -> Result<Self> {
         cargo(&["build", "--release"], &[])?;
         if order {
@@ -72,7 +72,8 @@ impl Built {
         Ok(Built { machine: std::env::consts::ARCH, tools: "", command: folder.join("neap"), folder })
     }
 
-    /// Builds for 64-bit Arm. The linker is what cargo is asked to take, or clang, which must find a C library for Arm.
+    /// Builds for 64-bit Arm. The linker is the one that cargo's variable names, or clang, which must find a C library
+    /// for Arm.
     pub fn for_arm() -> Result<Self> {
         const TARGET: &str = "aarch64-unknown-linux-gnu";
         const LINKER: &str = "CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER";
@@ -90,7 +91,7 @@ impl Built {
         cargo(&["build", "--release", "--target", TARGET], &[(LINKER, &linker)]).with_context(|| {
             format!("needs `rustup target add {TARGET}`, clang, binutils and libc6-dev-arm64-cross")
         })?;
-        // What the command says is the same for all processors.
+        // The command prints the same texts on all processors.
         cargo(&["build", "--package", "neap-cli"], &[])?;
         Ok(Built {
             machine: "aarch64",
@@ -100,7 +101,7 @@ impl Built {
         })
     }
 
-    /// Puts all of it below a prefix, with a folder in front for packages, and returns where that is.
+    /// Installs everything below a prefix (for packages below `destdir`), and returns that folder.
     pub fn put_all(&self, prefix: &Path, destdir: Option<&Path>, libdir: &Path) -> Result<PathBuf> {
         let inside = prefix.strip_prefix("/").unwrap_or(prefix);
         let base = destdir.map_or_else(|| prefix.to_owned(), |dir| dir.join(inside));
@@ -129,7 +130,7 @@ impl Built {
         Ok(base)
     }
 
-    /// What the command prints.
+    /// The output of the command.
     fn said(&self, args: &[&str]) -> Result<Vec<u8>> {
         let done = Command::new(&self.command).args(args).output().context("cannot run neap")?;
         ensure!(done.status.success(), "neap {} failed: {}", args.join(" "), String::from_utf8_lossy(&done.stderr));
@@ -144,7 +145,7 @@ fn cargo(args: &[&str], environment: &[(&str, &Path)]) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file beside its place and renames it there: a library that programs use meanwhile is never half written.
+/// Writes a file under another name and renames it, so that programs never use a half-written library.
 fn put(content: &[u8], to: &Path, mode: u32) -> Result<()> {
     let dir = to.parent().context("a file has a folder")?;
     let partial = to.with_extension("partial");
@@ -154,7 +155,7 @@ fn put(content: &[u8], to: &Path, mode: u32) -> Result<()> {
         fs::set_permissions(&partial, fs::Permissions::from_mode(mode))?;
         fs::rename(&partial, to)
     };
-    write().with_context(|| format!("cannot write {} (is the prefix yours to write?)", to.display()))
+    write().with_context(|| format!("cannot write {} (may you write to the prefix?)", to.display()))
 }
 
 fn link(target: &str, at: &Path) -> Result<()> {

@@ -1,8 +1,8 @@
-//! `cargo xtask layers`: which module of a crate uses which, floor by floor, and where they use each other in a circle.
+//! `cargo xtask layers`: shows which module of a crate uses which, in levels, and which use each other in a circle.
 //!
-//! A module uses another one where a path in its code leads there: `crate::a::B`, `super::b`, a module that it declares. What
-//! a module re-exports counts as a use of the module where it is, and the re-export itself is no use. What tests use does not
-//! count, nor what is written inside the body of a macro.
+//! A module uses another one if a path in its code leads there: `crate::a::B`, `super::b`, a module that it declares. A
+//! use of a re-export counts as a use of the module where the item is; the re-export itself does not count. Neither do
+//! uses in tests, nor those in the body of a macro.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -20,11 +20,11 @@ pub struct Args {
     crates: Vec<PathBuf>,
 }
 
-/// Crates whose folders are layers, lowest first: a module uses its own layer and lower ones. What lies beside the folders is
-/// above them all.
+/// Crates whose folders are layers, lowest first: a module uses its own layer and lower ones. Modules outside of these
+/// folders are above them all.
 const LAYERS: &[(&str, &[&str])] = &[("crates/core/src", &["system", "pages", "blocks", "back", "observe"])];
 
-/// A module by its place: `[]` is the root of the crate.
+/// A module by its path: `[]` is the root of the crate.
 type Module = Vec<String>;
 
 /// The modules of a crate, and what each uses.
@@ -49,7 +49,7 @@ pub fn main(args: &Args) -> Result<()> {
             failed.push(format!("{name}: modules use each other in a circle"));
         }
         for (from, to) in graph.upward(layers(&name)) {
-            failed.push(format!("{name}: {} uses {}, which lies higher", shown(from), shown(to)));
+            failed.push(format!("{name}: {} uses {}, which is in a higher layer", shown(from), shown(to)));
         }
     }
     ensure!(failed.is_empty(), "{}", failed.join("\n"));
@@ -119,7 +119,7 @@ impl Graph {
         uses.filter(|(from, to)| !layers.is_empty() && height(to) > height(from) && !from.is_empty()).collect()
     }
 
-    /// What a module leads to, itself included only by a circle.
+    /// All modules that a module uses, directly or not; itself only in a circle.
     fn reached(&self, from: &Module) -> BTreeSet<&Module> {
         let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
         while let Some(module) = open.pop() {
@@ -132,7 +132,7 @@ impl Graph {
         seen
     }
 
-    /// Modules that use each other, and each other one for itself.
+    /// Groups of modules that use each other; every other module is a group.
     fn circles(&self) -> Vec<Vec<Module>> {
         let reached: BTreeMap<_, _> = self.uses.keys().map(|module| (module, self.reached(module))).collect();
         let mut circles: Vec<Vec<Module>> = Vec::new();
@@ -150,7 +150,7 @@ impl Graph {
         self.circles().iter().map(Vec::len).max().unwrap_or(0)
     }
 
-    /// Circles by floor: each uses only what is on lower ones.
+    /// Groups by level: each uses only lower levels.
     fn floors(&self) -> Vec<Vec<Vec<Module>>> {
         let mut left = self.circles();
         let (mut floors, mut below) = (Vec::new(), BTreeSet::new());
@@ -177,7 +177,7 @@ fn find(folder: &Path, module: &Module, files: &mut BTreeMap<Module, PathBuf>) -
         if path.is_dir() {
             find(&path, &inner(), files)?;
         } else if path.extension().is_some_and(|end| end == "rs") {
-            // A program beside a library is a crate of its own, which uses the library by its name.
+            // A program beside a library is another crate, which uses the library by its name.
             let own = match stem {
                 "mod" | "lib" => true,
                 "main" => !folder.join("lib.rs").exists(),
@@ -189,15 +189,16 @@ fn find(folder: &Path, module: &Module, files: &mut BTreeMap<Module, PathBuf>) -
     Ok(())
 }
 
-/// What names lead to.
+/// Resolves names.
 struct Names {
     modules: BTreeSet<Module>,
-    /// What a module re-exports by that name: the module where it is.
+    /// Re-exports of a module: name to the module where the item is.
     exported: BTreeMap<(Module, String), Module>,
 }
 
 impl Names {
-    /// The module that a path in `module` leads to: the longest part of it that is one. `None`: to another crate, or to a name.
+    /// The module that a path in `module` leads to: the longest prefix that is a module. `None`: it leads to another
+    /// crate or to a name.
     fn find(&self, module: &Module, path: &[String]) -> Option<Module> {
         let mut at = module.clone();
         let mut rest = path;
@@ -214,7 +215,7 @@ impl Names {
                 }
             }
             name => {
-                // Relative, if it is a module that this one declares.
+                // Relative if it names a module that this one declares.
                 at.push(name.to_owned());
                 if !self.modules.contains(&at) {
                     return None;
@@ -222,7 +223,7 @@ impl Names {
                 rest = &path[1..];
             }
         }
-        // A module inside a file is the file's.
+        // A module inside a file counts as the file.
         while !self.modules.contains(&at) {
             at.pop()?;
         }
@@ -238,10 +239,10 @@ impl Names {
     }
 }
 
-/// Reads what one file uses, and what it re-exports.
+/// Collects the uses and re-exports of one file.
 struct Reader<'a> {
     names: &'a Names,
-    /// Where the code is: the file's module, and modules inside the file.
+    /// The module of the code: the file's, with modules inside the file.
     place: Module,
     uses: BTreeSet<Module>,
     exported: Vec<(String, Module)>,
@@ -252,7 +253,7 @@ impl<'a> Reader<'a> {
         Reader { names, place: module.clone(), uses: BTreeSet::new(), exported: Vec::new() }
     }
 
-    /// Visits the paths of a `use`, each with the name that it gets.
+    /// Visits the paths of a `use`, each with the name that it introduces.
     fn leaves(before: &mut Vec<String>, tree: &syn::UseTree, visit: &mut impl FnMut(&[String], String)) {
         match tree {
             syn::UseTree::Path(path) => {
@@ -318,7 +319,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
         visit::visit_path(self, path);
     }
 
-    // The place of `pub(in crate::a)` is not used.
+    // The path in `pub(in crate::a)` is not a use.
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
 }
 
@@ -326,7 +327,7 @@ impl<'ast> Visit<'ast> for Reader<'_> {
 mod tests {
     use super::*;
 
-    /// Catches modules that come to use each other in a circle, and a module of a layer that uses a higher one.
+    /// Catches modules that begin to use each other in a circle, and a module of a layer that uses a higher one.
     #[test]
     fn no_circle_and_no_arrow_upward() {
         for folder in folders(&root()).expect("the crates") {
@@ -337,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Catches an arrow upward that is not seen, and one that is seen where there is none.
+    /// Catches a use of a higher layer that is not found, and one that does not exist.
     #[test]
     fn arrows_upward() {
         let module = |name: &str| name.split("::").map(str::to_owned).collect::<Module>();
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(graph.upward(&[]), []);
     }
 
-    /// Catches a reader that overlooks a way to use a module, or takes a test's or another crate's for one.
+    /// Catches a form of use that is overlooked, and a use in a test or of another crate that counts.
     #[test]
     fn what_a_module_uses() {
         let module =
@@ -377,7 +378,7 @@ mod tests {
         assert_eq!(used("a", "#[cfg(test)] mod tests { use crate::b; } use std::e; use ::e::X;"), Vec::<String>::new());
     }
 
-    /// Catches circles that are not found, or floors on which a module stands too low.
+    /// Catches circles that are not found, and modules on too low a level.
     #[test]
     fn circles_and_floors() {
         let module = |name: &str| vec![name.to_owned()];

@@ -1,4 +1,4 @@
-//! Tests of the documents that people write: links, names of files, the list of decisions, and how long they are.
+//! Tests of the documents that people write: links, names of files, the list of decisions, and their length.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::book::links;
 use crate::place::root;
 
-/// The documents of the repository: markdown, but for what builds and fetched sources leave.
+/// The documents of the repository: all markdown files except those of builds and fetched sources.
 fn documents(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -35,7 +35,7 @@ fn prose(path: &Path) -> String {
     kept
 }
 
-/// The name by which a heading is linked: lower case, hyphens for spaces, no other signs.
+/// The anchor of a heading: lower case, hyphens for spaces, no other punctuation.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim_start_matches('#').trim().chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -68,7 +68,7 @@ fn links_lead_somewhere() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// Catches a check that takes a missing file or heading for one that is there.
+/// Catches a check that accepts a missing file or heading.
 #[test]
 fn links_that_lead_nowhere() {
     let from = root().join("docs/invariants.md");
@@ -94,7 +94,7 @@ fn decisions_are_listed() {
     assert_eq!(listed, names.iter().map(String::as_str).collect::<Vec<_>>());
 }
 
-/// All source files of the repository, from its root on.
+/// All source files of the repository, relative to its root.
 fn sources(folder: &Path, found: &mut Vec<String>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
@@ -107,7 +107,7 @@ fn sources(folder: &Path, found: &mut Vec<String>) {
     }
 }
 
-/// Catches a source file that a document names and that was moved or renamed. The table of mutants has a check of its own.
+/// Catches a document with the name of a source file that was moved or renamed. The table of mutants has its own check.
 #[test]
 fn named_files_are_there() {
     let (mut found, mut files) = (Vec::new(), Vec::new());
@@ -131,7 +131,7 @@ fn named_files_are_there() {
     assert!(named > 100 && faults.is_empty(), "{named} names, {}", faults.join("\n"));
 }
 
-/// Catches a crate that no document names, and one that is gone.
+/// Catches a crate that the documents do not name, and a name of a crate that no longer exists.
 #[test]
 fn crates_are_listed() {
     for document in ["CONTRIBUTING.md", "docs/ARCHITECTURE.md"] {
@@ -144,7 +144,7 @@ fn crates_are_listed() {
     }
 }
 
-/// Catches a walk through the allocator that has grown too long to be read at once.
+/// Catches a walk through the allocator that is too long to be read at once.
 #[test]
 fn the_walk_is_short() {
     let text = fs::read_to_string(root().join("docs/ARCHITECTURE.md")).expect("a document");
@@ -152,8 +152,7 @@ fn the_walk_is_short() {
     assert!(words <= 2500, "{words} words: move details to a page of their own");
 }
 
-/// Catches an invariant that a comment or a document cites and that the list does not have, and a fault or a number in the
-/// list that is wrong.
+/// Catches a cited invariant that the list does not have, and a wrong fault or number in the list.
 #[test]
 fn invariants_are_listed() {
     let list = prose(&root().join("docs/invariants.md"));
@@ -181,7 +180,8 @@ fn invariants_are_listed() {
     assert!(cited > 5, "{cited} are cited");
 }
 
-/// Catches a row in the table of mutants, or a file that makes none, that was moved or renamed: it has no effect then.
+/// Catches a row in the table of mutants, or an excluded file, whose function or file was moved or renamed, so that it
+/// has no effect.
 #[test]
 fn mutants_have_their_functions() {
     let mut files = Vec::new();
@@ -214,7 +214,7 @@ fn mutants_have_their_functions() {
     }
 }
 
-/// Catches a simulated fault without a row in the table, a row without a fault, and one that says something else.
+/// Catches a simulated fault without a row in the table, a row without a fault, and one with another text.
 #[test]
 fn simulated_faults_are_listed() {
     let mut faults = Vec::new();

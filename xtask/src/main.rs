@@ -106,7 +106,7 @@ fn main() -> ExitCode {
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
-        // Causes, but no stack of this program: it would hide what its user looks for.
+        // The causes without this program's stack, which would hide them.
         Err(error) => {
             eprintln!("Error: {error:#}");
             ExitCode::FAILURE

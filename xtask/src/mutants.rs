@@ -1,12 +1,12 @@
-//! `cargo xtask sim --mutants`: puts faults into a copy of the tree, and sees what finds each of them.
+//! `cargo xtask sim --mutants`: puts faults into a copy of the tree, and tests what finds each of them.
 //!
 //! A fault is a patch in `crates/sim/mutants`. Its first line says what is wrong. Lines before the patch may be
-//! - `By loom: TEST`: the simulation knows no orders of weak memory, so a model of `tests/loom` is to find it;
-//! - `Around: SCENARIO`: where the usual search does not find it, variations of that scenario are tried;
-//! - `Explained: WHY`: why nothing finds it; it is looked for only if it is named.
+//! - `By loom: TEST`: the simulation does not reorder memory accesses, so a model of `tests/loom` shall find it;
+//! - `Around: SCENARIO`: if the usual search does not find it, variations of that scenario are tried;
+//! - `Explained: WHY`: why nothing finds it; it is searched only if it is named.
 //!
-//! One build has all faults of the simulation ([`merge`]), of which one is on at a time. A fault for loom has a build of its
-//! own.
+//! One build has all faults of the simulation ([`merge`]), of which one is active at a time. A fault for loom has a
+//! separate build.
 
 use crate::place::{copy_tree, root};
 use crate::sim::build;
@@ -15,10 +15,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-/// Seconds of a processor in which a fault has to be found.
+/// Limit in processor seconds for finding a fault.
 const SECONDS: &str = "120";
 
-/// A fault, as its file says.
+/// A fault, as described by its file.
 struct Mutant {
     name: String,
     patch: PathBuf,
@@ -60,7 +60,7 @@ impl Mutant {
         by_search(command, &["--fault", &fault, "--around", &file], &format!("kept `{scenario}`"))
     }
 
-    /// Puts the fault alone into the tree, and has a model look for it.
+    /// Puts only this fault into the tree, and runs a model to find it.
     fn find_by_loom(&self, root: &Path, tree: &Path, test: &str) -> Result<Option<Found>> {
         let patched = patched(root, &self.patch)?;
         let before = std::fs::read_to_string(root.join(&patched.0))?;
@@ -119,8 +119,8 @@ fn by_loom(tree: &Path, target: &Path, test: &str) -> Result<Option<Found>> {
     Ok((!output.status.success()).then(|| Found { by: format!("loom `{test}::{failed}`"), after }))
 }
 
-/// Looks for each fault, or those of these names; prints a table, which is kept in `target/sim/mutants.md`. Fails if one is
-/// not found that is not explained.
+/// Searches for each fault, or those in `names`; prints a table, which is kept in `target/sim/mutants.md`. Fails if one
+/// is not found and not explained.
 pub fn main(names: &[String]) -> Result<()> {
     let root = root();
     let tree = root.join("target/sim/mutants");
@@ -181,17 +181,17 @@ fn patched(root: &Path, patch: &Path) -> Result<(String, String)> {
     Ok((file, std::fs::read_to_string(&to)?))
 }
 
-/// All faults in one tree: each function that a patch changes is there twice, and its first line chooses.
+/// Puts all faults into one tree: each function that a patch changes is there twice, and its first line chooses one.
 mod merge {
     use super::patched;
     use anyhow::{Context, Result, bail, ensure};
     use std::collections::BTreeMap;
     use std::path::Path;
 
-    /// A function in a file that rustfmt has formatted: its lines.
+    /// The lines of a function in a file that rustfmt has formatted.
     struct Function {
         from: usize,
-        /// The line behind its head, which ends with `{`.
+        /// The line after its head, which ends with `{`.
         body: usize,
         to: usize,
     }
@@ -253,7 +253,7 @@ mod merge {
 
     /// Puts the patches into the tree, as faults 1, 2 and so on.
     pub fn put_all(root: &Path, tree: &Path, patches: &[Option<&Path>]) -> Result<()> {
-        // Of each file and function: the numbers and texts of its faults.
+        // Numbers and texts of faults, by file and function.
         let mut files: BTreeMap<String, BTreeMap<usize, Vec<(usize, String)>>> = BTreeMap::new();
         for (i, patch) in patches.iter().enumerate() {
             let Some(patch) = patch else { continue };

@@ -1,9 +1,10 @@
-//! `cargo xtask mutants`: the core with one small change after another, thousands of them. A change with which all tests
-//! pass shows what is not tested.
+//! `cargo xtask mutants`: tests the core with one small change after another, thousands of them. A change with which
+//! all tests pass shows what is not tested.
 //!
-//! cargo-mutants makes the list. To build once for each of them would take a day, so all are put into one build
-//! (`switch.rs`), which the environment tells which one is on (`runtime.rs`). Each test runs once without a mutant, and
-//! notes where it comes; a mutant then has to pass only the tests that come there, the quickest first.
+//! cargo-mutants makes the list. A build for each of them would take a day, so all are put into one build
+//! (`switch.rs`), in which a variable of the environment activates one (`runtime.rs`). Each test runs once without a
+//! mutant and records the sites that it reaches; a mutant then has to pass only the tests that reach it, the quickest
+//! first.
 
 mod build;
 mod list;
@@ -39,7 +40,7 @@ pub struct Args {
     /// Only mutants that lived when they were last run, and that crates/core/mutants.md does not explain
     #[arg(long)]
     again: bool,
-    /// Go on where the last run ended: only mutants that did not run, and the results of both
+    /// Continue the last run: only mutants that did not run, and the results of both
     #[arg(long, conflicts_with = "again")]
     more: bool,
     /// Only list the mutants
@@ -62,14 +63,14 @@ pub struct Args {
 /// Which mutants may live, and why.
 const EXPLAINED: &str = "crates/core/mutants.md";
 
-/// What became of a mutant.
+/// The result for a mutant.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Outcome {
     /// A test failed, or did not end.
     Caught(String),
-    /// All tests passed that come there, but for as many that would have taken too long.
+    /// All tests that reach it passed, except this number, which would have taken too long.
     Lives(usize),
-    /// No test comes there.
+    /// No test reaches it.
     Unreached,
     /// It cannot be put into the common build: constant functions, or types that do not fit.
     Apart,
@@ -86,7 +87,7 @@ impl Outcome {
         }
     }
 
-    /// What [`Outcome::describe`] wrote.
+    /// Reads the text of [`Outcome::describe`].
     fn read(text: &str) -> Outcome {
         let left = text.strip_prefix("lives, ").and_then(|rest| rest.split(' ').next()?.parse().ok());
         match text.strip_prefix("caught by ") {
@@ -155,21 +156,21 @@ pub fn main(args: Args) -> Result<()> {
     report(&mutants, &names, &outcomes, &explained)
 }
 
-/// Opens the file of outcomes, an empty one if it is to be `new`.
+/// Opens the file of outcomes, emptied if `new`.
 fn open(record: &Path, new: bool) -> Result<std::fs::File> {
     let mut options = std::fs::OpenOptions::new();
     options.create(true).write(true).truncate(new).append(!new);
     options.open(record).with_context(|| format!("cannot write {}", record.display()))
 }
 
-/// What became of mutants in earlier runs. Of one that ran again the last line counts.
+/// The results of earlier runs. For a mutant that ran again, the last line counts.
 fn recorded(record: &Path) -> Result<HashMap<String, Outcome>> {
     let text = std::fs::read_to_string(record).context("nothing ran before")?;
     let lines = text.lines().filter_map(|line| line.split_once('\t'));
     Ok(lines.map(|(outcome, name)| (name.to_owned(), Outcome::read(outcome))).collect())
 }
 
-/// The mutants that `args` ask for.
+/// The mutants that `args` select.
 fn select(
     args: &Args,
     mutants: &[Mutant],
@@ -195,7 +196,7 @@ fn select(
         .filter(|&i| !args.again || before.get(&names[i]).is_some_and(Outcome::is_alive) && !explained.has(&names[i]))
         .filter(|&i| !args.more || !before.contains_key(&names[i]))
         .collect();
-    // At random, and the same each time.
+    // A random order that is the same each time.
     selected.sort_by_key(|&i| (i as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).swap_bytes());
     Ok(selected)
 }
@@ -246,7 +247,7 @@ impl Run<'_> {
         for group in groups {
             let tests: Vec<&Test> = group.iter().map(|&t| &self.tests[t]).collect();
             let seconds: f64 = tests.iter().map(|test| test.seconds).sum();
-            // Many others may use the machine.
+            // Generous limits, because many others may use the machine.
             let (cpu, wall) = ((seconds * 5.0).ceil() as u64 + 2, (seconds * 30.0) as u32 + 30);
             let mut command = tests::command(&tests);
             let ended = tests::run(command.env("NEAP_MUTANT", i.to_string()), log, cpu, wall)?;
@@ -260,7 +261,7 @@ impl Run<'_> {
     }
 }
 
-/// The test that failed, or ran when the process ended, as far as the output says so.
+/// The test that failed, or that ran when the process ended, if the output shows it.
 fn caught_by(tests: &[&Test], log: &Path) -> String {
     let output = std::fs::read(log).unwrap_or_default();
     let output = String::from_utf8_lossy(&output);
@@ -274,7 +275,7 @@ fn caught_by(tests: &[&Test], log: &Path) -> String {
     }
 }
 
-/// Rows of the table in crates/core/mutants.md: what the name of a mutant begins with, and the parts that follow in it, with
+/// Rows of the table in crates/core/mutants.md: the beginning of a mutant's name, and the parts that follow in it, with
 /// anything in between.
 struct Explained(Vec<Vec<String>>);
 
@@ -290,8 +291,8 @@ impl Explained {
         Explained(text.lines().filter_map(row).collect())
     }
 
-    /// Whether a row holds for the mutant `name`. One without a number holds for all of its name, `#1` for the first, whose
-    /// own name has none.
+    /// Whether a row applies to the mutant `name`. A row without a number applies to all of its name, `#1` to the first
+    /// one, whose own name has no number.
     fn has(&self, name: &str) -> bool {
         let plain = name.rsplit_once(" #").map_or(name, |(plain, _)| plain);
         let first = format!("{plain} #1");
@@ -301,7 +302,7 @@ impl Explained {
     }
 }
 
-/// Whether `text` is `parts` in this order, with anything in between.
+/// Whether `text` consists of `parts` in this order, with anything in between.
 fn matches(parts: &[String], text: &str) -> bool {
     let Some((first, rest)) = parts.split_first() else { return false };
     let Some(mut left) = text.strip_prefix(first.as_str()) else { return false };
@@ -313,7 +314,7 @@ fn matches(parts: &[String], text: &str) -> bool {
     left.ends_with(last.as_str())
 }
 
-/// The bounds of a share of which `hits` of `n` at random were seen, with 95 % confidence (Wilson).
+/// The bounds of a proportion of which a random sample has `hits` in `n`, with 95 % confidence (Wilson).
 fn bounds(hits: usize, n: usize) -> (f64, f64) {
     let (hits, n, z) = (hits as f64, (n as f64).max(1.0), 1.96f64);
     let (share, z2) = (hits / n, z * z);
@@ -322,7 +323,7 @@ fn bounds(hits: usize, n: usize) -> (f64, f64) {
     ((middle - off).max(0.0), middle + off)
 }
 
-/// Counts. Fails if a mutant lives that nothing explains.
+/// Prints the counts. Fails if a mutant lives that is not explained.
 fn report(
     mutants: &[Mutant],
     names: &[String],
@@ -356,7 +357,7 @@ fn report(
 mod tests_of_the_table {
     use super::*;
 
-    /// Catches a row that holds for other mutants, or not for its own.
+    /// Catches a row that applies to other mutants, or not to its own.
     #[test]
     fn rows_hold_for_their_mutants() {
         let table = Explained::read(

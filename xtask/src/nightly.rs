@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::place::root;
 
-/// The only processor and system that these tools are used on.
+/// The only target on which these tools are used.
 const TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Arguments of `cargo xtask miri`.
@@ -28,7 +28,7 @@ pub struct SanitizerArgs {
 /// cargo of the nightly toolchain, whose builds go to `target/FOLDER`.
 fn nightly(folder: &str, args: &[&str]) -> Command {
     let mut command = Command::new("cargo");
-    // The toolchain that runs this task names itself in the environment.
+    // The environment names the toolchain that runs this task.
     for name in ["RUSTUP_TOOLCHAIN", "CARGO", "RUSTC", "RUSTFLAGS"] {
         command.env_remove(name);
     }
@@ -47,7 +47,7 @@ fn run(command: &mut Command, install: &str) -> Result<()> {
 }
 
 /// Miri: the core's unit tests, then histories of calls, each with many schedules. Arenas turn addresses into pointers,
-/// so provenance is that of the language, and not the strict one.
+/// so the language's provenance is used, not the strict one.
 pub fn miri(args: MiriArgs) -> Result<()> {
     const PROVENANCE: &str = "-Zmiri-permissive-provenance";
     let mut units = nightly("miri", &["miri", "test", "-p", "neap-core", "--lib"]);
@@ -57,17 +57,18 @@ pub fn miri(args: MiriArgs) -> Result<()> {
     run(threads.env("MIRIFLAGS", flags), "miri,rust-src")
 }
 
-/// AddressSanitizer: what the core does outside of its arenas.
+/// AddressSanitizer: finds faults of the core outside of its arenas.
 pub fn asan(args: SanitizerArgs) -> Result<()> {
     let mut command = sanitized("address", &args.tests, &[]);
     run(&mut command, "rust-src")
 }
 
-/// ThreadSanitizer: data races of real threads. The standard library is built with it, as its locks order accesses.
+/// ThreadSanitizer: finds data races of real threads. The standard library is built with it, because its locks order
+/// accesses.
 pub fn tsan(args: SanitizerArgs) -> Result<()> {
     let tests = if args.tests.is_empty() { vec!["threads".to_owned()] } else { args.tests };
     let mut command = sanitized("thread", &tests, &["-Zbuild-std"]);
-    // Some reads are races by the letter (`sync::peek` and its like): the file says which, and why.
+    // Some reads are races by definition (`sync::peek` and similar ones): the file says which, and why.
     let reads = root().join("xtask/tsan.supp");
     run(command.env("TSAN_OPTIONS", format!("suppressions={} halt_on_error=1", reads.display())), "rust-src")
 }
@@ -77,7 +78,7 @@ fn sanitized(sanitizer: &str, tests: &[String], more: &[&str]) -> Command {
     let mut command = nightly(sanitizer, &["test", "-p", "neap-coretest", "--profile", "models", "--target", TARGET]);
     command.args(more).args(tests.iter().flat_map(|test| ["--test", test]));
     command.env("RUSTFLAGS", format!("-Zsanitizer={sanitizer}")).env("NEAP_TEST_SANITIZER", sanitizer);
-    // Reports name lines. Tests unwind, so a standard library that is built for them does as well.
+    // Debug information, so that reports have lines. Tests unwind, so the standard library must unwind too.
     command.env("CARGO_PROFILE_MODELS_DEBUG", "line-tables-only").env("CARGO_PROFILE_MODELS_PANIC", "unwind");
     command
 }

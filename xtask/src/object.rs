@@ -1,8 +1,9 @@
-//! `cargo xtask object`: `neap.o`, which makes neap the malloc of a static program by its name on the line of the linker.
+//! `cargo xtask object`: makes `neap.o`. A static program has neap's malloc if this file is on its linker's command
+//! line.
 //!
-//! `libneap.a` serves static programs with glibc. With musl the archive's place on the line would decide whose malloc is
-//! linked, so there neap is one object, and the linker takes from `libc.a` only what that does not have. What is not of
-//! the malloc family is weak in it: programs may define such functions themselves.
+//! `libneap.a` serves static programs with glibc. With musl the position of the archive on the command line would
+//! decide whose malloc is linked. So neap is one object there, and the linker takes from `libc.a` only what that lacks.
+//! Functions outside of the malloc family are weak in it, because programs may define them.
 
 use crate::place::root;
 use anyhow::{Context, Result, ensure};
@@ -28,7 +29,7 @@ pub fn main(args: &Args) -> Result<()> {
     make(&root().join(&args.dir), &args.tools)
 }
 
-/// The functions that libc.a's malloc must not be taken for.
+/// The functions that must not come from libc.a.
 const FAMILY: [&str; 11] = [
     "malloc",
     "free",
@@ -43,7 +44,8 @@ const FAMILY: [&str; 11] = [
     "malloc_usable_size",
 ];
 
-/// A reference to the function that neap names weakly (`crates/sys/src/musl.rs`), and no executable stack.
+/// A reference to the function that neap refers to weakly (`crates/sys/src/musl.rs`), and a mark for a non-executable
+/// stack.
 const NEEDS: &str =
     ".section .neap.needs,\"\",%progbits\n.quad pthread_atfork\n.section .note.GNU-stack,\"\",%progbits\n";
 
@@ -57,7 +59,7 @@ pub fn make(dir: &Path, tools: &str) -> Result<()> {
         Ok(String::from_utf8_lossy(&done.stdout).into_owned())
     };
     let table = tool("nm", &["-D", "--defined-only", &at("libneap.so")])?;
-    // The names of the C library's own come from there.
+    // Names of the C library itself come from libc.a.
     let names = table.lines().filter_map(|line| line.split_whitespace().last()).filter(|name| !name.starts_with("__"));
     let names: Vec<&str> = names.collect();
     ensure!(FAMILY.iter().all(|name| names.contains(name)), "libneap.so lacks functions of malloc");

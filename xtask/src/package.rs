@@ -1,6 +1,6 @@
-//! `cargo xtask package`: Debian packages, RPMs, a wheel and an archive with a script that installs, in target/package.
-//! All of them hold what `cargo xtask install` puts, stripped, with debug information apart, for this processor or for
-//! 64-bit Arm. The texts around the files are in contrib/packages.
+//! `cargo xtask package`: makes Debian packages, RPMs, a wheel and an archive with an install script, in
+//! target/package. All have the files of `cargo xtask install`, stripped, with separate debug information, for this
+//! processor or for 64-bit Arm. Their texts are in contrib/packages.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -17,19 +17,19 @@ use crate::place::root;
 /// Options of `cargo xtask package`.
 #[derive(ClapArgs)]
 pub struct Args {
-    /// Kinds to build; all of them where none is named
+    /// Kinds to build [default: all]
     kinds: Vec<Kind>,
 
-    /// Processor that they are for, by Debian's name; this one where none is named
+    /// Processor that they are for, by Debian's name [default: this one]
     #[arg(long)]
     arch: Option<Arch>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Arch {
-    /// x86-64, from there only
+    /// x86-64, built only there
     Amd64,
-    /// 64-bit Arm, from anywhere
+    /// 64-bit Arm, built anywhere
     Arm64,
 }
 
@@ -71,7 +71,7 @@ pub fn main(args: Args) -> Result<()> {
     Ok(())
 }
 
-/// The files as a system has them, stripped; debug information below PREFIX/lib/debug.
+/// The files as in a system, stripped; debug information below PREFIX/lib/debug.
 fn stage(build: &Built, out: &Path, prefix: &str, libdir: &str) -> Result<PathBuf> {
     let stage = empty(out.join("stage"))?;
     build.put_all(Path::new(prefix), Some(&stage), Path::new(libdir))?;
@@ -90,14 +90,14 @@ fn stage(build: &Built, out: &Path, prefix: &str, libdir: &str) -> Result<PathBu
     Ok(stage)
 }
 
-/// The identity of a binary, which its debug information is found by.
+/// The build id of a binary, by which its debug information is found.
 fn build_id(binary: &Path) -> Result<String> {
     let notes = run(Command::new("readelf").arg("-n").arg(binary))?;
     let id = notes.split("Build ID: ").nth(1).and_then(|text| text.split_whitespace().next());
     Ok(id.with_context(|| format!("{} has no build identity", binary.display()))?.to_owned())
 }
 
-/// The glibc that a library needs at least, as `2.17`: the newest version of its symbols.
+/// The oldest glibc with which a library works, as `2.17`: the newest version of its symbols.
 fn oldest_glibc(library: &Path) -> Result<String> {
     let versions = run(Command::new("readelf").arg("-VW").arg(library))?;
     let numbers = versions.split("GLIBC_").skip(1).filter_map(|text| {
@@ -152,7 +152,7 @@ fn deb(build: &Built, out: &Path) -> Result<Vec<PathBuf>> {
         );
         fs::write(meta.join("control"), control)?;
         let file = out.join(format!("{name}_{VERSION}_{architecture}.deb"));
-        // Nothing of the user who builds: files belong to root, and only their owner may write.
+        // Files belong to root, not to the user who builds, and only their owner may write.
         run(Command::new("chmod").args(["-R", "u+rwX,go+rX,go-w"]).arg(&tree))?;
         run(Command::new("dpkg-deb").args(["--root-owner-group", "-Zxz", "--build"]).args([&tree, &file]))?;
         built.push(file);
@@ -162,11 +162,11 @@ fn deb(build: &Built, out: &Path) -> Result<Vec<PathBuf>> {
 
 const MAINTAINER: &str = "the neap developers <maintainers@neap-alloc.example>";
 
-/// What each Debian package has of its own: copyright and changes.
+/// Writes copyright and changes, which each Debian package has.
 fn documents(dir: &Path) -> Result<()> {
     fs::create_dir_all(dir)?;
     let licence = fs::read_to_string(root().join("LICENSE-MIT"))?;
-    // A line that is empty is a point, and each is one space in.
+    // In this format an empty line is a point, and each line begins with a blank.
     let lines: Vec<_> =
         licence.lines().skip(2).map(|l| if l.is_empty() { " .".into() } else { format!(" {l}") }).collect();
     fs::write(dir.join("copyright"), text("copyright")?.replace("@MIT@", &lines.join("\n")))?;

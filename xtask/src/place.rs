@@ -1,4 +1,4 @@
-//! Where the repository lies, and where the lab keeps things in it.
+//! The root of the repository, and the lab's places in it.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -26,19 +26,19 @@ pub fn lab() -> Place {
     }
 }
 
-/// The commit that is checked out, with `-dirty` where files were changed.
+/// The commit that is checked out, with `-dirty` if files were changed.
 pub fn commit() -> String {
     let mut git = Command::new("git");
     git.current_dir(root()).args(["describe", "--always", "--dirty"]);
     run(&mut git).map_or_else(|_| "unknown".into(), |s| s.trim().to_owned())
 }
 
-/// The allocators called `names`; all that are built where it is empty, the others named on stderr.
+/// The allocators called `names`; if empty, all that are built, and the missing ones are reported on standard error.
 pub fn resolve(names: &[String]) -> anyhow::Result<Vec<Allocator>> {
     allocators::resolve(&lab(), names, &mut |reason| eprintln!("left out: {reason}"))
 }
 
-/// Copies the tracked files of `root` to `tree`, as `change` makes them of a path and what is there.
+/// Copies the tracked files of `root` to `tree`, changed by `change`, which gets path and content.
 pub fn copy_tree(root: &Path, tree: &Path, change: &dyn Fn(&str, Vec<u8>) -> Vec<u8>) -> Result<()> {
     let files = Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("cannot start git")?;
     ensure!(files.status.success(), "git ls-files");
@@ -46,7 +46,7 @@ pub fn copy_tree(root: &Path, tree: &Path, change: &dyn Fn(&str, Vec<u8>) -> Vec
         let (from, to) = (root.join(file), tree.join(file));
         let old = std::fs::read(&from).with_context(|| format!("cannot read {}", from.display()))?;
         let new = change(file, old);
-        // What did not change keeps its time, so that it is not built again.
+        // Unchanged files keep their time, so that they are not built again.
         if std::fs::read(&to).is_ok_and(|old| old == new) {
             continue;
         }

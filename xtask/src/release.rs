@@ -10,15 +10,15 @@ use clap::Args as ClapArgs;
 
 use crate::place::root;
 
-/// Starts that the layout is for.
+/// The starts that determine the layout.
 const STARTS: [&[&str]; 4] =
     [&["--version"], &["options"], &["run", "--", "true"], &["pagein", "-o", "/dev/null", "--", "true"]];
 
 /// Options of `cargo xtask release`.
 #[derive(ClapArgs)]
 #[command(
-    after_help = "The linker has to be lld, as it is with Rust 1.90 and newer on x86-64. `cargo build --release`\n\
-                        puts the command with the linker's own layout back."
+    after_help = "The linker must be lld, as it is with Rust 1.90 and newer on x86-64. `cargo build --release`\n\
+                        restores the command with the linker's own layout."
 )]
 pub struct Args {}
 
@@ -35,7 +35,7 @@ pub fn lay_out() -> Result<()> {
     let [tool, before, trace, new] = ["neap", "neap.before", "trace", "order"].map(|name| folder.join(name));
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     run(Command::new(&cargo).args(["build", "--release", "--package", "neap-cli"]))?;
-    // Two: the file of a program that runs stays in the page cache, so its cold starts would not be cold.
+    // Two copies: the file of a running program stays in the page cache, so its cold starts would not be cold.
     for copy in [&tool, &before] {
         fs::copy(&release, copy).with_context(|| format!("cannot copy {}", release.display()))?;
     }
@@ -51,7 +51,7 @@ pub fn lay_out() -> Result<()> {
     }
     run(neap("merge").arg("-o").arg(&trace).args(&traces))?;
     run(neap("emit").args(["--for", "lld", "-o"]).arg(&new).arg(&trace).arg(&before))?;
-    // cargo links again for a file of another name only.
+    // cargo links again only if the name of the file differs.
     let mut hash = DefaultHasher::new();
     fs::read(&new).context("neap order emit wrote nothing")?.hash(&mut hash);
     let order = folder.join(format!("order-{:016x}", hash.finish()));

@@ -1,4 +1,4 @@
-//! `cargo xtask sim`: the simulation of the core (`crates/sim`), which has a build of its own.
+//! `cargo xtask sim`: builds and runs the simulation of the core (`crates/sim`), which has a separate build.
 
 use crate::place::root;
 use anyhow::{Context, Result, ensure};
@@ -17,7 +17,7 @@ pub struct Args {
     pub options: Vec<String>,
 }
 
-/// Builds the simulation of the tree at `tree`, with more flags for the compiler; returns its command.
+/// Builds the simulation of the tree at `tree`, with further compiler flags; returns its path.
 pub fn build(tree: &Path, target: &Path, flags: &str) -> Result<PathBuf> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let status = Command::new(cargo)

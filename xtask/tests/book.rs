@@ -16,7 +16,7 @@ fn the_site_is_built() {
     assert!(pages > 70, "{said}");
 }
 
-/// Catches a missing mdBook without a word on how to install it.
+/// Catches a missing mdBook without advice on how to install it.
 #[test]
 fn a_missing_mdbook_has_a_remedy() {
     let output =

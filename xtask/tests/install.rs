@@ -1,4 +1,4 @@
-//! What `cargo xtask install` leaves is enough to build and run C and C++ programs with neap.
+//! The files of `cargo xtask install` are enough to build and run C and C++ programs with neap.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -55,8 +55,8 @@ fn check(prefix: &Path, name: &str, compiler: &[&str], libraries: &[String]) {
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{version} {version} 1\n"), "{name}");
 }
 
-/// Catches a header that some standard refuses, a missing or misnamed file, a soname that nothing has, and an archive
-/// that a static program cannot be linked with.
+/// Catches a header that some standard refuses, a missing or misnamed file, a soname without a file, and an archive
+/// that cannot be linked into a static program.
 #[test]
 fn programs_build_and_run() {
     let prefix = installed();
@@ -70,7 +70,7 @@ fn programs_build_and_run() {
     check(prefix, "c23", &flags("cc", &["-std=gnu2x", "-Wno-pedantic"]), &shared);
     check(prefix, "c++17", &flags("c++", &["-std=c++17", "-x", "c++"]), &shared);
     check(prefix, "archive", &flags("cc", &["-std=c11"]), &archive);
-    // Skipped where there is no compiler for musl.
+    // Skipped if there is no compiler for musl.
     if Command::new("musl-gcc").arg("--version").output().is_ok() {
         check(prefix, "musl", &["musl-gcc", "-static", "-std=c11"], &[prefix.join("lib/neap.o").display().to_string()]);
     }
@@ -84,13 +84,13 @@ fn programs_build_and_run() {
     exports_are_declared(prefix);
 }
 
-/// Every function of neap's own is in the header, and nothing else is.
+/// All of neap's own functions are in the header, and nothing else is.
 fn exports_are_declared(prefix: &Path) {
     let output = ran(Command::new("nm").args(["-D", "--defined-only"]).arg(prefix.join("lib/libneap.so")));
     let symbols = String::from_utf8_lossy(&output.stdout).into_owned();
     let exported: BTreeSet<&str> = symbols.split_whitespace().filter(|word| word.starts_with("neap_")).collect();
     let header = std::fs::read_to_string(prefix.join("include/neap.h")).expect("the header");
-    // A name before a parenthesis: types have names of neap's too.
+    // Only names before a parenthesis, because types have neap's prefix too.
     let declared: BTreeSet<&str> = header
         .split('(')
         .filter_map(|text| text.rsplit(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next())

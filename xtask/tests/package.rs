@@ -1,4 +1,4 @@
-//! What `cargo xtask package` builds can be installed, runs, and is as small as it should be.
+//! The packages of `cargo xtask package` can be installed, their programs run, and they are small.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::sync::OnceLock;
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 const ARCH: &str = std::env::consts::ARCH;
-/// The end of the names of Debian's packages for this processor.
+/// The ending of Debian packages' names for this processor.
 const DEB: &str = if cfg!(target_arch = "aarch64") { "_arm64.deb" } else { "_amd64.deb" };
-/// Bytes that the stripped command and library may have.
+/// Limits on the bytes of the stripped command and library.
 const COMMAND_BYTES: u64 = 8_000_000;
 const LIBRARY_BYTES: u64 = 421_000;
 
-/// Prints neap's version, and fails where its malloc is another.
+/// Prints neap's version, and fails if its malloc is another one.
 const PROGRAM: &str = "#include <neap.h>\n#include <stdio.h>\n#include <stdlib.h>\n\
     int main(void) { void *large = malloc(1 << 20); free(large); puts(neap_version()); return neap_purge() == 0; }\n";
 
@@ -37,7 +37,7 @@ fn packages() -> &'static Path {
     })
 }
 
-/// The files whose names end so, for this processor.
+/// The files whose names end in `end`, for this processor.
 fn built(end: &str) -> Vec<PathBuf> {
     let entries = fs::read_dir(packages()).expect("packages").map(|entry| entry.expect("an entry").path());
     let mut found: Vec<_> = entries.filter(|path| path.to_string_lossy().ends_with(end)).collect();
@@ -46,7 +46,7 @@ fn built(end: &str) -> Vec<PathBuf> {
     found
 }
 
-/// A folder that goes away.
+/// A folder that is removed when this value is dropped.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -63,7 +63,7 @@ impl Drop for Folder {
     }
 }
 
-/// Whether a program is missing, which is said.
+/// Whether a program is missing; prints that.
 fn lacks(program: &str) -> bool {
     let found = Command::new("sh").args(["-c", "command -v \"$0\"", program]).output().expect("sh");
     if !found.status.success() {
@@ -72,21 +72,21 @@ fn lacks(program: &str) -> bool {
     !found.status.success()
 }
 
-/// Catches packages that break Debian's rules: names, links, copyright, pages, permissions, what is not stripped.
+/// Catches packages that break Debian's rules: names, links, copyright, pages, permissions, unstripped files.
 #[test]
 fn lintian_is_content() {
     if lacks("lintian") {
         return;
     }
     let mut lintian = Command::new("lintian");
-    // The command is static and position-independent, which is taken for a library.
+    // The command is static and position-independent, which lintian takes for a library.
     let apart = "shared-library-lacks-prerequisites";
     lintian.args(["--fail-on", "error,warning", "--allow-root", "--suppress-tags", apart]).args(built(DEB));
     ran(&mut lintian);
 }
 
-/// Catches packages that cannot be installed, a library that the loader does not find by its bare name, a header without
-/// a link, and pages that man does not find.
+/// Catches packages that cannot be installed, a library that the loader does not find by its bare name, a header
+/// without a link, and pages that man does not find.
 #[test]
 fn debian_installs_and_runs_it() {
     if lacks("debootstrap") {
@@ -113,7 +113,7 @@ fn debian_installs_and_runs_it() {
     assert!(lines[4].starts_with(&format!("neap {VERSION} ")), "{text}");
 }
 
-/// Catches RPMs with other files than those that their names promise, or that want what no system has.
+/// Catches RPMs with other files than their names say, or with requirements that no system meets.
 #[test]
 fn rpms_have_their_files() {
     if lacks("rpm") {
@@ -153,7 +153,7 @@ fn rpms_have_their_files() {
     assert!(maps.contains("libneap.so.0"), "{maps}");
 }
 
-/// Catches a wheel that pip refuses, a command without the right to run, and scripts that another Python runs.
+/// Catches a wheel that pip refuses, a command that is not executable, and scripts that another Python runs.
 #[test]
 fn pip_installs_the_wheel() {
     let venv = Folder::new("wheel");
@@ -203,13 +203,14 @@ fn the_package_finds_its_command() {
     }
 }
 
-/// Looks whether the library is mapped.
+/// Checks whether the library is mapped.
 const MAPPED: &str = "#include <stdio.h>\n#include <string.h>\nint main(void) { char line[512]; \
     FILE *maps = fopen(\"/proc/self/maps\", \"r\"); \
     while (maps && fgets(line, sizeof line, maps)) if (strstr(line, \"libneap\")) return puts(\"on neap\") < 0; return 1; }\n";
 
-/// Catches a wheel that pip does not take for musl, and a command that needs more than a system with musl has. There is
-/// no Python on musl here: pip is asked which musl a program on it has, and installs for such a platform.
+/// Catches a wheel that pip does not accept for musl, and a command that needs more than a system with musl has. There
+/// is no Python on musl here: pip is asked which musl version it detects with a program on musl, and installs for such
+/// a platform.
 #[test]
 fn the_wheel_serves_musl() {
     if lacks("musl-gcc") {
@@ -248,7 +249,7 @@ fn the_wheel_serves_musl() {
     assert_eq!(inside(&["run", "--", "/mapped"]), "on neap\n");
 }
 
-/// Catches an archive whose script leaves files out, an object that static programs on musl cannot be linked with,
+/// Catches an archive whose script leaves files out, an object that cannot be linked into static programs on musl,
 /// wrong paths in neap.pc, and binaries that are too large.
 #[test]
 fn the_archive_installs_itself() {
@@ -257,7 +258,7 @@ fn the_archive_installs_itself() {
     ran(Command::new("tar").arg("-C").arg(&place.0).arg("-xf").arg(&archive));
     let inside = place.0.join(archive.file_stem().and_then(|stem| Path::new(stem).file_stem()).expect("a name"));
     let prefix = place.0.join("prefix with space & more");
-    // As a stranger's shell may have it: a prefix from here, files that others cannot read, a path for cd.
+    // Unusual settings of a shell: a relative prefix, files that others cannot read, a path for cd.
     let script = "umask 077; export CDPATH=$PWD; sh \"$0\"/install.sh \"prefix with space & more\"";
     let name = inside.file_name().expect("a name");
     ran(Command::new("sh").args(["-c", script]).arg(name).current_dir(&place.0));

@@ -1,4 +1,4 @@
-//! What `cargo xtask release` leaves is the same command with another layout, until the next build.
+//! The command of `cargo xtask release` is the same with another layout, until the next build.
 
 use std::path::Path;
 use std::process::Command;
@@ -20,8 +20,8 @@ fn ran(command: &mut Command) -> String {
     text
 }
 
-/// Catches a recipe that no longer links or that saves nothing, a command that is not linked again, and one that stays
-/// when the usual one is built.
+/// Catches a recipe that no longer links or saves nothing, a command that is not linked again, and one that stays when
+/// the usual one is built.
 #[test]
 fn the_command_is_laid_out() {
     let linked = Command::new("ld.lld").arg("--version").output();

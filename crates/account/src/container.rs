@@ -1,9 +1,9 @@
 //! The account of a cgroup: its processes, and the memory that the kernel charges to it and that belongs to no process.
 //!
-//! **The rule.** The kernel's `memory.stat` says what is charged, by kind. The anonymous memory is divided among the
-//! processes: the share of each is its anonymous Pss, cut to what is charged. File memory that processes map is charged
-//! to the cgroup whose process read it first, so the page cache is one account; files in memory (tmpfs) and System V
-//! memory are another. `other` is the rest of what is charged.
+//! **The rule.** The kernel's `memory.stat` says what is charged, by kind. Anonymous memory is divided among the
+//! processes: each has its anonymous Pss, scaled down if the sum is more than what is charged. Mapped file memory is
+//! charged to the cgroup whose process read it first, so the page cache is one account; files in memory (tmpfs) and
+//! System V memory are another. `other` is the rest of what is charged.
 
 use crate::model::{Account, Cause, Kind, Remedy};
 use crate::shell;
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// The version of the JSON.
 pub const SCHEMA: &str = "neap.why.cgroup/1";
 
-/// What the kernel says of a cgroup, in bytes.
+/// The kernel's figures of a cgroup, in bytes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Charged {
     /// Its path below the root of the hierarchy.
@@ -24,13 +24,13 @@ pub struct Charged {
     pub limit: Option<u64>,
     /// Private memory without a file.
     pub anon: u64,
-    /// The page cache, files in memory too.
+    /// The page cache, including files in memory.
     pub file: u64,
-    /// Of it: files in memory and shared memory.
+    /// Part of it: files in memory and shared memory.
     pub shmem: u64,
-    /// Of the page cache: not written to the disk yet.
+    /// Part of the page cache: not yet written to the disk.
     pub dirty: u64,
-    /// Of the page cache: mapped by processes.
+    /// Part of the page cache: mapped by processes.
     pub mapped: u64,
     /// Slab that the kernel can free.
     pub slab_reclaimable: u64,
@@ -44,7 +44,7 @@ pub struct Charged {
     pub kernel_stacks: u64,
     /// Per-processor data.
     pub percpu: u64,
-    /// The kernel's memory where it has no finer figures.
+    /// The kernel's memory if it has no finer figures.
     pub kernel: u64,
     /// Swapped out.
     pub swap: u64,
@@ -77,7 +77,7 @@ impl Member {
     }
 }
 
-/// A file in memory that a process of the cgroup can see, with its bytes.
+/// A file in memory that a process of the cgroup can see.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MemoryFile {
     /// Its path.
@@ -103,11 +103,11 @@ pub struct Container {
     pub accounts: Vec<Account>,
     /// Its processes, the largest first.
     pub processes: Vec<Member>,
-    /// What is the matter.
+    /// The main finding.
     pub cause: Cause,
     /// The same in a sentence.
     pub verdict: String,
-    /// What could be done.
+    /// Possible actions.
     pub remedies: Vec<Remedy>,
     /// What else a reader should know.
     pub notes: Vec<String>,
@@ -154,7 +154,7 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
     let mut anon = of.anon;
     let sum: u64 = members.iter().map(|member| member.anonymous_bytes).sum();
     for member in members {
-        // More than is charged: part of it is charged elsewhere.
+        // A sum above what is charged: part of it is charged to other cgroups.
         let bytes = match sum > of.anon {
             true => (u128::from(member.anonymous_bytes) * u128::from(of.anon) / u128::from(sum.max(1))) as u64,
             false => member.anonymous_bytes,
@@ -163,14 +163,14 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
         let name = member.name();
         all.push(account(Kind::Anonymous, format!("process {} {name}", member.pid), bytes, None));
     }
-    all.push(account(Kind::Anonymous, "charged here, in no process of it", anon, None));
+    all.push(account(Kind::Anonymous, "charged to it, in none of its processes", anon, None));
     let cache = of.file.saturating_sub(of.shmem);
     let mapped =
-        (of.mapped > 0).then(|| format!("{} of it mapped, {} not on the disk yet", bytes(of.mapped), bytes(of.dirty)));
+        (of.mapped > 0).then(|| format!("{} of it mapped, {} not yet on the disk", bytes(of.mapped), bytes(of.dirty)));
     all.push(account(Kind::File, "page cache", cache, mapped));
     all.push(account(Kind::Shared, "tmpfs and shared memory", of.shmem, None));
     let kernel = [
-        ("kernel: slab that it can free", of.slab_reclaimable),
+        ("kernel: reclaimable slab", of.slab_reclaimable),
         ("kernel: slab", of.slab_unreclaimable),
         ("kernel: sockets", of.sockets),
         ("kernel: page tables", of.page_tables),
@@ -184,13 +184,13 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
         left -= bytes;
         all.push(account(Kind::Vdso, owner, bytes, None));
     }
-    all.push(account(Kind::Other, "charged, in no figure of the kernel", left, None));
+    all.push(account(Kind::Other, "charged, in none of the kernel's figures", left, None));
     all.retain(|account| account.bytes > 0);
     all.sort_by_key(|account| std::cmp::Reverse(account.bytes));
     all
 }
 
-/// What holds most, in a sentence, and what would give it back.
+/// What takes most, in a sentence, and what would give it back.
 fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, String, Vec<Remedy>) {
     let cache = of.file.saturating_sub(of.shmem);
     let kernel = of.current.saturating_sub(of.anon + of.file);
@@ -239,11 +239,11 @@ fn remedies(of: &Charged, cache: u64, files: &[MemoryFile]) -> Vec<Remedy> {
     let file = shell::word(&format!("{}/{file}", of.folder));
     let reclaim = file.map_or_else(String::new, |file| format!("echo {amount} > {file}"));
     let mut all = vec![Remedy {
-        text: "Have the kernel drop page cache and its own caches now; it does so by itself before it kills a process."
+        text: "Make the kernel drop page cache and its own caches now; it does so by itself before it kills a process."
             .into(),
         command: reclaim,
         bytes: clean,
-        rule: "page cache that is not dirty, and no file in memory; slab that the kernel can free".into(),
+        rule: "page cache that is neither dirty nor a file in memory; slab that the kernel can free".into(),
         now: true,
     }];
     for file in files.iter().take(5) {
@@ -285,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Catches a remedy that is better than what can be had, and files without a name in the account.
+    /// Catches a remedy with more bytes than can go back, and files without a name in the account.
     #[test]
     fn files_in_memory_are_named() {
         let of = Charged {

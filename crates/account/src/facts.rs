@@ -1,20 +1,20 @@
-//! The figures that the verdict and the remedies rest on.
+//! The figures from which the verdict and the remedies follow.
 
 use crate::model::{HeapFigures, Kind, Report};
 use crate::seen::{HeapPart, Mapping, Seen};
 
-/// What the verdict and the remedies rest on.
+/// Figures for the verdict and the remedies.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
     /// Rss.
     pub rss: u64,
     /// Kept by allocators.
     pub kept: u64,
-    /// Of it: in caches of threads.
+    /// Part of it: in caches of threads.
     pub cached: u64,
-    /// Of it: in arenas of threads.
+    /// Part of it: in arenas of threads.
     pub in_arenas: u64,
-    /// Arenas with memory, the main one too.
+    /// Arenas with memory, including the main one.
     pub arenas: usize,
     /// The allocator that keeps most, in words.
     pub keeper: String,
@@ -22,11 +22,11 @@ pub struct Facts {
     pub fragmentation: u64,
     /// Zeros in huge pages.
     pub zeros: u64,
-    /// Stacks: touched once.
+    /// Memory of stacks below the stack pointer.
     pub below: u64,
-    /// Memory without a file that it shares since a fork.
+    /// Anonymous memory that it has shared since a fork.
     pub forked: u64,
-    /// Its own memory in mappings that it shares in part since a fork: copied when it was written, or new.
+    /// Its own memory in mappings that are partly shared since a fork: copied when it was written, or new.
     pub copied: u64,
     /// Zeros in locked memory.
     pub locked_zeros: u64,
@@ -35,7 +35,7 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// Those of a process.
+    /// The figures of a process.
     pub fn of(report: &Report, seen: &Seen) -> Self {
         let sum = |of: fn(&HeapFigures) -> u64| report.heaps.iter().map(of).sum::<u64>();
         let arenas: Vec<&HeapPart> = seen.heaps.iter().filter(|part| !part.mapped).collect();
@@ -56,7 +56,7 @@ impl Facts {
             keeper: keeper(&report.heaps),
             fragmentation: report.of(Kind::HeapFragmentation),
             zeros: report.of(Kind::HugeZero),
-            // Stacks of coroutines lie in other memory.
+            // Stacks of coroutines are in other memory.
             below: seen.stacks.iter().map(|stack| stack.below).sum::<u64>().min(report.of(Kind::Stack)),
             forked: own.iter().map(|mapping| forked(mapping)).sum(),
             copied: in_part.map(|mapping| mapping.figures.anonymous - forked(mapping)).sum(),
@@ -103,7 +103,8 @@ mod tests {
         HeapPart { figures, ..HeapPart::default() }
     }
 
-    /// Catches memory of others that glibc's trim would give back, and what others keep that goes to one allocator.
+    /// Catches other allocators' memory that counts as trimmable by glibc, and memory of several allocators that counts
+    /// as one's.
     #[test]
     fn allocators_are_told_apart() {
         let of = |others: u64| {

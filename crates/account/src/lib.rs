@@ -3,11 +3,11 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | Rss | the kernel's resident set size, as `smaps_rollup` has it: memory in OS pages of this process, each counted whole |
+//! | Rss | the kernel's resident set size, as in `smaps_rollup`: the OS pages of this process, each counted whole |
 //! | Pss | the same, but an OS page that n processes map counts as one n-th |
 //! | account | a part of Rss: a [`Kind`], an owner, bytes |
-//! | claim | what a reader knows about a range of addresses beyond the list of mappings: blocks of a heap, pools |
-//! | kept | free memory of an allocator in whole OS pages that are resident |
+//! | claim | what a reader knows about a range of addresses besides the list of mappings: blocks of a heap, pools |
+//! | kept | free memory of an allocator in whole resident OS pages |
 //! | fragmentation | free bytes on OS pages that live blocks keep |
 //!
 //! **The equation** ([`sum`]): the accounts of a mapping add up to the Rss that the kernel has for the mapping. So all
@@ -24,8 +24,8 @@
 //! | `container.rs` | the account of a cgroup |
 //! | `watch.rs` | what changes over time: leak, plateau, fragmentation, retention |
 //! | `python.rs` | pools of CPython |
-//! | `text.rs`, `html/` | a report for people (JSON is the model itself) |
-//! | `units.rs`, `shell.rs` | numbers and names for people; names in commands |
+//! | `text.rs`, `html/` | a report as text and as a page (JSON is the model itself) |
+//! | `units.rs`, `shell.rs` | numbers and names as text; names in commands |
 //!
 //! May depend on `neap-trace` (the style of neap's pages), well-kept libraries and std.
 #![forbid(unsafe_code)]

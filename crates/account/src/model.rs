@@ -1,4 +1,4 @@
-//! What a report has. Its JSON is these structures (`docs/why.md` is the description for users).
+//! The members of a report. Its JSON has these structures (`docs/why.md` describes it for users).
 
 use serde::{Serialize, Serializer};
 
@@ -22,7 +22,7 @@ macro_rules! kinds {
                 match self { $(Kind::$name => $word,)* }
             }
 
-            /// What it is called for people.
+            /// Its label in texts.
             pub const fn label(self) -> &'static str {
                 match self { $(Kind::$name => $label,)* }
             }
@@ -53,15 +53,15 @@ kinds! {
     Shared = "shared", "shared";
     /// Other private memory without a file.
     Anonymous = "anonymous", "anonymous";
-    /// OS pages of transparent huge pages that hold only zeros: memory that ordinary OS pages would not have taken.
+    /// OS pages of transparent huge pages that hold only zeros: without huge pages they would not be resident.
     HugeZero = "huge-zero", "zeros in huge pages";
     /// Code made at run time.
     Jit = "jit", "generated code";
-    /// Areas without access that hold memory all the same.
+    /// Areas without access that nevertheless hold memory.
     Guard = "guard", "no access";
     /// The kernel's own mappings.
     Vdso = "vdso", "kernel";
-    /// What no rule explains.
+    /// Memory that no rule explains.
     Other = "other", "other";
 }
 
@@ -81,25 +81,25 @@ impl Serialize for Kind {
 /// A part of Rss.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Account {
-    /// What for.
+    /// What it is used for.
     pub kind: Kind,
-    /// Whose.
+    /// Its owner.
     pub owner: String,
     /// Resident bytes.
     pub bytes: u64,
-    /// The same, where what n processes map counts for one n-th.
+    /// The same, but an OS page that n processes map counts as one n-th.
     pub pss_bytes: u64,
-    /// Of the bytes: this process's alone.
+    /// Part of the bytes: not shared with other processes.
     pub private_bytes: u64,
-    /// Of the bytes: changed since they were read from a file, or without a file.
+    /// Part of the bytes: changed since they were read from a file, or without a file.
     pub dirty_bytes: u64,
-    /// Swapped out besides.
+    /// Swapped out, in addition.
     pub swap_bytes: u64,
     /// Addresses that it takes.
     pub reserved_bytes: u64,
-    /// How many mappings have a part in it.
+    /// Number of mappings with a part in it.
     pub mappings: u32,
-    /// What else is known.
+    /// A further remark.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
 }
@@ -115,29 +115,29 @@ pub struct Apart {
     pub text: String,
 }
 
-/// What is the matter, as a word for programs.
+/// The main finding, as a word for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cause {
-    /// Most is live: what the program needs, or a leak; one look cannot tell.
+    /// Most is live: what the program needs, or a leak. One reading cannot tell which.
     Live,
-    /// Most is malloc's, by its place; what of it is live could not be read.
+    /// Most is malloc's, judged by its place; how much of it is live could not be read.
     Undivided,
-    /// The same as `live`, in a program whose runtime has a heap of its own beside it: native memory of a JVM, buffers of node.
+    /// As `live`, but the program's runtime has another heap for its objects: native memory of a JVM, buffers of node.
     OffHeap,
-    /// Live memory grows: seen over time.
+    /// Live memory grows over time.
     Leak,
     /// The allocator keeps free memory.
     Retention,
-    /// The same, in many arenas.
+    /// As `Retention`, in many arenas.
     ArenaRetention,
-    /// The same, below one block at the end of the heap.
+    /// As `Retention`, below one block at the end of the heap.
     PinnedTop,
-    /// The same, in the caches of threads.
+    /// As `Retention`, in the caches of threads.
     ThreadCaches,
     /// Live blocks keep OS pages that are mostly free.
     Fragmentation,
-    /// Huge pages of which much holds only zeros.
+    /// Huge pages with many OS pages of zeros.
     HugeZero,
     /// Stacks that were touched once.
     Stacks,
@@ -147,7 +147,7 @@ pub enum Cause {
     Files,
     /// Shared memory.
     Shared,
-    /// Memory that is shared with a parent or children since fork.
+    /// Memory that is shared with a parent or children since a fork.
     CopyOnWrite,
     /// Locked memory, part of which the program never used.
     Locked,
@@ -165,16 +165,16 @@ pub enum Cause {
     Nothing,
 }
 
-/// What could be done.
+/// A possible action.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Remedy {
     /// In a sentence.
     pub text: String,
-    /// How, as a command line or an environment variable; empty where only the program's source can.
+    /// How, as a command line or an environment variable; empty if it needs a change of the program.
     pub command: String,
     /// What it would give back.
     pub bytes: u64,
-    /// The rule by which these bytes were found.
+    /// How the bytes were found.
     pub rule: String,
     /// Whether it works on the running process.
     pub now: bool,
@@ -201,7 +201,8 @@ pub struct HeapFigures {
     pub kept_bytes: u64,
     /// Free bytes on OS pages that live blocks keep.
     pub fragmentation_bytes: u64,
-    /// Of the kept bytes: blocks in caches of threads and quick lists, resident ones, also on OS pages with live blocks.
+    /// Part of the kept bytes: resident blocks in caches of threads and quick lists, including those on OS pages with
+    /// live blocks.
     pub cached_bytes: u64,
     /// Headers and records.
     pub metadata_bytes: u64,
@@ -211,7 +212,7 @@ pub struct HeapFigures {
     pub largest_free_bytes: u64,
     /// Free bytes below the last live block, which keeps the end of the heap from going back.
     pub pinned_bytes: u64,
-    /// That block's own bytes.
+    /// The bytes of that block.
     pub pin_bytes: u64,
     /// Bytes of which it is not known whether they are live or free.
     pub unsure_bytes: u64,
@@ -226,21 +227,21 @@ pub struct Report {
     pub pid: u32,
     /// The program and its arguments.
     pub command: Vec<String>,
-    /// When in the life of a command that neap started: `at its peak`, `at its end`.
+    /// When the account was taken, if neap started the command: `at its peak`, `at its end`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub moment: Option<String>,
-    /// Rss, by the kernel, when the accounts were read.
+    /// The kernel's Rss when the accounts were read.
     pub rss_bytes: u64,
-    /// Rss before and after, where the process changed all the time.
+    /// Rss before and after, if the process changed all the time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rss_range: Option<(u64, u64)>,
     /// Pss.
     pub pss_bytes: u64,
-    /// What is this process's alone: what would come back if it ended.
+    /// Memory that is not shared with other processes: what would be free if it ended.
     pub private_bytes: u64,
     /// Swapped out.
     pub swap_bytes: u64,
-    /// Of Rss: counted more than once, because the process maps the same memory at several addresses.
+    /// Part of Rss: counted more than once, because the process maps the same memory at several addresses.
     pub repeated_bytes: u64,
     /// Locked in memory.
     pub locked_bytes: u64,
@@ -254,11 +255,11 @@ pub struct Report {
     pub apart: Vec<Apart>,
     /// Parts of heaps.
     pub heaps: Vec<HeapFigures>,
-    /// What is the matter.
+    /// The main finding.
     pub cause: Cause,
     /// The same in one sentence.
     pub verdict: String,
-    /// What could be done, in the order of what it would give back.
+    /// Possible actions, those that give back most first.
     pub remedies: Vec<Remedy>,
     /// What else a reader should know.
     pub notes: Vec<String>,
@@ -285,7 +286,7 @@ impl Report {
 mod tests {
     use super::*;
 
-    /// Catches two kinds with one word, and words that are not those of JSON.
+    /// Catches two kinds with one word, and words that differ from those in JSON.
     #[test]
     fn kinds_have_words() {
         let mut words: Vec<&str> = Kind::ALL.iter().map(|kind| kind.name()).collect();

@@ -1,4 +1,4 @@
-//! Finds the owner of a mapping, from the kernel's list of mappings: the mapping itself and its neighbours.
+//! Finds the owner of a mapping from the kernel's list of mappings: the mapping itself and its neighbours.
 
 use crate::model::Kind;
 use crate::runtime::{self, Runtime};
@@ -6,15 +6,15 @@ use crate::seen::{Mapping, Seen, Thread, is_in};
 use std::collections::HashMap;
 
 const MIB: u64 = 1 << 20;
-/// The size of glibc's arenas, and what they are aligned to.
+/// The size and alignment of glibc's arenas.
 const ARENA: u64 = 64 * MIB;
 
-/// What a mapping is for, and whose.
+/// Use and owner of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Class {
-    /// What for.
+    /// What it is used for.
     pub kind: Kind,
-    /// Whose.
+    /// Its owner.
     pub owner: String,
 }
 
@@ -39,14 +39,14 @@ pub fn classes(seen: &Seen) -> Vec<Class> {
     all
 }
 
-/// The mappings that the stack pointers of threads are in, by their starts; the first thread's is the kernel's `[stack]`.
+/// The mappings with the stack pointers of threads, by their starts; the first thread's is the kernel's `[stack]`.
 fn stacks(seen: &Seen) -> HashMap<u64, &Thread> {
     let (heaps, mut found) = (seen.heap_ranges(), HashMap::new());
     for thread in &seen.threads {
         let Some(pointer) = thread.stack_pointer else { continue };
         let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
         let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
-        // Goroutines have stacks in Go's heap, and others in blocks of malloc.
+        // Stacks of goroutines are in Go's heap, and some stacks are blocks of malloc.
         if !runtime::is_go_heap(seen, mapping)
             && !is_in(&heaps, pointer)
             && (mapping.is_nameless() || mapping.name.starts_with("[anon:"))
@@ -57,12 +57,12 @@ fn stacks(seen: &Seen) -> HashMap<u64, &Thread> {
     found
 }
 
-/// What accounts call the stack of a thread. Threads of one name are one account.
+/// The owner of a thread's stack. Threads with one name are one account.
 fn stack_owner(seen: &Seen, thread: &Thread) -> String {
     if thread.tid == seen.pid { "thread 1".to_owned() } else { format!("threads named {}", pool_name(&thread.name)) }
 }
 
-/// The name of a thread without the number that tells the threads of a pool apart: `worker-12` is `worker-`.
+/// The name of a thread without its number in a pool: `worker-` for `worker-12`.
 fn pool_name(name: &str) -> &str {
     let base = name.trim_end_matches(|c: char| c.is_ascii_digit());
     if base.is_empty() { name } else { base }
@@ -81,7 +81,7 @@ fn of_name(mapping: &Mapping, seen: &Seen) -> Option<Class> {
             class(Kind::Vdso, "kernel")
         }
         _ if name.starts_with("/memfd:") => memory_file(name, mapping),
-        // memfd_secret(2) has an inode, and no file system that is mounted.
+        // memfd_secret(2) has an inode, but its file system is not mounted.
         _ if name.starts_with("/secretmem") && mapping.shared => class(Kind::Shared, "secretmem"),
         _ if name.starts_with("/SYSV") => {
             class(Kind::Shared, format!("System V {}", name[1..].trim_end_matches(" (deleted)")))
@@ -93,13 +93,13 @@ fn of_name(mapping: &Mapping, seen: &Seen) -> Option<Class> {
         _ if name.starts_with('/') => class(Kind::File, name),
         "" if mapping.inode != 0 || mapping.shared => class(Kind::Shared, "shared anonymous mappings"),
         "" => return None,
-        // A name that the kernel or a driver has made up.
+        // A name from the kernel or a driver.
         _ => class(Kind::Other, name),
     })
 }
 
-/// Names that allocators give to their memory: their beginnings, and whose they are. Google's tcmalloc is the one that
-/// names regions; that of gperftools does not.
+/// Names that allocators give to their memory: prefix and allocator. Google's tcmalloc names its regions; that of
+/// gperftools does not.
 const GIVEN: &[(&str, &str)] = &[
     ("tcmalloc", "tcmalloc"),
     ("jemalloc", "jemalloc"),
@@ -108,8 +108,9 @@ const GIVEN: &[(&str, &str)] = &[
     ("mimalloc", "mimalloc"),
 ];
 
-/// Allocators that are there by the names of mappings or libraries, and of which no heap was walked. Whether their memory is
-/// known: else it counts as private memory without a name. None if the memory of the process was not read.
+/// Allocators that are known from names of mappings or libraries, and of which no heap was walked; and whether their
+/// memory is named (otherwise it counts as private memory without a name). Empty if the memory of the process was not
+/// read.
 pub fn not_walked(seen: &Seen) -> Vec<(&'static str, bool)> {
     if seen.heaps.is_empty() && seen.stacks.is_empty() {
         return Vec::new();
@@ -127,7 +128,7 @@ pub fn not_walked(seen: &Seen) -> Vec<(&'static str, bool)> {
     all
 }
 
-/// A name that the program gave (prctl PR_SET_VMA), some of which are known.
+/// The class of a name that the program gave (prctl PR_SET_VMA).
 fn of_given_name(name: &str, mapping: &Mapping) -> Class {
     let heap = ["glibc: malloc arena", "glibc: malloc", "glibc: loader malloc"];
     if let Some(heap) = heap.iter().find(|heap| name.starts_with(**heap)) {
@@ -148,7 +149,7 @@ fn of_given_name(name: &str, mapping: &Mapping) -> Class {
     }
 }
 
-/// Memory files: code, where it may be executed.
+/// The class of a memory file; one that may be executed is code.
 fn memory_file(name: &str, mapping: &Mapping) -> Class {
     let name = name.trim_end_matches(" (deleted)").trim_start_matches('/');
     match name {
@@ -178,7 +179,7 @@ fn nameless(
     if is_arena(mapping, next) && !runtime::is_go_heap(seen, mapping) {
         return class(Kind::Heap, "glibc, arenas of threads");
     }
-    // What follows the data of a program or a library in memory, and is no part of the file: .bss.
+    // A mapping right after the data of a program or library, without a file: .bss.
     if let Some((before, of)) = before.filter(|(before, _)| before.range.end == mapping.range.start) {
         let is_data = before.write && !before.shared && of.kind == Kind::File;
         let goes_on = of.kind == Kind::Anonymous && of.owner.ends_with(" (.bss)") && !before.write;
@@ -196,7 +197,7 @@ fn nameless(
     }
 }
 
-/// An arena of glibc begins at a multiple of 64 MiB, and what it has not opened yet is closed, up to the next multiple.
+/// An arena of glibc begins at a multiple of 64 MiB; its unused part has no access and ends at the next multiple.
 fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     let start = mapping.range.start;
     let end = match next {
@@ -209,12 +210,13 @@ fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
         && end >= start + ARENA
         && mapping.bytes() <= ARENA
         && {
-            // Several arenas may lie behind each other, their closed parts joined with nothing.
+            // The part without access may be longer if the next mapping without access joins it.
             end == start + ARENA || mapping.range.end != end
         }
 }
 
-/// The stack of a thread that runs, or of one that glibc keeps for the next: a small guard below, and the usual size.
+/// The stack of a running thread, or one that glibc keeps for the next thread: a small guard below it, and a usual
+/// size.
 fn is_stack(guard: &Mapping, mapping: &Mapping, seen: &Seen) -> bool {
     const USUAL: [u64; 3] = [8 * MIB, 2 * MIB, MIB];
     let whole = guard.bytes() + mapping.bytes();
@@ -236,9 +238,9 @@ mod tests {
         classes(&seen).into_iter().map(|class| (class.kind, class.owner)).collect()
     }
 
-    /// Catches arenas of threads, stacks and .bss that are no one's.
+    /// Catches arenas of threads, stacks and .bss without an owner.
     #[test]
-    fn neighbours_tell() {
+    fn neighbours_determine_the_owner() {
         let arena = 1000 * ARENA;
         let mappings = vec![
             mapping(0x40_0000, 0x1000, "/bin/p"),
@@ -268,8 +270,8 @@ mod tests {
         assert_eq!(found, expected.map(|(kind, owner)| (kind, owner.to_owned())));
     }
 
-    /// Catches memory that Google's tcmalloc names and that is not its, and libraries whose heap was not walked and that are
-    /// not said.
+    /// Catches memory that Google's tcmalloc names and that counts as another owner's, and libraries whose heap was not
+    /// walked and that no note names.
     #[test]
     fn allocators_name_their_memory() {
         let mappings = vec![
@@ -298,7 +300,7 @@ mod tests {
 
     /// Catches names of the kernel, of programs and of file systems in memory that go to the wrong kind.
     #[test]
-    fn names_tell() {
+    fn names_determine_the_kind() {
         let of = |name: &str, shared, execute| {
             let device = if name.starts_with("/run/") { (0, 25) } else { (8, 1) };
             let one = Mapping { shared, execute, device, ..mapping(0x1000, 0x1000, name) };

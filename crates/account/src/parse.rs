@@ -33,7 +33,7 @@ pub fn rollup(text: &str) -> Figures {
     figures
 }
 
-/// A value of `/proc/PID/status`, `/proc/meminfo` or a file like them, in bytes where it is in kB.
+/// A value in `/proc/PID/status`, `/proc/meminfo` or a similar file; in bytes if the file has kB.
 pub fn value(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     let mut words = line.split_ascii_whitespace();
@@ -41,7 +41,7 @@ pub fn value(text: &str, name: &str) -> Option<u64> {
     Some(if words.next() == Some("kB") { number.saturating_mul(1024) } else { number })
 }
 
-/// The number behind a name in a file with a pair on each line, as `memory.stat` of a cgroup.
+/// The number after a name in a file with a pair on each line, such as `memory.stat` of a cgroup.
 pub fn pair(text: &str, name: &str) -> Option<u64> {
     text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }

@@ -1,5 +1,5 @@
-//! CPython's own allocator (obmalloc): arenas of 256 KiB or 1 MiB, cut into pools of 4 or 16 KiB, of blocks of one size.
-//! Known by the front of each pool:
+//! CPython's own allocator (obmalloc): arenas of 256 KiB or 1 MiB, cut into pools of 4 or 16 KiB, each with blocks of
+//! one size. A pool is recognised by its header:
 //!
 //! ```c
 //! struct pool_header {
@@ -9,11 +9,11 @@
 //! ```
 //!
 //! A pool of size class `i` has blocks of `16 * (i + 1)` bytes (CPython 3.7 and newer on 64 bits), and `maxnextoffset
-//! == pool - block`, by which pools are told from other memory.
+//! == pool - block`, which distinguishes pools from other memory.
 
-/// Bytes at the front of a pool.
+/// Bytes of a pool's header.
 pub const HEADER: usize = 48;
-/// The sizes of pools: CPython 3.10 and newer, and older.
+/// The sizes of pools: in CPython 3.10 and newer, and in older versions.
 pub const POOLS: [u64; 2] = [16 << 10, 4 << 10];
 
 /// A pool.
@@ -25,7 +25,7 @@ pub struct Pool {
     pub free: u64,
 }
 
-/// The pool of `size` bytes at `address`, of which `front` is a copy; `None` if it is none.
+/// The pool of `size` bytes at `address`, whose header is `front`; `None` if it is not a pool.
 pub fn pool(address: u64, size: u64, front: &[u8; HEADER]) -> Option<Pool> {
     let word = |at: usize| u32::from_ne_bytes([front[at], front[at + 1], front[at + 2], front[at + 3]]);
     let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
@@ -58,7 +58,7 @@ mod tests {
         front
     }
 
-    /// Catches pools that are not seen, their blocks miscounted, and other memory that is taken for pools.
+    /// Catches pools that are not recognised, miscounted blocks, and other memory that is taken for pools.
     #[test]
     fn pools_are_known() {
         let at = 0x7f00_0000_4000;

@@ -1,4 +1,4 @@
-//! What would give memory back, how much by a stated rule, and how it is done.
+//! What would give memory back, how, and how much by which rule.
 
 use crate::facts::{Facts, is_glibc};
 use crate::model::{Cause, Kind, Remedy, Report};
@@ -22,12 +22,12 @@ impl Remedy {
     }
 }
 
-/// All remedies, in the order of what they would give back.
+/// All remedies, those that give back most first.
 pub fn all(report: &Report, seen: &Seen, facts: &Facts) -> Vec<Remedy> {
     let mut all = Vec::new();
     glibc(report, seen, facts, &mut all);
     others(seen, &mut all);
-    // Heaps were read a moment before or after: no remedy of theirs gives back more than the accounts have.
+    // Heaps and accounts were read at different moments: no remedy may give back more than the accounts have.
     for remedy in &mut all {
         remedy.bytes = remedy.bytes.min(facts.kept);
     }
@@ -51,9 +51,9 @@ pub fn all(report: &Report, seen: &Seen, facts: &Facts) -> Vec<Remedy> {
 fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
     if facts.trimmable > 0 {
         all.push(Remedy {
-            // gdb 13 cannot write the registers of processors with AMX, and leaves a process that crashes.
+            // gdb 13 cannot write the registers of processors with AMX: the process crashes.
             text: format!(
-                "Have glibc give free OS pages back once: {} (gdb 14 or newer; older ones harm some processes).",
+                "Make glibc give free OS pages back once: {} (gdb 14 or newer; older versions can crash the process).",
                 bytes(facts.trimmable)
             ),
             command: format!("gdb -p {} -batch -ex 'call (int)malloc_trim(0)'", seen.pid),
@@ -78,14 +78,14 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
             ),
             command: "MALLOC_ARENA_MAX=2".into(),
             bytes: beyond,
-            rule: "what all arenas keep but the two that keep most, without the caches of threads".into(),
+            rule: "what all arenas but the two largest keep, without the caches of threads".into(),
             now: false,
         });
     }
     let cached: u64 = report.heaps.iter().filter(|f| is_glibc(&f.allocator)).map(|f| f.cached_bytes).sum();
     if cached > 0 {
         all.push(Remedy {
-            text: "Start it without caches of threads; each call takes the lock of an arena then.".into(),
+            text: "Start it without caches of threads; then each call takes the lock of an arena.".into(),
             command: "GLIBC_TUNABLES=glibc.malloc.tcache_count=0".into(),
             bytes: cached,
             rule: "resident blocks in the caches of threads and in quick lists".into(),
@@ -104,29 +104,29 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
     }
 }
 
-/// The program, as one word of a command; `CMD` where it is not known, because servers write what they do over their
-/// arguments: `nginx: worker process`. Its file may be another program by another name.
+/// The program, as one word of a command; `CMD` if it is not known: servers overwrite their arguments with a status,
+/// such as `nginx: worker process`. The file may be another program under another name.
 fn program(seen: &Seen) -> String {
     let first = seen.command.first().filter(|name| !name.contains(' ') || **name == seen.exe);
     first.and_then(|name| shell::word(name)).unwrap_or_else(|| "CMD".into())
 }
 
-/// A setting of an allocator that has it give memory back: the allocator, the usual variable, the value, what it does.
+/// A setting that makes an allocator give memory back: allocator, usual variable, value, effect.
 type Control = (&'static str, &'static str, &'static str, &'static str);
 
 const CONTROLS: &[Control] = &[
-    ("neap", "neap run --set purge", "eager", "Have neap give free memory back at once, not after half a second."),
+    ("neap", "neap run --set purge", "eager", "Make neap give free memory back at once, not after half a second."),
     (
         "jemalloc",
         "MALLOC_CONF",
         "background_thread:true,dirty_decay_ms:0,muzzy_decay_ms:0",
-        "Have jemalloc give free memory back at once.",
+        "Make jemalloc give free memory back at once.",
     ),
-    ("mimalloc", "MIMALLOC_PURGE_DELAY", "0", "Have mimalloc give free memory back at once."),
-    ("tcmalloc", "TCMALLOC_RELEASE_RATE", "10", "Have tcmalloc give free memory back sooner."),
+    ("mimalloc", "MIMALLOC_PURGE_DELAY", "0", "Make mimalloc give free memory back at once."),
+    ("tcmalloc", "TCMALLOC_RELEASE_RATE", "10", "Make tcmalloc give free memory back sooner."),
 ];
 
-/// Controls of other allocators. Copies of one have variables of their own.
+/// Settings of other allocators. A copy of an allocator may have another variable.
 fn others(seen: &Seen, all: &mut Vec<Remedy>) {
     for (name, usual, value, text) in CONTROLS {
         let mut kept: BTreeMap<&str, u64> = BTreeMap::new();
@@ -146,7 +146,7 @@ fn others(seen: &Seen, all: &mut Vec<Remedy>) {
 /// Huge pages, stacks, locked memory.
 fn pages(report: &Report, facts: &Facts, all: &mut Vec<Remedy>) {
     all.push(Remedy {
-        text: "Keep huge pages from it: with ordinary OS pages it has only what it touches.".into(),
+        text: "Run it without huge pages: with ordinary OS pages only what it touches is resident.".into(),
         command: "echo never > /sys/kernel/mm/transparent_hugepage/enabled".into(),
         bytes: facts.zeros,
         rule: "OS pages of its huge pages that hold only zeros".into(),
@@ -154,7 +154,7 @@ fn pages(report: &Report, facts: &Facts, all: &mut Vec<Remedy>) {
     });
     all.push(Remedy {
         text: format!(
-            "End threads that idle, or have each give its stack back (madvise MADV_DONTNEED below the stack pointer); \
+            "End idle threads, or let each give its unused stack back (madvise MADV_DONTNEED below the stack pointer); \
              threads: {}.",
             report.threads
         ),
@@ -164,7 +164,9 @@ fn pages(report: &Report, facts: &Facts, all: &mut Vec<Remedy>) {
         now: false,
     });
     all.push(Remedy {
-        text: "Lock memory when it is first used: mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT), mlock2(MLOCK_ONFAULT).".into(),
+        text: "Lock memory when it is first used: mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT), \
+               mlock2(MLOCK_ONFAULT)."
+            .into(),
         command: String::new(),
         bytes: facts.locked_zeros,
         rule: "OS pages of locked memory that hold only zeros".into(),
@@ -172,7 +174,7 @@ fn pages(report: &Report, facts: &Facts, all: &mut Vec<Remedy>) {
     });
 }
 
-/// What says more where no figure can be given.
+/// Commands that show more if no figure can be given.
 fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
     for account in report.accounts.iter().filter(|account| account.kind == Kind::RuntimeHeap) {
         let name = account.owner.split([',', ':']).next().unwrap_or("");
@@ -185,13 +187,13 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
             text: format!("{}: {}.", runtime.name, runtime.advice),
             command,
             bytes: 0,
-            rule: "not known from outside: the runtime's own command says what is free".into(),
+            rule: "not known from outside; the runtime's own command shows what is free".into(),
             now: true,
         });
     }
     if report.cause == Cause::OffHeap {
         for native in runtime::of(seen).iter().filter_map(|of| of.native) {
-            let rule = "not known from outside: the runtime's own command divides it";
+            let rule = "not known from outside; the runtime's own command divides it";
             let all_of =
                 [(native.command, "See what holds the native memory", true), (native.bound.0, native.bound.1, false)];
             all.extend(all_of.map(|(command, text, now)| Remedy {
@@ -225,7 +227,7 @@ mod tests {
     use crate::model::HeapFigures;
     use crate::seen::HeapPart;
 
-    /// Catches commands that start what a server says of itself.
+    /// Catches commands that start a server's status text.
     #[test]
     fn titles_are_no_programs() {
         let of = |first: &str, exe: &str| {
@@ -237,7 +239,7 @@ mod tests {
         assert_eq!(of("/srv/a b", "/srv/a b"), "'/srv/a b'");
     }
 
-    /// Catches a variable that a copy of jemalloc with a prefix does not read, and copies that are taken together.
+    /// Catches a variable that a prefixed copy of jemalloc does not read, and copies that are not separated.
     #[test]
     fn each_copy_has_its_variable() {
         let part = |kept: u64, settings: Option<&str>| HeapPart {

@@ -1,22 +1,22 @@
-//! Runtimes with their own allocator or collector: how they are recognised, which mappings belong to them, and which of
-//! their commands says more. One table.
+//! Runtimes with their own allocator or collector, in one table: how they are recognised, which mappings belong to
+//! them, and which of their commands shows more.
 
 use crate::seen::{Mapping, Seen};
 
 /// A runtime.
 #[derive(Clone, Copy, Debug)]
 pub struct Runtime {
-    /// What accounts call it.
+    /// Its name in accounts.
     pub name: &'static str,
-    /// Beginnings of the names of libraries and programs that show that it is there.
+    /// Prefixes of the libraries and programs by which it is recognised.
     files: &'static [&'static str],
     /// Which nameless mappings are its heap.
     heap: fn(&Mapping, Option<&Mapping>) -> bool,
     /// The runtime's own command for more; `PID` stands for the process.
     pub command: &'static str,
-    /// What that command, or a setting, does.
+    /// Advice on that command or on a setting.
     pub advice: &'static str,
-    /// What it has from malloc all the same, where that is not its usual place for objects.
+    /// Its memory from malloc, if its objects are in another heap.
     pub native: Option<Native>,
 }
 
@@ -25,9 +25,9 @@ pub struct Runtime {
 pub struct Native {
     /// What they are.
     pub holds: &'static str,
-    /// The command that says more.
+    /// The command that shows more.
     pub command: &'static str,
-    /// A setting that bounds them; what it does.
+    /// A setting that limits them, and what it does.
     pub bound: (&'static str, &'static str),
 }
 
@@ -109,13 +109,13 @@ const TABLE: &[Runtime] = &[
         advice: "DOTNET_GCHeapHardLimit bounds the heap, DOTNET_GCConserveMemory makes it give back more",
         native: None,
     },
-    // These have all of their memory from mmap, without a mark.
+    // These get all of their memory with mmap, and nothing marks it.
     Runtime {
         name: "Erlang",
         files: &["beam"],
         heap: rest,
         command: "erlang:memory(), recon_alloc:memory(usage) (in a shell of the node)",
-        advice: "erlang:garbage_collect(P) frees what process P holds no more, large binaries too",
+        advice: "erlang:garbage_collect(P) frees what process P no longer needs, including large binaries",
         native: None,
     },
     Runtime {
@@ -154,19 +154,19 @@ pub fn of(seen: &Seen) -> Vec<&'static Runtime> {
     TABLE.iter().filter(|runtime| has(runtime)).collect()
 }
 
-/// The runtime of that name; of several the one that the process has.
+/// The runtime called `name`; if several have that name, the one in the process.
 pub fn named(seen: &Seen, name: &str) -> Option<&'static Runtime> {
     of(seen).into_iter().chain(TABLE).find(|runtime| runtime.name == name)
 }
 
 impl Runtime {
-    /// Whether a nameless mapping is of its heap; `next` is the one behind it.
+    /// Whether a nameless mapping belongs to its heap; `next` is the mapping after it.
     pub fn owns(&self, mapping: &Mapping, next: Option<&Mapping>) -> bool {
         (self.heap)(mapping, next)
     }
 }
 
-/// Whether a file is called `start`, or that and a version: `python3.11`, not `pythonic`.
+/// Whether a file's name is `start`, or `start` with a version: `python3.11`, not `pythonic`.
 fn begins(name: &str, start: &str) -> bool {
     let rest = name.strip_prefix(start);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(|c: char| !c.is_ascii_alphabetic() && c != '_'))
@@ -181,23 +181,23 @@ fn never(_: &Mapping, _: Option<&Mapping>) -> bool {
     false
 }
 
-/// What no other rule explains.
+/// All memory that no other rule explains.
 fn rest(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     mapping.write && !is_arena(mapping, next)
 }
 
-/// The heap lies below 32 GiB where its references are compressed; other areas are reserved as a whole and opened from
-/// the front: what follows them is closed. Stacks have the closed part in front of them.
+/// With compressed references the heap is below 32 GiB. Other areas are reserved as a whole and opened from the front,
+/// so a part without access follows them. A stack has such a part before it.
 fn jvm(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     let reserved = next.is_some_and(|next| next.range.start == mapping.range.end && next.is_closed());
     let low = mapping.range.end <= 32 * GIB + GIB;
     let own = reserved && mapping.range.start.is_multiple_of(64 * KIB);
-    // A heap that is as large as it may be from the start has nothing closed behind it.
+    // A heap that has its largest size from the start is not followed by a part without access.
     let whole = mapping.bytes() >= 32 * MIB && mapping.range.start.is_multiple_of(2 * MIB);
     mapping.write && (low || ((own || whole) && !is_arena(mapping, next)))
 }
 
-/// Arenas of glibc end, with what is reserved behind them, at a multiple of 64 MiB.
+/// An arena of glibc ends, with its reserved part, at a multiple of 64 MiB.
 fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     mapping.range.start.is_multiple_of(64 * MIB)
         && next.is_some_and(|next| {
@@ -205,12 +205,13 @@ fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
         })
 }
 
-/// Go's arenas are far below the kernel's own places for mappings: at 0xc000000000, or at random since Go 1.26.
+/// Go's arenas are far below the addresses that the kernel chooses for mappings: at 0xc000000000, or at random since Go
+/// 1.26.
 fn go(mapping: &Mapping, _: Option<&Mapping>) -> bool {
     mapping.is_nameless() && (0x1_0000_0000..0x7000_0000_0000).contains(&mapping.range.start)
 }
 
-/// Whether a mapping is of Go's heap, where goroutines have their stacks too.
+/// Whether a mapping belongs to Go's heap, which also has the stacks of goroutines.
 pub fn is_go_heap(seen: &Seen, mapping: &Mapping) -> bool {
     seen.is_go && go(mapping, None)
 }
@@ -219,13 +220,14 @@ fn aligned_256k(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     mapping.write && mapping.range.start.is_multiple_of(256 * KIB) && !is_arena(mapping, next)
 }
 
-/// Pages of the heap are of 64 KiB, or of 16 in older versions; neighbours are one mapping.
+/// The heap has pages of 64 KiB, or of 16 KiB in older versions; neighbours are one mapping.
 fn ruby(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     let whole = mapping.range.start.is_multiple_of(16 * KIB) && mapping.bytes().is_multiple_of(16 * KIB);
     mapping.write && whole && !is_arena(mapping, next)
 }
 
-/// Chunks of 2 MiB, aligned to that. The kernel puts the next mapping below, and joins both: then only the end is aligned.
+/// Chunks of 2 MiB, aligned to 2 MiB. The kernel places the next mapping below and may join both; then only the end is
+/// aligned.
 fn aligned_2m(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     let ends = mapping.range.end.is_multiple_of(2 * MIB) && mapping.bytes() >= 2 * MIB;
     mapping.write && (mapping.range.start.is_multiple_of(2 * MIB) || ends) && !is_arena(mapping, next)
@@ -248,7 +250,8 @@ mod tests {
         of(&Seen { mappings, ..Seen::default() }).iter().map(|runtime| runtime.name).collect()
     }
 
-    /// Catches a runtime that is not seen by its file, and programs that are taken for one by a part of their names.
+    /// Catches a runtime that is not recognised by its file, and programs that are taken for one because of a part of
+    /// their name.
     #[test]
     fn runtimes_are_known_by_their_files() {
         assert_eq!(with(&["/usr/lib/jvm/java-17/lib/server/libjvm.so"]), ["JVM"]);
@@ -265,7 +268,7 @@ mod tests {
         assert!(of(&go)[0].name == "Go" && is_go_heap(&go, &go.mappings[0]));
     }
 
-    /// Catches a chunk of PHP's that is not known since the kernel joined it with the mapping below.
+    /// Catches a chunk of PHP's that is not recognised because the kernel joined it with the mapping below.
     #[test]
     fn joined_chunks_are_phps() {
         let joined = |bytes| aligned_2m(&mapping(64 * MIB * 1000 + 6 * MIB - bytes, bytes, ""), None);
@@ -285,7 +288,7 @@ mod tests {
         assert!(named(&Seen::default(), "V8").expect("it is in the table").owns(&arena, None));
     }
 
-    /// Catches a signal that is advised to programs which it ends.
+    /// Catches advice to send a signal that ends the program.
     #[test]
     fn only_node_is_sent_a_signal() {
         let advised = |path: &str| {
@@ -296,7 +299,7 @@ mod tests {
         assert!(!advised("/usr/lib/chromium/chromium").contains("kill"));
     }
 
-    /// Catches a heap of the JVM that is open as a whole, above 32 GiB, and called memory of the program.
+    /// Catches a heap of the JVM that is completely open, above 32 GiB, and counts as the program's memory.
     #[test]
     fn a_whole_heap_is_the_jvms() {
         assert!(jvm(&mapping(0x7000_0000_0000, 1 << 30, ""), None));

@@ -40,11 +40,11 @@ pub struct Mapping {
     pub device: (u32, u32),
     /// Inode; 0 for none.
     pub inode: u64,
-    /// What the kernel calls it; empty for none.
+    /// The kernel's name for it; empty for none.
     pub name: String,
     /// The kernel's figures.
     pub figures: Figures,
-    /// The kernel may grow it downward: a stack of its own.
+    /// The kernel can grow it downward, as it does with `[stack]`.
     pub grows_down: bool,
 }
 
@@ -68,7 +68,7 @@ impl Mapping {
 /// A thread.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Thread {
-    /// Its number.
+    /// Its id.
     pub tid: u32,
     /// Its name.
     pub name: String,
@@ -76,7 +76,7 @@ pub struct Thread {
     pub stack_pointer: Option<u64>,
 }
 
-/// What is known of a range within one mapping.
+/// A range within one mapping.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Piece {
     /// Where.
@@ -85,18 +85,18 @@ pub struct Piece {
     pub resident: u64,
 }
 
-/// What a reader knows of some ranges that the list of mappings does not say.
+/// What a reader knows about some ranges besides the list of mappings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Claim {
-    /// Whose they are.
+    /// Their owner.
     pub owner: String,
     /// The ranges, each within one mapping.
     pub pieces: Vec<Piece>,
-    /// How the resident bytes are used, most certain first. What remains is `rest`.
+    /// The use of the resident bytes, the most certain first. What remains is of kind `rest`.
     pub shares: Vec<(Kind, u64)>,
-    /// What remains.
+    /// The kind of what remains.
     pub rest: Kind,
-    /// What else is known.
+    /// A further remark.
     pub note: Option<String>,
 }
 
@@ -107,11 +107,11 @@ pub struct HeapPart {
     pub figures: HeapFigures,
     /// Where it is.
     pub pieces: Vec<Piece>,
-    /// Whether it is the first arena, which is not one of many.
+    /// Whether it is the main arena.
     pub main: bool,
     /// Whether its blocks are mappings of their own, which go back when they are freed.
     pub mapped: bool,
-    /// The variable of the environment with the settings of its allocator, where that is not the usual one.
+    /// The environment variable with the settings of its allocator, if that is not the usual one.
     pub settings: Option<String>,
 }
 
@@ -131,13 +131,13 @@ pub struct StackUse {
     pub start: u64,
     /// Resident bytes from the stack pointer up.
     pub used: u64,
-    /// Resident bytes below the stack pointer: touched once, not in use now.
+    /// Resident bytes below the stack pointer: touched before, not in use now.
     pub below: u64,
     /// Resident bytes with the thread's record and its thread-local storage.
     pub local: u64,
 }
 
-/// What was read of a process.
+/// What was read from a process.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Seen {
     /// The process.
@@ -148,7 +148,7 @@ pub struct Seen {
     pub exe: String,
     /// The figures of the whole process, by the kernel.
     pub total: Figures,
-    /// Rss before and after, where they differ.
+    /// Rss before and after, if they differ.
     pub range: Option<(u64, u64)>,
     /// Its mappings, in the order of addresses.
     pub mappings: Vec<Mapping>,
@@ -173,11 +173,11 @@ pub struct Seen {
     pub locked_zeros: u64,
     /// Devices of file systems in memory.
     pub memory_devices: Vec<(u32, u32)>,
-    /// Whether the program is made with Go.
+    /// Whether the program was built with Go.
     pub is_go: bool,
     /// Allocators that were found.
     pub allocators: Vec<String>,
-    /// What else the reader has to say.
+    /// Further remarks of the reader.
     pub notes: Vec<String>,
 }
 
@@ -205,7 +205,7 @@ pub fn is_in(ranges: &[Range<u64>], address: u64) -> bool {
 mod tests {
     use super::*;
 
-    /// Catches an address in a heap that is not found as heaps overlap, and one between heaps that is.
+    /// Catches an address that is not found in overlapping heaps, and one between heaps that is.
     #[test]
     fn addresses_in_heaps() {
         let part = |ranges: &[(u64, u64)]| HeapPart {

@@ -1,14 +1,14 @@
-//! Names of others in commands that people paste.
+//! Names from other programs, in commands that users paste.
 
 use crate::units::is_hidden;
 
-/// The text as one word of a shell; none if it has characters that are not seen for what they are.
+/// The text as one word of a shell; none if it has hidden characters.
 pub fn word(text: &str) -> Option<String> {
     if text.is_empty() || text.contains(|c| c == '\u{fffd}' || is_hidden(c)) {
         return None;
     }
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+,:=@%".contains(c);
-    // What begins with a dash is taken for an option.
+    // A leading dash would make it an option.
     let text = if text.starts_with('-') { format!("./{text}") } else { text.to_owned() };
     Some(if text.chars().all(plain) { text } else { format!("'{}'", text.replace('\'', "'\\''")) })
 }
@@ -17,7 +17,7 @@ pub fn word(text: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// Catches names that run commands of their own when they are pasted, and names that look like others.
+    /// Catches names that run other commands when they are pasted, and names that look like others.
     #[test]
     fn names_are_one_word() {
         assert_eq!(word("/usr/bin/python3.11").as_deref(), Some("/usr/bin/python3.11"));

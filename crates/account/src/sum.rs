@@ -2,10 +2,10 @@
 //!
 //! **The rule.** The kernel says how much of each mapping is resident. First come the claims on its ranges: heaps that
 //! were walked, pools of CPython, thread-local storage on stacks. Each claim gets what its reader found resident there,
-//! at most what the mapping has left. The reader found the shares of a claim at another moment, so they are cut to what
-//! the claim got, in their order; the rest goes to the kind that the claim names for it. Memory without a claim gets
-//! the class that follows from the mapping's name and neighbours. At the end, OS pages of zeros in huge pages are taken
-//! from the largest parts of their mapping.
+//! at most what the mapping has left. The reader found the shares of a claim at another moment, so they are cut in
+//! their order to what the claim got; the rest goes to the kind that the claim names for it. Memory without a claim
+//! gets the class that follows from the mapping's name and neighbours. At the end, OS pages of zeros in huge pages are
+//! taken from the largest parts of their mapping, from kept memory last.
 //!
 //! ```text
 //! for each mapping:  Rss == sum of its parts
@@ -67,11 +67,11 @@ fn allocators(seen: &Seen) -> Vec<String> {
     all
 }
 
-/// What the reader said, and which allocators were not walked.
+/// The reader's remarks, and the allocators whose heaps were not walked.
 fn notes(seen: &Seen) -> Vec<String> {
     let not_walked = owner::not_walked(seen).into_iter().map(|(name, is_named)| {
         let counts =
-            if is_named { "live and free are not distinguished" } else { "its memory counts as without a name" };
+            if is_named { "live and free are not distinguished" } else { "its memory counts as memory without a name" };
         format!("{name}: the structures of this version are not known, so {counts}")
     });
     let in_heaps = (seen.stacks_in_heaps > 0)
@@ -97,7 +97,7 @@ fn all_claims(seen: &Seen, classes: &[Class]) -> Vec<Claim> {
     all
 }
 
-/// What a heap that was walked claims.
+/// The claim of a heap that was walked.
 fn claim_of(part: &HeapPart) -> Claim {
     let f = &part.figures;
     let owner = format!("{}, {}", f.allocator, part_group(part));
@@ -116,13 +116,13 @@ fn claim_of(part: &HeapPart) -> Claim {
     Claim { owner, pieces: part.pieces.clone(), shares, rest: Kind::Other, note: None }
 }
 
-/// Arenas of threads are many: one account.
+/// The name of a part in accounts: all arenas of threads are one account.
 fn part_group(part: &HeapPart) -> &str {
     let name = part.figures.part.as_str();
     if !part.main && name.starts_with("arena ") { "arenas of threads" } else { name }
 }
 
-/// The parts of all mappings. Holds the equation.
+/// The parts of all mappings, for which the equation holds.
 fn parts(seen: &Seen, classes: &[Class], claims: &[Claim]) -> Vec<Part> {
     let mut left: Vec<u64> = seen.mappings.iter().map(|mapping| mapping.figures.rss).collect();
     let mut parts = Vec::new();
@@ -131,7 +131,7 @@ fn parts(seen: &Seen, classes: &[Class], claims: &[Claim]) -> Vec<Part> {
         divide(claim, &granted, &mut parts);
     }
     for (mapping, (class, left)) in classes.iter().zip(left).enumerate() {
-        // A stack was touched; areas without access of which nothing is resident are none.
+        // What no claim got has the mapping's own class.
         if left > 0 {
             parts.push(Part { mapping, class: class.clone(), bytes: left });
         }
@@ -140,7 +140,7 @@ fn parts(seen: &Seen, classes: &[Class], claims: &[Claim]) -> Vec<Part> {
     parts
 }
 
-/// What a claim gets of each mapping.
+/// What a claim gets from each mapping.
 fn grant(mappings: &[Mapping], left: &mut [u64], claim: &Claim) -> Vec<(usize, u64)> {
     let mut granted: Vec<(usize, u64)> = Vec::new();
     for piece in &claim.pieces {
@@ -148,7 +148,7 @@ fn grant(mappings: &[Mapping], left: &mut [u64], claim: &Claim) -> Vec<(usize, u
         let Some(mapping) = mappings.get(at).filter(|mapping| mapping.range.contains(&piece.range.start)) else {
             continue;
         };
-        // A whole mapping is what the kernel says of it, whatever was found a moment before or after.
+        // For a whole mapping the kernel's figure counts, whatever was found at another moment.
         let whole = piece.range.start == mapping.range.start && piece.range.end >= mapping.range.end;
         let whole = whole && claim.rest != Kind::ThreadLocal;
         let bytes = if whole { left[at] } else { piece.resident.min(left[at]) };
@@ -177,7 +177,7 @@ fn divide(claim: &Claim, granted: &[(usize, u64)], parts: &mut Vec<Part>) {
     for (kind, bytes) in shares {
         sum += bytes;
         for ((mapping, got), before) in granted.iter().zip(&mut before) {
-            // Rounded as a running sum, so that nothing is lost.
+            // Rounds the running sum, so that nothing is lost.
             let upto = if total == 0 { 0 } else { (u128::from(*got) * u128::from(sum) / u128::from(total)) as u64 };
             let bytes = upto - *before;
             *before = upto;
@@ -189,7 +189,7 @@ fn divide(claim: &Claim, granted: &[(usize, u64)], parts: &mut Vec<Part>) {
     }
 }
 
-/// Takes zeros in huge pages from the parts of their mappings, from live memory first.
+/// Takes zeros in huge pages from the parts of their mappings: the largest first, kept memory last.
 fn zeros(seen: &Seen, parts: &mut Vec<Part>) {
     for zeros in &seen.zeros {
         let Some(mapping) = seen.mappings.iter().position(|mapping| mapping.range.start == zeros.start) else {
@@ -212,7 +212,8 @@ fn zeros(seen: &Seen, parts: &mut Vec<Part>) {
     parts.retain(|part| part.bytes > 0);
 }
 
-/// Parts of one kind and owner are one account. What the kernel says of a mapping as a whole is divided in proportion.
+/// Parts of one kind and owner are one account. Figures that the kernel has only for a whole mapping are divided in
+/// proportion.
 fn accounts(seen: &Seen, classes: &[Class], parts: &[Part]) -> Vec<Account> {
     let mut all: BTreeMap<(Kind, &str), Account> = BTreeMap::new();
     let mut largest: HashMap<usize, (u64, usize)> = HashMap::new();
@@ -235,13 +236,13 @@ fn accounts(seen: &Seen, classes: &[Class], parts: &[Part]) -> Vec<Account> {
         account.private_bytes += of(f.private_clean + f.private_dirty);
         account.dirty_bytes += of(f.private_dirty + f.shared_dirty);
         account.mappings += 1;
-        // Swap and addresses are the mapping's: with its largest part.
+        // Swap and addresses belong to the whole mapping; they count in the account of its largest part.
         if largest.get(&part.mapping).is_some_and(|(_, largest)| *largest == at) {
             account.swap_bytes += f.swap;
             account.reserved_bytes += mapping.bytes();
         }
     }
-    // Mappings of which nothing is resident belong to an account that is there, or to none.
+    // A mapping of which nothing is resident counts only if its account exists or if it is swapped out.
     for (mapping, class) in seen.mappings.iter().zip(classes).filter(|(mapping, _)| mapping.figures.rss == 0) {
         if mapping.figures.swap > 0 {
             all.entry((class.kind, &class.owner)).or_insert_with(|| empty(class)).swap_bytes += mapping.figures.swap;
@@ -270,9 +271,9 @@ fn empty(class: &Class) -> Account {
     }
 }
 
-/// Adds what else is known of accounts.
+/// Adds remarks to accounts.
 fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Claim]) {
-    // Of files: what was copied, and what has changed in the page cache.
+    // For files: copied bytes, and changed bytes in the page cache.
     let mut files: HashMap<&str, (u64, u64)> = HashMap::new();
     let again: HashMap<u64, u64> = seen.repeated.iter().copied().collect();
     let mut repeated: HashMap<(Kind, &str), u64> = HashMap::new();
@@ -302,30 +303,31 @@ fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Clai
             Kind::Stack if !noted && used + below > 0 => {
                 noted = true;
                 let (used, below) = (units::bytes(used), units::bytes(below));
-                // Threads that run just now do not show where their stack pointer is.
+                // The stack pointer of a running thread is not known.
                 let of = match (seen.stacks.len(), seen.threads.len()) {
                     (known, all) if known < all => format!("the stacks of {known} of {all} threads"),
                     _ => "all stacks".to_owned(),
                 };
-                Some(format!("of {of} {used} are in use, {below} were touched once"))
+                Some(format!("of {of} {used} are in use, {below} were touched before"))
             }
             Kind::File => {
                 let (own, dirty) = files.get(account.owner.as_str()).copied().unwrap_or_default();
                 let own = (own > 0).then(|| format!("{} of it changed, its own", units::bytes(own)));
                 let dirty =
-                    (dirty > 0).then(|| format!("{} of it changed, not written to the file yet", units::bytes(dirty)));
+                    (dirty > 0).then(|| format!("{} of it changed, not yet written to the file", units::bytes(dirty)));
                 own.into_iter().chain(dirty).reduce(|a, b| format!("{a}; {b}"))
             }
             _ => None,
         };
         if let Some(bytes) = repeated.get(&(account.kind, account.owner.as_str())) {
-            let again = format!("{} of it counted again, as it is mapped at several addresses", units::bytes(*bytes));
+            let again =
+                format!("{} of it counted again, because it is mapped at several addresses", units::bytes(*bytes));
             account.note = Some(account.note.take().map_or(again.clone(), |note| format!("{again}; {note}")));
         }
     }
 }
 
-/// What is not in Rss.
+/// Memory that is not in Rss.
 fn apart(seen: &Seen) -> Vec<Apart> {
     let hugetlb: u64 = seen.mappings.iter().map(|mapping| mapping.figures.hugetlb).sum();
     let stacks = 16 * 1024 * seen.threads.len() as u64;
@@ -361,7 +363,7 @@ mod tests {
         Seen { pid: 1, total: Figures { rss, ..Figures::default() }, mappings, ..Seen::default() }
     }
 
-    /// Catches accounts that do not add up to Rss, where a heap was read a moment before or after, in parts of mappings.
+    /// Catches accounts that do not add up to Rss if a heap was read at another moment, in parts of mappings.
     #[test]
     fn accounts_add_up() {
         let mut of = seen(vec![
@@ -435,7 +437,7 @@ mod tests {
         assert_eq!((report.sum(), report.of(Kind::RuntimeHeap)), (0x3000, 0x3000));
     }
 
-    /// Catches a thread that runs, whose stack is not known, and a note that speaks of it all the same.
+    /// Catches a note on all stacks although that of a running thread is not known.
     #[test]
     fn stacks_that_are_known_are_counted() {
         let stack = mapping(0x7fff_0000, 0x2000, "[stack]");

@@ -1,4 +1,4 @@
-//! What tests share.
+//! Shared by tests.
 
 use crate::seen::{Figures, Mapping};
 

@@ -1,4 +1,4 @@
-//! A report for people: lines of at most 80 columns.
+//! A report as text, in lines of at most 80 columns.
 
 use crate::container::Container;
 use crate::model::{Account, Kind, Remedy, Report};
@@ -9,12 +9,12 @@ const COLUMNS: usize = 80;
 /// Accounts below this many thousandths of Rss are one line, unless all are shown.
 const SMALL: u64 = 5;
 
-/// How a report is shown.
+/// The style of a report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
     /// With bold text and colour.
     pub colour: bool,
-    /// Small accounts too.
+    /// With small accounts.
     pub all: bool,
 }
 
@@ -84,7 +84,7 @@ pub fn container(of: &Container, style: Style) -> String {
     out
 }
 
-/// Bold, but for the end of a line.
+/// Bold, except the line break.
 fn bold(text: &str, style: Style) -> String {
     let end = text.trim_end_matches('\n').len();
     if style.colour { format!("\x1b[1m{}\x1b[0m{}", &text[..end], &text[end..]) } else { text.to_owned() }
@@ -113,7 +113,7 @@ fn table(out: &mut String, accounts: &[Account], whole: u64, style: Style) {
         );
         out.push_str(&head);
         let (owner, room) = (plain(&account.owner), COLUMNS - columns(&head));
-        // The end is what tells paths apart.
+        // Paths differ at their ends.
         let owner = if owner.starts_with('/') { fit(&owner, room) } else { fit_front(&owner, room) };
         out.push_str(&format!("{owner}\n"));
         if let Some(note) = &account.note {
@@ -170,13 +170,13 @@ fn remedies(out: &mut String, remedies: &[Remedy], bold: &dyn Fn(&str) -> String
         let gain = if remedy.bytes > 0 { bytes(remedy.bytes) } else { "?".to_owned() };
         out.push_str(&wrapped(&format!("{gain:>10}  {}", plain(&remedy.text)), 12));
         if !remedy.command.is_empty() {
-            // Not broken: it is copied.
+            // Not wrapped, because users copy it.
             out.push_str(&format!("{:12}{}\n", "", plain(&remedy.command)));
         }
     }
 }
 
-/// A text in lines that fit; those after the first are indented. What is longer than a line without a blank is broken.
+/// A text in lines that fit; all after the first are indented. A word that is longer than a line is split.
 pub fn wrapped(text: &str, indent: usize) -> String {
     let lead = text.len() - text.trim_start().len();
     let mut out = String::new();
@@ -214,7 +214,7 @@ mod tests {
     use crate::testing::mapping;
     use crate::{Seen, report};
 
-    /// Catches lines that a terminal of 80 columns breaks, and names that change a terminal.
+    /// Catches lines that a terminal of 80 columns wraps, and names that change the terminal's state.
     #[test]
     fn lines_fit() {
         let long = format!("/opt/{}/lib\u{1b}[31m.so", "a-long-folder/データ".repeat(20));
@@ -225,7 +225,7 @@ mod tests {
         of.page_tables = 1 << 20;
         let report = report(&of);
         let text = text(&report, Style { colour: false, all: true });
-        // Commands are not broken.
+        // Commands are not wrapped.
         for line in text.lines().filter(|line| !line.contains("neap profile")) {
             assert!(columns(line) <= COLUMNS, "{}: {line}", columns(line));
         }

@@ -1,4 +1,4 @@
-//! Numbers and names for people.
+//! Numbers and names as text.
 
 use unicode_width::UnicodeWidthChar;
 
@@ -27,7 +27,8 @@ pub fn percent(part: u64, whole: u64) -> u64 {
     (part.saturating_mul(100) + whole / 2).checked_div(whole).unwrap_or(0)
 }
 
-/// A text for a terminal: no characters that change it or are not seen, which a name of a file or a program may have.
+/// A text for a terminal: escapes characters that would change its state or that are hidden, which the name of a file
+/// or a program may have.
 pub fn plain(text: &str) -> String {
     match text.contains(is_hidden) {
         true => text.chars().map(|c| if is_hidden(c) { c.escape_default().to_string() } else { c.into() }).collect(),
@@ -35,24 +36,24 @@ pub fn plain(text: &str) -> String {
     }
 }
 
-/// Whether a character is not seen for what it is: controls, and what turns the direction of others.
+/// Whether a character is hidden: a control character, one without width, or one that changes the direction of text.
 pub fn is_hidden(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{ad}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}')
         || matches!(c, '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// The most columns that a text takes in a terminal: letters of East Asia take two.
+/// The columns that a text takes in a terminal at most: East Asian letters take two.
 pub fn columns(text: &str) -> usize {
     text.chars().map(width).sum()
 }
 
-/// The columns of a character. One that makes an emoji of the symbol before it makes that wider.
+/// The columns of a character. The selector U+FE0F makes the symbol before it a wider emoji.
 fn width(c: char) -> usize {
     if c == '\u{fe0f}' { 1 } else { c.width().unwrap_or(0) }
 }
 
-/// At most `most` columns: the end is what tells paths apart.
+/// At most `most` columns of the end, for paths, which differ at their ends.
 pub fn fit(text: &str, most: usize) -> String {
     if columns(text) <= most {
         return text.to_owned();
@@ -62,7 +63,7 @@ pub fn fit(text: &str, most: usize) -> String {
     format!("…{}", end.chars().rev().collect::<String>())
 }
 
-/// At most `most` columns of the front.
+/// At most `most` columns of the beginning.
 pub fn fit_front(text: &str, most: usize) -> String {
     match columns(text) > most {
         true => format!("{}…", &text[..front(text, most.saturating_sub(1))]),
@@ -70,7 +71,7 @@ pub fn fit_front(text: &str, most: usize) -> String {
     }
 }
 
-/// The bytes of the front that take at most `most` columns.
+/// The length in bytes of the beginning that takes at most `most` columns.
 pub fn front(text: &str, most: usize) -> usize {
     let mut taken = 0;
     let over = text.char_indices().find(|(_, c)| {

@@ -11,9 +11,9 @@ use crate::seen::Seen;
 use crate::units::{bytes, fit, percent};
 use crate::{remedy, runtime};
 
-/// From how many percent of Rss on waste is the verdict.
+/// Waste is the verdict if it is at least this many percent of Rss,
 const LEAST: u64 = 15;
-/// And from how many bytes on.
+/// and at least this many bytes.
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// Sets the cause, the verdict and the remedies.
@@ -46,12 +46,12 @@ fn cause(report: &Report, facts: &Facts, seen: &Seen) -> Cause {
     }
 }
 
-/// The runtime with a heap of its own beside malloc.
+/// The runtime that has a heap besides malloc.
 fn native(seen: &Seen) -> Option<(&'static str, runtime::Native)> {
     runtime::of(seen).into_iter().find_map(|of| Some((of.name, of.native?)))
 }
 
-/// Where memory that is kept stays.
+/// The cause that says where kept memory is.
 fn kept_cause(report: &Report, facts: &Facts) -> Cause {
     let half = |bytes: u64| bytes.saturating_mul(2) >= facts.kept && bytes > 0;
     let hole =
@@ -67,7 +67,7 @@ fn kept_cause(report: &Report, facts: &Facts) -> Cause {
     }
 }
 
-/// What holds most: bytes, cause, words for it, and the kind whose largest account is named.
+/// What takes most: bytes, cause, words for it, and the kind whose largest account is named.
 fn holder(report: &Report) -> (u64, Cause, &'static str, Option<Kind>) {
     let of = |kind: Kind| report.of(kind);
     let all = [
@@ -144,7 +144,7 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
             bytes(facts.locked_zeros)
         ),
         Cause::CopyOnWrite => format!(
-            "{} of {rss} are shared with its parent or children since a fork: {} are its own, {} of it copied since, as it was \
+            "{} of {rss} are shared with its parent or children since a fork: {} are its own, {} of that copied when \
              written, or new",
             bytes(facts.forked),
             bytes(report.private_bytes),
@@ -156,22 +156,23 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
     format!("{first}{}{}.", remedies(report), again(report))
 }
 
-/// That Rss is more than there is.
+/// Says that Rss counts some memory more than once.
 fn again(report: &Report) -> String {
     match percent(report.repeated_bytes, report.rss_bytes) >= 5 {
         true => format!(
-            "; {} are counted more than once, as they are mapped at several addresses",
+            "; {} are counted more than once, because they are mapped at several addresses",
             bytes(report.repeated_bytes)
         ),
         false => String::new(),
     }
 }
 
-/// The sentence for blocks of malloc beside the heap of a runtime.
+/// The sentence for blocks of malloc besides the heap of a runtime.
 fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
     let Some((name, native)) = native(seen) else { return holding(report, facts, seen) };
     format!(
-        "{} of {} are native memory of the {name}: blocks of malloc that it holds outside its heap of {} ({}); `{}` divides it",
+        "{} of {} are native memory of the {name}: blocks of malloc that it holds outside its heap of {} ({}); \
+         `{}` divides it",
         bytes(holder(report).0),
         bytes(facts.rss),
         bytes(report.of(Kind::RuntimeHeap)),
@@ -180,7 +181,7 @@ fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
     )
 }
 
-/// The sentence where nothing is wasted.
+/// The sentence if nothing is wasted.
 fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
     let (held, cause, words, kind) = holder(report);
     let first = format!("{} of {} are {words}", bytes(held), bytes(facts.rss));
@@ -225,8 +226,8 @@ mod tests {
         (report.cause, report.verdict)
     }
 
-    /// Catches heaps that could not be read and are called live, code that is called a collector's heap, and a largest
-    /// account that the sentence passes over.
+    /// Catches heaps that could not be read and are called live, generated code that is called a collector's heap, and
+    /// a largest account that the sentence does not name.
     #[test]
     fn the_largest_account_is_named_for_what_it_is() {
         let (cause, text) = verdict(vec![mapping(0x10_0000, 64 << 20, "[heap]")]);

@@ -1,14 +1,16 @@
-//! What changes over time: live memory, or what is kept.
+//! What changes over time: live memory, or what allocators keep.
 //!
 //! **The rule.** A reading has live, kept, fragmentation and Rss. Over all readings, a figure *grows* if the line
-//! through its points (least squares) rises by more than `GROWTH` percent of Rss and by a megabyte, and at least
-//! `STEADY` percent of the steps from reading to reading do not fall. Then:
+//! through its points (least squares) rises by at least `GROWTH` percent of Rss and by a megabyte, if at least `STEADY`
+//! percent of the steps from reading to reading do not fall, and if the second half of the readings has a quarter of
+//! the rise. Then the first line that applies is the verdict:
 //!
-//! | what grows | verdict |
+//! | condition | verdict |
 //! |---|---|
-//! | live | leak: live memory grows all the time |
-//! | fragmentation more than live | fragmentation |
-//! | kept more than live, or Rss stays while live falls | retention |
+//! | live grows, and no less than kept and fragmentation | leak |
+//! | fragmentation grows, and more than kept | fragmentation |
+//! | kept grows; or Rss stays while live falls; or kept is 15 % of Rss, and live less than at first | retention |
+//! | Rss grows | growth outside of heaps |
 //! | none of them | plateau |
 
 use crate::model::{Cause, Kind, Report};
@@ -22,13 +24,13 @@ pub const SCHEMA: &str = "neap.why.watch/1";
 const GROWTH: u64 = 3;
 const LEAST: u64 = 1 << 20;
 const STEADY: usize = 70;
-/// Fewer looks say nothing.
+/// Fewer readings have no verdict.
 const LOOKS: usize = 3;
 
-/// The figures of one look.
+/// The figures of one reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct Look {
-    /// Seconds since the first one.
+    /// Seconds since the first reading.
     pub seconds: f64,
     /// Rss.
     pub rss_bytes: u64,
@@ -45,39 +47,39 @@ pub struct Look {
 /// An account that grew or shrank.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Change {
-    /// What for.
+    /// What it is used for.
     pub kind: Kind,
-    /// Whose.
+    /// Its owner.
     pub owner: String,
-    /// Since the first look.
+    /// Since the first reading.
     pub bytes: i64,
 }
 
-/// All looks so far, and what they say.
+/// All readings so far.
 #[derive(Clone, Debug, Default)]
 pub struct Watch {
     looks: Vec<Look>,
     first: BTreeMap<(Kind, String), u64>,
 }
 
-/// What a watch says: one line of JSON for each look.
+/// The state after a reading: one line of JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Step {
     /// [`SCHEMA`].
     pub schema: &'static str,
-    /// The last look.
+    /// The last reading.
     #[serde(flatten)]
     pub look: Look,
-    /// What changed since the first one, the largest first.
+    /// What changed since the first reading, the largest change first.
     pub changes: Vec<Change>,
-    /// What is the matter so far.
+    /// The main finding so far.
     pub cause: Cause,
     /// The same in a sentence with the evidence.
     pub verdict: String,
 }
 
 impl Watch {
-    /// Adds a look.
+    /// Adds a reading.
     pub fn add(&mut self, seconds: f64, report: &Report) -> Step {
         let of = |kinds: &[Kind]| kinds.iter().map(|kind| report.of(*kind)).sum::<u64>();
         let look = Look {
@@ -98,7 +100,7 @@ impl Watch {
         Step { schema: SCHEMA, look, changes: self.changes(&now), cause, verdict }
     }
 
-    /// How many looks there were.
+    /// The number of readings.
     pub fn looks(&self) -> usize {
         self.looks.len()
     }
@@ -116,10 +118,10 @@ impl Watch {
     }
 }
 
-/// How a figure goes on.
+/// The trend of a figure.
 #[derive(Clone, Copy, Debug)]
 struct Trend {
-    /// From the first look to the last, on the line.
+    /// The rise of the line from the first reading to the last.
     rise: i64,
     /// Bytes a second.
     rate: f64,
@@ -142,18 +144,18 @@ fn trend(looks: &[Look], of: fn(&Look) -> u64) -> Trend {
     let rss = looks.iter().map(|look| look.rss_bytes).max().unwrap_or(0);
     let much = rise.unsigned_abs() >= LEAST && percent(rise.unsigned_abs(), rss) >= GROWTH;
     let steady = |up| steps(up) * 100 >= STEADY * (looks.len() - 1);
-    // Growth that has ended is none: the second half has to grow too.
+    // Growth that has ended does not count: the second half must grow too.
     let half = &looks[looks.len() / 2..];
     let goes_on = half.len() < 2 || of(&half[half.len() - 1]).saturating_sub(of(&half[0])) * 4 >= rise.unsigned_abs();
     Trend { rise, rate, grows: much && rise > 0 && steady(true) && goes_on, falls: much && rise < 0 }
 }
 
-/// What the looks say.
+/// The verdict on the readings.
 fn judge(looks: &[Look]) -> (Cause, String) {
-    let [first, .., last] = looks else { return (Cause::Nothing, "One look says nothing of time.".into()) };
+    let [first, .., last] = looks else { return (Cause::Nothing, "One reading does not show a change.".into()) };
     let span = last.seconds - first.seconds;
     if looks.len() < LOOKS {
-        return (Cause::Nothing, format!("{} looks in {span:.0} s are too few to tell.", looks.len()));
+        return (Cause::Nothing, format!("{} readings in {span:.0} s are too few to tell.", looks.len()));
     }
     let [rss, live, kept, fragmentation] = [
         trend(looks, |look| look.rss_bytes),
@@ -162,7 +164,7 @@ fn judge(looks: &[Look]) -> (Cause, String) {
         trend(looks, |look| look.fragmentation_bytes),
     ];
     let evidence = format!(
-        "in {span:.0} s and {} looks Rss went {} (live {}, kept {}, fragmentation {})",
+        "in {span:.0} s and {} readings Rss changed by {} (live {}, kept {}, fragmentation {})",
         looks.len(),
         signed(last.rss_bytes as i64 - first.rss_bytes as i64),
         signed(last.live_bytes as i64 - first.live_bytes as i64),
@@ -174,7 +176,7 @@ fn judge(looks: &[Look]) -> (Cause, String) {
         return (Cause::Leak, format!("A leak, or growing need: live memory grows by {rate} a minute; {evidence}."));
     }
     if fragmentation.grows && fragmentation.rise > kept.rise {
-        return (Cause::Fragmentation, format!("Fragmentation grows while live memory does not: {evidence}."));
+        return (Cause::Fragmentation, format!("Fragmentation grows more than live memory: {evidence}."));
     }
     let stays = live.falls && last.rss_bytes.saturating_mul(10) >= first.rss_bytes.saturating_mul(9);
     let most_kept = percent(last.kept_bytes, last.rss_bytes) >= 15 && last.live_bytes < first.live_bytes;
@@ -182,7 +184,7 @@ fn judge(looks: &[Look]) -> (Cause, String) {
         return (Cause::Retention, format!("Retention: what the program frees stays with its allocator; {evidence}."));
     }
     if rss.grows {
-        return (Cause::Anonymous, format!("It grows, but not in its heaps: {evidence}."));
+        return (Cause::Anonymous, format!("Rss grows, but not in heaps: {evidence}."));
     }
     (Cause::Plateau, format!("A plateau: nothing grows; {evidence}."))
 }

@@ -49,13 +49,13 @@ pub struct AdviseArgs {
     pub command: Vec<OsString>,
 }
 
-/// `NAME=PATH` of a library that is there.
+/// `NAME=PATH` of an existing library.
 fn allocator(text: &str) -> Result<(String, PathBuf), String> {
     let (name, path) = text.split_once('=').ok_or("an allocator is NAME=PATH of its library")?;
     if name.is_empty() || name == "glibc" || name == "neap" {
-        return Err("a name of its own, as in jemalloc=/usr/lib/libjemalloc.so.2".to_owned());
+        return Err("use another name, as in jemalloc=/usr/lib/libjemalloc.so.2".to_owned());
     }
-    // The program may change its folder.
+    // Absolute, because the program may change its working directory.
     let path = std::path::absolute(path).map_err(|error| error.to_string())?;
     if path.is_file() { Ok((name.to_owned(), path)) } else { Err(format!("there is no file {}", path.display())) }
 }
@@ -64,7 +64,7 @@ fn allocator(text: &str) -> Result<(String, PathBuf), String> {
 mod tests {
     use super::*;
 
-    /// Catches a library that is not there, which the linker would ignore: the run would be glibc's.
+    /// Catches a missing library, which the dynamic linker would ignore: the run would be glibc's.
     #[test]
     fn libraries_are_there() {
         let own = std::env::current_exe().expect("this program");

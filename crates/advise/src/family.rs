@@ -1,4 +1,4 @@
-//! The processes of a run: the command, and what it started.
+//! The processes of a run: the command, and the processes that it started.
 //!
 //! A process whose parent ends becomes a child of neap (PR_SET_CHILD_SUBREAPER), so all of them are always descendants
 //! of neap. A child that was not waited for keeps its number; neap sends signals only to such children.
@@ -10,16 +10,16 @@ use std::fs;
 use std::ptr;
 use std::time::{Duration, Instant};
 
-/// How long what is left of a run has for its end before SIGKILL, and after it.
+/// How long the remaining processes of a run may take to end: before SIGKILL, and in all.
 const GRACE: Duration = Duration::from_secs(1);
 const LONGEST: Duration = Duration::from_secs(5);
-/// Between two looks at it.
+/// Pause between two checks.
 const NAP: Duration = Duration::from_millis(10);
 
 /// The processes of the runs.
 #[derive(Clone, Debug)]
 pub struct Family {
-    /// Children that neap had before: of the program that became neap.
+    /// Children that neap had before: those of the program that executed neap.
     others: Vec<u32>,
 }
 
@@ -28,14 +28,14 @@ pub struct Family {
 pub struct Times(BTreeMap<u32, u64>);
 
 impl Family {
-    /// Before the first run.
+    /// Makes neap the subreaper; called before the first run.
     pub fn adopt() -> Family {
         // SAFETY: PR_SET_CHILD_SUBREAPER takes a number.
         unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1 as libc::c_ulong) };
         Family { others: children(std::process::id()) }
     }
 
-    /// Those of neap's children that are processes of a run.
+    /// neap's children that are processes of a run.
     fn own(&self) -> Vec<u32> {
         let mut own = children(std::process::id());
         own.retain(|pid| !self.others.contains(pid));
@@ -53,7 +53,7 @@ impl Family {
         all
     }
 
-    /// The one that has most resident.
+    /// The one with the most resident memory.
     pub fn largest(&self) -> Option<u32> {
         let resident = |pid: &u32| {
             let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
@@ -65,23 +65,23 @@ impl Family {
     /// Their processor time so far.
     pub fn times(&self) -> Times {
         let ticks = |pid| fs::read(format!("/proc/{pid}/stat")).map_or(0, |stat| ticks(&stat));
-        // Parents last: the time of a child that ends meanwhile is in its parent's.
+        // Parents last, because the time of a child that ends meanwhile is added to its parent's.
         Times(self.all().into_iter().rev().map(|pid| (pid, ticks(pid))).collect())
     }
 
-    /// Ends what is left after a run.
+    /// Ends the remaining processes of a run.
     pub fn end(&self) {
         let began = Instant::now();
         let mut asked = Vec::new();
         loop {
-            // SAFETY: no status is asked for.
+            // SAFETY: the status pointer may be null.
             while unsafe { libc::waitpid(-1, ptr::null_mut(), libc::WNOHANG) } > 0 {}
             let left = self.own();
             if left.is_empty() {
                 return;
             }
             if began.elapsed() > LONGEST {
-                return tell(format_args!("neap: processes of the command do not end: {left:?}"));
+                return tell(format_args!("neap: these processes of the command do not end: {left:?}"));
             }
             for pid in left {
                 if began.elapsed() > GRACE {
@@ -97,7 +97,7 @@ impl Family {
 }
 
 impl Times {
-    /// Processor time since an earlier look. A process that ended is in that of its parent, which waited for it.
+    /// Processor time since `before`. The time of a process that ended is in that of its parent, which waited for it.
     pub fn since(&self, before: &Times) -> Duration {
         let used = |(pid, ticks): (&u32, &u64)| ticks.saturating_sub(before.0.get(pid).copied().unwrap_or(0));
         // SAFETY: sysconf takes a number.
@@ -115,8 +115,8 @@ fn children(pid: u32) -> Vec<u32> {
         .collect()
 }
 
-/// utime, stime, cutime and cstime: fields 14 to 17 of `/proc/PID/stat`, proc_pid_stat(5). The name before, in brackets,
-/// may have any bytes.
+/// utime, stime, cutime and cstime: fields 14 to 17 of `/proc/PID/stat`, proc_pid_stat(5). The name before them, in
+/// brackets, may contain any bytes.
 fn ticks(stat: &[u8]) -> u64 {
     let text = String::from_utf8_lossy(stat);
     let tail = text.rsplit_once(") ").map_or("", |(_, tail)| tail);
@@ -129,8 +129,8 @@ mod tests {
     use std::io::Read;
     use std::process::{Command, Stdio};
 
-    /// Catches a server whose children work, or whose name is no UTF-8, that counts as idle; and a process that begins or
-    /// ends that takes from the time of others.
+    /// Catches a server that counts as idle although its children work or because its name is not UTF-8; and a process
+    /// that begins or ends and so takes from the time of others.
     #[test]
     fn the_time_of_all_counts() {
         let stat = b"7 (a \xff) b) S 1 7 7 0 -1 4194304 90 80 0 0 1 20 300 4000 20 0 1 0 5 6 7";
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(after.since(&before), times(&[(1, 10)]).since(&Times::default()));
     }
 
-    /// Catches work of a child that has ended, which counts for nothing.
+    /// Catches work of an ended child that is not counted.
     #[test]
     fn work_of_ended_children_counts() {
         let work = "sh -c 'i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done'; echo; read x";

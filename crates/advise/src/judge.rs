@@ -1,4 +1,4 @@
-//! What the runs mean: one line for each, one for the advice, and warnings.
+//! The result: one line for each run, one for the advice, and warnings.
 
 use crate::turn::{Run, ending};
 use neap_account::text::wrapped;
@@ -9,9 +9,9 @@ use std::ffi::OsString;
 
 /// The version of the JSON.
 const SCHEMA: &str = "neap.advise/1";
-/// What differs by less is the same: one run has noise.
+/// Smaller differences count as equal, because a single run has noise.
 const SAME: f64 = 0.05;
-/// Memory below that is not worth a word, and time.
+/// Smaller differences of memory are not reported, nor of time (in seconds).
 const LITTLE: u64 = 1 << 20;
 const SHORT: f64 = 0.02;
 
@@ -31,7 +31,7 @@ pub fn judge(command: &[OsString], runs: Vec<Run>) -> Advice {
     Advice { schema: SCHEMA, command, advice: advice(&runs), warnings: warnings(&runs), runs }
 }
 
-/// How `now` compares with `before`, in words; none where it is the same.
+/// How `now` compares with `before`, in words; none if they count as equal.
 fn change(what: &str, before: f64, now: f64) -> Option<String> {
     if before <= 0.0 || (now - before).abs() < before * SAME {
         return None;
@@ -40,12 +40,12 @@ fn change(what: &str, before: f64, now: f64) -> Option<String> {
     Some(format!("{percent:.0} % {} {what}", if now < before { "less" } else { "more" }))
 }
 
-/// Seconds that differ by little are the same too.
+/// The same for seconds: differences below [`SHORT`] count as equal.
 fn change_of_time(what: &str, before: f64, now: f64) -> Option<String> {
     if (now - before).abs() < SHORT { None } else { change(what, before, now) }
 }
 
-/// So are bytes.
+/// The same for bytes: differences below [`LITTLE`] count as equal.
 fn change_of_bytes(what: &str, before: u64, now: u64) -> Option<String> {
     if before.abs_diff(now) < LITTLE { None } else { change(what, before as f64, now as f64) }
 }
@@ -54,12 +54,12 @@ fn works(run: &Run) -> bool {
     run.signal.is_none() && run.status.is_none_or(|status| status == 0)
 }
 
-/// Whether its line says what the allocator costs, as far as is known.
+/// Whether its line shows the cost of the allocator, as far as is known.
 fn counts(run: &Run) -> bool {
     works(run) && run.loaded != Some(false)
 }
 
-/// The advice in one sentence: neap against the system's allocator, and which is smallest where there are more.
+/// The advice in one sentence: neap against the system's allocator, and which is smallest if there are more.
 fn advice(runs: &[Run]) -> String {
     let [base, neap, others @ ..] = runs else { return "Nothing ran.".to_owned() };
     if !works(neap) {
@@ -84,28 +84,32 @@ fn advice(runs: &[Run]) -> String {
     };
     let smallest = runs.iter().filter(|run| counts(run)).min_by_key(|run| resident(run));
     if let Some(smallest) = smallest.filter(|_| !others.is_empty()) {
-        text.push_str(&format!("; {} has least resident {last}, {}", smallest.name, bytes(resident(smallest))));
+        text.push_str(&format!(
+            "; {} has the least resident memory {last}, {}",
+            smallest.name,
+            bytes(resident(smallest))
+        ));
     }
     text.push('.');
     text
 }
 
-/// Whether one of two runs has read from disks what the other found in memory: then their times say nothing.
+/// Whether two runs read different amounts from disks: then their times cannot be compared.
 fn differ_in_reads(one: &Run, other: &Run) -> bool {
     let most = one.read_bytes.max(other.read_bytes);
     one.read_bytes.abs_diff(other.read_bytes) >= LITTLE.max((most as f64 * SAME) as u64)
 }
 
-/// What makes the comparison mean less than it seems.
+/// Warnings about limits of the comparison.
 fn warnings(runs: &[Run]) -> Vec<String> {
     let mut all = Vec::new();
     let Some(base) = runs.first() else { return all };
     let private = base.malloc_bytes + base.other_bytes;
-    // Where most was given back before the end, what is left says little of it.
+    // If most memory was given back before the end, the rest says little about it.
     let is_most = base.resident_bytes.is_some_and(|resident| resident * 2 > base.peak_bytes);
     if is_most && private > 4 * LITTLE && base.malloc_bytes * 2 < private {
         all.push(format!(
-            "most of its memory is not malloc's ({} of {}; the largest part: {}): an allocator changes little of it",
+            "most of its memory is not malloc's ({} of {}; the largest part: {}), so an allocator changes little",
             bytes(base.other_bytes),
             bytes(private),
             base.most.as_deref().unwrap_or("unknown")
@@ -115,15 +119,15 @@ fn warnings(runs: &[Run]) -> Vec<String> {
     let own = base.allocators.iter().find(|name| OWN.iter().any(|own| name.starts_with(own)));
     if let Some(own) = own {
         all.push(format!(
-            "the program carries an allocator of its own ({own}): the line of glibc is that one's; \
-             it has its own figures, as INFO memory of Redis"
+            "the program has its own allocator ({own}), so the line of glibc is of that one; \
+             see also its own figures, such as INFO memory of Redis"
         ));
     }
     for run in runs.iter().skip(1).filter(|run| works(run)) {
         let taken = run.allocators.iter().any(|name| name.starts_with(&run.name));
         if run.name == "neap" && !taken && !run.allocators.is_empty() {
             all.push(format!(
-                "the program does not take its memory from neap ({} inside): a static program, or one with its own malloc",
+                "the program does not take its memory from neap ({} inside): it is static, or has its own malloc",
                 run.allocators.join(", ")
             ));
         }
@@ -131,13 +135,15 @@ fn warnings(runs: &[Run]) -> Vec<String> {
     if runs.get(1).is_some_and(|neap| differ_in_reads(base, neap)) {
         let read: Vec<String> = runs.iter().map(|run| format!("{} {}", run.name, bytes(run.read_bytes))).collect();
         all.push(format!(
-            "the runs did not read alike from disks ({}), so their times say nothing: run it again, or --runs 3",
+            "the runs read different amounts from disks ({}), so their times cannot be compared: run it again, or \
+             use --runs 3",
             read.join(", ")
         ));
     }
     for run in runs.iter().filter(|run| run.loaded == Some(false) && run.name != "neap") {
         all.push(format!(
-            "{} is not loaded: its line is that of glibc; a library for this machine, and a program that is not static?",
+            "{} was not loaded, so its line is that of glibc; is it a library for this machine, and the program \
+             not static?",
             run.name
         ));
     }
@@ -145,18 +151,18 @@ fn warnings(runs: &[Run]) -> Vec<String> {
         all.push(format!("under {} the command fails ({})", run.name, ending(run)));
     }
     for run in runs.iter().filter(|run| run.busy) {
-        all.push(format!("under {} the server did not idle: its memory is that of work", run.name));
+        all.push(format!("under {} the server did not idle: its memory was measured at work", run.name));
     }
     if base.own_peak_bytes.is_some_and(|own| base.peak_bytes > own * 2) && base.peak_bytes > 16 * LITTLE {
         all.push(
-            "the command starts other programs that are larger: only peak and time are theirs, the rest is its own"
+            "the command starts larger programs: only peak and time include them, the other figures are its own"
                 .to_owned(),
         );
     }
     all
 }
 
-/// For people.
+/// The result as text.
 pub fn text(advice: &Advice) -> String {
     let idled = advice.runs.iter().any(|run| run.idled);
     let last = if idled { "after idling" } else { "at its end" };
@@ -202,8 +208,7 @@ mod tests {
         }
     }
 
-    /// Catches a change that is called the wrong way, noise that is called a change, and more lines than four texts
-    /// take.
+    /// Catches a change in the wrong direction, noise that counts as a change, and more lines than four texts take.
     #[test]
     fn the_advice_compares() {
         let same = judge(&[], vec![run("glibc", 1.0, 100, 100), run("neap", 1.03, 101, 99)]);
@@ -217,15 +222,15 @@ mod tests {
         assert_eq!((text(&less).lines().count(), less.warnings.len()), (5, 0));
         assert!(text(&less).lines().all(|line| line.len() <= 80), "{}", text(&less));
         let more = judge(&[], vec![run("glibc", 1.0, 9, 9), run("neap", 1.0, 9, 9), run("x", 1.0, 9, 3)]);
-        assert!(more.advice.ends_with("; x has least resident at its end, 3.0 MiB."), "{}", more.advice);
+        assert!(more.advice.ends_with("; x has the least resident memory at its end, 3.0 MiB."), "{}", more.advice);
         let short = judge(&[], vec![run("glibc", 0.001, 9, 9), run("neap", 0.007, 9, 9)]);
         assert_eq!(short.advice, "glibc and neap cost the same within 5 %.");
         let ignored = Run { loaded: Some(false), ..run("x", 1.0, 9, 3) };
         let ignored = judge(&[], vec![run("glibc", 1.0, 9, 9), run("neap", 1.0, 9, 8), ignored]);
-        assert!(ignored.advice.contains("; neap has least") && ignored.warnings[0].starts_with("x is not loaded"));
+        assert!(ignored.advice.contains("; neap has the least") && ignored.warnings[0].starts_with("x was not loaded"));
     }
 
-    /// Catches a first run that pays for reading files, which is put down to its allocator.
+    /// Catches a first run that reads files from disk, where the time counts as its allocator's.
     #[test]
     fn times_of_runs_that_read_are_not_compared() {
         let of = |first: u64, second: u64| {
@@ -242,7 +247,7 @@ mod tests {
         assert!(!of(0, 30).warnings.is_empty());
     }
 
-    /// Catches programs for which a comparison says little, without a word of it, and failures under one allocator.
+    /// Catches programs for which a comparison says little and no warning says so, and failures under one allocator.
     #[test]
     fn warnings_are_given() {
         let mut base = run("glibc", 1.0, 100, 100);
@@ -253,7 +258,8 @@ mod tests {
         let all = advice.warnings.join("\n");
         assert!(all.contains("not malloc's (80.0 MiB of 90.0 MiB; the largest part: runtime heap, V8)"), "{all}");
         assert!(
-            all.contains("of its own (jemalloc)") && all.contains("under neap the command fails (signal 11)"),
+            all.contains("has its own allocator (jemalloc)")
+                && all.contains("under neap the command fails (signal 11)"),
             "{all}"
         );
         assert!(advice.advice.starts_with("Stay with glibc"), "{}", advice.advice);

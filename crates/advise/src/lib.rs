@@ -1,4 +1,4 @@
-//! `neap advise`: runs a command under several allocators in turn, and says what each costs and gives back.
+//! `neap advise`: runs a command under several allocators in turn, and shows what each costs and gives back.
 //!
 //! | file | answers |
 //! |---|---|
@@ -6,7 +6,7 @@
 //! | `turn.rs` | one run of the command |
 //! | `family.rs` | the processes of a run: their times, their end |
 //! | `server.rs` | a command that does not end by itself: load, idling, the end |
-//! | `judge.rs` | what the runs mean |
+//! | `judge.rs` | the advice and the warnings |
 //!
 //! May depend on `neap-why`, `neap-account`, `neap-launch`, well-kept libraries, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -33,7 +33,7 @@ pub fn run(args: &AdviseArgs) -> Result<u8, Error> {
     all.extend(args.allocators.iter().map(|(name, path)| Under::preloaded(name, path)));
     let mut runs: Vec<Vec<Run>> = vec![Vec::new(); all.len()];
     let family = Family::adopt();
-    // In turn, so that what the machine does besides meets each of them.
+    // In turn, so that other work on the machine affects each of them.
     for _ in 0..args.runs {
         for (under, runs) in all.iter().zip(&mut runs) {
             runs.push(turn::run(args, &path, under, &family)?);
@@ -48,7 +48,7 @@ pub fn run(args: &AdviseArgs) -> Result<u8, Error> {
     sys::print(text.as_bytes())
 }
 
-/// The run with the time in the middle.
+/// The run with the median time.
 fn median(mut runs: Vec<Run>) -> Option<Run> {
     runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
     (!runs.is_empty()).then(|| runs.swap_remove((runs.len() - 1) / 2))

@@ -1,7 +1,7 @@
-//! A command that does not end by itself: it works, idles, is accounted for, and is ended.
+//! A command that does not end by itself: it works and idles, an account is made, and it is ended.
 //!
-//! It idles when the processes of the run used less than 2 % of a processor for the time of `--idle`. neap waits for
-//! that at most ten times as long.
+//! It counts as idle when the processes of the run have used at most 2 % of a processor for the time of `--idle`. neap
+//! waits for that at most ten times as long.
 
 use crate::args::AdviseArgs;
 use crate::family::Family;
@@ -16,19 +16,19 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Less of a processor than that is idling.
+/// At most this fraction of a processor is idling.
 const IDLE: f64 = 0.02;
-/// How long idling is waited for, in times of `--idle`.
+/// Limit on the wait for idling, as a multiple of `--idle`.
 const PATIENCE: u32 = 10;
-/// How long a server has for its end.
+/// How long a server may take to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(10);
-/// How long it has for its start before the load begins.
+/// How long it may take to start before the load begins.
 const START: Duration = Duration::from_secs(1);
 
-/// How often the load is looked at.
+/// How often the load is checked.
 const NAP: Duration = Duration::from_millis(20);
 
-/// What became of a server.
+/// The result of a server's run.
 #[derive(Debug)]
 pub struct Idled {
     /// How long it worked.
@@ -37,11 +37,11 @@ pub struct Idled {
     pub report: Option<Report>,
     /// It did not idle.
     pub busy: bool,
-    /// It ended before.
+    /// It ended before it idled.
     pub ended_early: bool,
 }
 
-/// The thread that attends to it. It takes no signals: they are blocked already.
+/// The thread that attends to the server. It gets no signals, because they are blocked already.
 pub struct Attendant {
     /// Dropped when the server has ended.
     stop: Sender<()>,
@@ -49,14 +49,14 @@ pub struct Attendant {
 }
 
 impl Attendant {
-    /// What became of the server, which has ended.
+    /// The result, after the server has ended.
     pub fn finish(self) -> Result<Idled, Error> {
         drop(self.stop);
         self.thread.join().unwrap_or_else(|_| Err(Error::failed("a thread has ended")))
     }
 }
 
-/// Starts it for process `pid`, which was not waited for.
+/// Starts the thread for process `pid`, which was not waited for.
 pub fn start(args: &AdviseArgs, pid: i32, family: &Family) -> Result<Attendant, Error> {
     let failed = |what: &str, error: &io::Error| Error::failed(format!("cannot {what}: {}", system_message(error)));
     let server = Server::open(pid).map_err(|error| failed("open the process", &error))?;
@@ -76,7 +76,7 @@ pub fn start(args: &AdviseArgs, pid: i32, family: &Family) -> Result<Attendant, 
     Ok(Attendant { stop, thread })
 }
 
-/// The server's process. Its number may be another one's when it has ended.
+/// The server's process, by a pidfd, because its number may become another process's when it has ended.
 struct Server(OwnedFd);
 
 impl Server {
@@ -97,7 +97,7 @@ impl Server {
     }
 }
 
-/// Whether the server ended within that time.
+/// Whether the server ends within `time`.
 fn ends_within(time: Duration, stopped: &Receiver<()>) -> bool {
     stopped.recv_timeout(time) != Err(RecvTimeoutError::Timeout)
 }
@@ -139,7 +139,7 @@ fn attend(
     }
 }
 
-/// Runs the load to its end; false where the server ends first, and the load with it.
+/// Runs the load to its end; false if the server ends first, which ends the load too.
 fn put_load(load: &OsString, pid: i32, stopped: &Receiver<()>) -> Result<bool, Error> {
     let mut command = Command::new("/bin/sh");
     command.arg("-c").arg(load).env("NEAP_ADVISE_PID", pid.to_string()).stdin(Stdio::null());
@@ -148,7 +148,7 @@ fn put_load(load: &OsString, pid: i32, stopped: &Receiver<()>) -> Result<bool, E
         Error::failed(format!("the load fails: {why}"))
             .remedy("it is run by sh for each allocator; try it beside the server")
     };
-    // Its output is no report of neap's.
+    // Its output must not mix with neap's report.
     command.stdout(io::stderr().try_clone_as_output().unwrap_or_else(Stdio::null));
     let mut child = command.spawn().map_err(|error| failed(system_message(&error)))?;
     loop {
@@ -156,7 +156,7 @@ fn put_load(load: &OsString, pid: i32, stopped: &Receiver<()>) -> Result<bool, E
         if status.is_some_and(|status| status.success()) {
             return Ok(true);
         }
-        // Also where the load has failed, as the server ended.
+        // Also if the load has failed because the server ended.
         if ends_within(NAP, stopped) {
             let _ = child.kill().and_then(|()| child.wait());
             return Ok(false);
@@ -179,7 +179,7 @@ impl AsOutput for io::Stderr {
     }
 }
 
-/// neap has all signals blocked while the server runs; the load starts without.
+/// Starts the load with no signals blocked; neap has them blocked while the server runs.
 fn unblock(command: &mut Command) {
     use std::os::unix::process::CommandExt;
     // SAFETY: between fork and exec only system calls are made; the set is initialised by sigemptyset.

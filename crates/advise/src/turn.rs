@@ -22,12 +22,12 @@ pub struct Under {
 }
 
 impl Under {
-    /// The system's.
+    /// The system's allocator.
     pub fn system() -> Under {
         Under { name: "glibc".to_owned(), library: None }
     }
 
-    /// A library before it.
+    /// A preloaded library.
     pub fn preloaded(name: &str, path: &Path) -> Under {
         Under { name: name.to_owned(), library: Some(path.to_owned()) }
     }
@@ -49,11 +49,11 @@ pub struct Run {
     pub seconds: f64,
     /// Processor time, of the command and the children it waited for.
     pub processor_seconds: f64,
-    /// The most that one process of it had resident.
+    /// Peak resident memory of its largest process.
     pub peak_bytes: u64,
     /// Resident after idling, or at the end of a command that ends by itself.
     pub resident_bytes: Option<u64>,
-    /// What could be given back of that.
+    /// How much of that could be given back.
     pub kept_bytes: Option<u64>,
     /// Whether that was after idling.
     pub idled: bool,
@@ -61,17 +61,17 @@ pub struct Run {
     pub busy: bool,
     /// Page faults.
     pub page_faults: u64,
-    /// What was read from disks, as files were not in memory.
+    /// Bytes read from disks, because files were not in memory.
     pub read_bytes: u64,
-    /// Exit status; of a server that was ended none.
+    /// Exit status; none for a server that neap ended.
     pub status: Option<i32>,
     /// The signal that it ended by.
     pub signal: Option<i32>,
     /// Allocators and runtimes that were found in it.
     pub allocators: Vec<String>,
-    /// Whether the library was mapped, where there is one and that is known.
+    /// Whether the library was mapped; none if there is no library or it is not known.
     pub loaded: Option<bool>,
-    /// Of the account: memory of malloc, other private memory, the kind that has most of that, and its owner.
+    /// From the account: memory of malloc, other memory, and the kind and owner of its largest part.
     #[serde(skip)]
     pub malloc_bytes: u64,
     /// See there.
@@ -80,7 +80,7 @@ pub struct Run {
     /// See there.
     #[serde(skip)]
     pub most: Option<String>,
-    /// The most that the command itself had resident, without the programs that it started.
+    /// Peak resident memory of the command itself, without the programs that it started.
     pub own_peak_bytes: Option<u64>,
 }
 
@@ -111,12 +111,12 @@ pub fn run(args: &AdviseArgs, path: &Path, under: &Under, family: &Family) -> Re
     }
     if run.name == "glibc" && (run.signal.is_some() || run.status.is_some_and(|status| status != 0)) {
         return Err(Error::failed(format!("the command fails ({})", ending(&run)))
-            .remedy("it runs once for each allocator, without input: give one that works like that"));
+            .remedy("it runs once for each allocator, without input: give a command that works this way"));
     }
     Ok(run)
 }
 
-/// How a run ended, for people.
+/// How a run ended, in words.
 pub fn ending(run: &Run) -> String {
     match (run.status, run.signal) {
         (Some(status), _) => format!("exit status {status}"),
@@ -125,7 +125,7 @@ pub fn ending(run: &Run) -> String {
     }
 }
 
-/// In the process that becomes the command: no input, and output beside the errors.
+/// Runs in the process that becomes the command: empty input, and output to standard error.
 fn redirect() -> io::Result<()> {
     // SAFETY: the path is a C string; the descriptors are numbers.
     let done = unsafe {
@@ -141,7 +141,7 @@ fn figures(under: &Under, ended: &Ended, exit: Option<Exit>, at_end: Option<&Rep
     let time = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
     let usage = &ended.usage;
     let last = idled.and_then(|idled| idled.report.as_ref()).or(at_end);
-    // The kernel stops the command while it is accounted for: its time ends before.
+    // The kernel stops the command while its account is made, which must not count as its time.
     let alone = exit.map_or(ended.wall, |exit| exit.after);
     let was_ended = idled.is_some_and(|idled| !idled.ended_early);
     let mut run = Run {
@@ -154,7 +154,7 @@ fn figures(under: &Under, ended: &Ended, exit: Option<Exit>, at_end: Option<&Rep
         idled: was_ended,
         busy: idled.is_some_and(|idled| idled.busy),
         page_faults: u64::try_from(usage.ru_minflt + usage.ru_majflt).unwrap_or(0),
-        // Blocks are of 512 bytes.
+        // ru_inblock counts units of 512 bytes.
         read_bytes: u64::try_from(usage.ru_inblock).unwrap_or(0) * 512,
         status: if was_ended { None } else { ended.status.code() },
         signal: if was_ended { None } else { ended.status.signal() },
@@ -163,7 +163,7 @@ fn figures(under: &Under, ended: &Ended, exit: Option<Exit>, at_end: Option<&Rep
     run.own_peak_bytes = exit.map(|exit| exit.peak_bytes);
     if let Some(report) = last {
         run.allocators = report.allocators.clone();
-        // Mappings have the name without links.
+        // Mappings have the canonical path.
         let file = under.library.as_ref().and_then(|path| path.canonicalize().ok());
         run.loaded = file.map(|file| report.accounts.iter().any(|of| Path::new(&of.owner) == file));
         let is_other = |kind: Kind| !kind.is_heap() && !matches!(kind, Kind::File | Kind::Vdso);

@@ -245,7 +245,7 @@ fn the_text_file_is_replaced_with_care() {
 
     let pipe = neap.path("pipe");
     assert!(Command::new("mkfifo").arg(&pipe).status().is_ok_and(|status| status.success()));
-    assert_refused(&of(&pipe).output().expect("neap starts"), 125, &["it is no ordinary file", "--once prints"]);
+    assert_refused(&of(&pipe).output().expect("neap starts"), 125, &["it is not an ordinary file", "--once prints"]);
     let names = || fs::read_dir(neap.dir.path()).expect("a folder").count();
     let before = names();
     let small = of(&file);
@@ -279,9 +279,9 @@ fn errors_and_the_end() {
     assert_refused(
         &neap.output(["exporter", "--listen", "nonsense"]),
         125,
-        &["is no address", "--listen 127.0.0.1:9842"],
+        &["is not an address", "--listen 127.0.0.1:9842"],
     );
-    assert_refused(&neap.output(["exporter", "--match", "("]), 125, &["no regular expression"]);
+    assert_refused(&neap.output(["exporter", "--match", "("]), 125, &["not a regular expression"]);
     let (mut exporter, address) = serve(&neap, &["--match", "^no such program$"]);
     // A client that never asks must not keep it from ending.
     let _idle = TcpStream::connect(&address).expect("it listens");
@@ -462,5 +462,5 @@ fn otlp_is_sent() {
 #[test]
 fn otlp_needs_http() {
     let neap = Neap::new();
-    assert_refused(&neap.output(["exporter", "--otlp", "https://x/"]), 125, &["is no URL of http", "TLS"]);
+    assert_refused(&neap.output(["exporter", "--otlp", "https://x/"]), 125, &["is not an http URL", "TLS"]);
 }

@@ -97,14 +97,14 @@ fn experiments_are_listed() {
 fn a_run_is_kept_and_shown() {
     let neap = Neap::new();
     let mut command = neap.command(["lab", "run", "retain-small", "--quick", "--allocators", "glibc,neap", "--check"]);
-    // Would be a remedy for glibc, if it were handed down.
+    // Would be a remedy for glibc, if it were passed on.
     command.env("MALLOC_TRIM_THRESHOLD_", "131072").env("MALLOC_MMAP_THRESHOLD_", "131072");
     let out = command.current_dir(neap.dir.path()).args(["-o", "run"]).output().expect("neap starts");
     let stderr = String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{stderr}");
     let text = String::from_utf8_lossy(&out.stdout);
     assert!(text.contains("seen again: glibc, RSS after the frees"), "{text}");
-    assert!(text.contains("not handed down to the programs: `MALLOC_MMAP_THRESHOLD_=131072"), "{text}");
+    assert!(text.contains("not passed to the programs: `MALLOC_MMAP_THRESHOLD_=131072"), "{text}");
     assert_eq!(kept(&neap)["experiments"][0]["command"], "neap lab run retain-small --quick --allocators glibc,neap");
     assert_eq!(kept(&neap)["schema"], 1);
     assert!(fs::read_to_string(neap.path("run/report.html")).is_ok_and(|page| page.contains("retain-small")));
@@ -147,7 +147,7 @@ fn what_cannot_be_shown_is_reported() {
     let dir = neap.path("kept");
     assert!(shown(&dir).contains("there is no folder"), "{}", shown(&dir));
     fs::create_dir(&dir).expect("a folder");
-    assert!(shown(&dir).contains("no run lies in") && shown(&dir).contains("neap lab run -o"), "{}", shown(&dir));
+    assert!(shown(&dir).contains("no run in") && shown(&dir).contains("neap lab run -o"), "{}", shown(&dir));
     fs::write(dir.join("run.json"), "{\"schema\": 2, \"neap\": \"9.9\"}").expect("a file");
     assert!(shown(&dir).contains("written by neap 9.9"), "{}", shown(&dir));
 }

@@ -30,6 +30,6 @@ fn a_table_and_json() {
     let row = &rows[0];
     assert!(row["pss_bytes"].as_u64() <= row["rss_bytes"].as_u64() && row["live_bytes"].as_u64() > Some(0), "{rows:#}");
     assert!(row["verdict"].as_str().is_some_and(|text| text.ends_with('.')), "{rows:#}");
-    assert_refused(&neap.output(["top", "--match", "["]), 125, &["no regular expression"]);
+    assert_refused(&neap.output(["top", "--match", "["]), 125, &["not a regular expression"]);
     assert_refused(&neap.output(["top", "--sort", "size"]), 125, &["possible values"]);
 }

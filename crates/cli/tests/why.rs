@@ -205,7 +205,7 @@ fn what_is_no_heap_is_named() {
     let report = why(&neap, forked.pid);
     assert_cause(&report, "copy-on-write", "heap-live", 62 * MIB);
     let verdict = report["verdict"].as_str().expect("a sentence");
-    let copied = verdict.split(" MiB of it copied").next().and_then(|text| text.rsplit(' ').next());
+    let copied = verdict.split(" MiB of that copied").next().and_then(|text| text.rsplit(' ').next());
     let copied: f64 = copied.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{verdict}"));
     // A quarter of 64,000 blocks of 1,008 bytes.
     assert!((15.0..17.0).contains(&copied), "{verdict}");
@@ -494,11 +494,11 @@ fn what_is_counted_again_and_whose_it_is() {
     let report = why(&neap, dirty.pid);
     assert_eq!(note(&report, "/copied"), "1.0 MiB of it changed, its own", "{report:#}");
     let written = note(&report, "/written");
-    assert!(written.ends_with("changed, not written to the file yet") && !written.contains("own"), "{report:#}");
+    assert!(written.ends_with("changed, not yet written to the file") && !written.contains("own"), "{report:#}");
 
     let child = Planted::start(&program, &["vfork"], &[]);
     let report = why(&neap, child.pid);
-    let words = format!("it has the memory of its parent, process {}", child.child.id());
+    let words = format!("it shares the memory of its parent, process {}", child.child.id());
     assert!(child.pid != child.child.id() && report["notes"].to_string().contains(&words), "{report:#}");
 
     let stacks = Planted::start(&program, &["stacks"], &[]);

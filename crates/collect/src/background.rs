@@ -12,20 +12,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Pause where nothing is due.
+/// Pause if nothing is due.
 const IDLE: Duration = Duration::from_millis(250);
-/// The budget saves up for this time.
+/// The budget accumulates over at most this time.
 const SAVED: Duration = Duration::from_secs(15);
-/// At the start, when nothing is known, it is given for this time in advance, up to a limit.
+/// At the start, when there are no figures yet, the budget of this time is available in advance, up to [`LIMIT`]
+/// seconds.
 const ADVANCE: Duration = Duration::from_secs(300);
 const LIMIT: f64 = 2.0;
 
-/// The collector, for several threads.
+/// The collector, shared by threads.
 #[derive(Clone, Debug)]
 pub struct Shared(Arc<Mutex<Collector>>);
 
 impl Shared {
-    /// Shares it.
+    /// Shares a collector.
     pub fn new(collector: Collector) -> Self {
         Shared(Arc::new(Mutex::new(collector)))
     }
@@ -35,7 +36,7 @@ impl Shared {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks at all processes: light figures only.
+    /// Reads all processes: light figures only.
     pub fn look(&self) -> Result<(), Error> {
         neap_why::check_proc()?;
         self.lock().look().map_err(|error| {
@@ -54,7 +55,7 @@ impl Shared {
     }
 }
 
-/// Makes what is due until nothing is, or until the time is over; for one look without a thread.
+/// Makes what is due, until nothing is or the time is over; for a single table without a thread.
 pub fn make_up_to(shared: &Shared, time: Duration) {
     let started = Instant::now();
     while started.elapsed() < time {
@@ -64,33 +65,33 @@ pub fn make_up_to(shared: &Shared, time: Duration) {
     }
 }
 
-/// The thread. When this value is dropped, its look is cut short and it ends. The wait for that has a limit, because
-/// the kernel may make the thread wait for a process.
+/// The thread. When this value is dropped, the thread's reading is cut short and it ends. The wait for that has a
+/// limit, because the kernel may make the thread wait for a process.
 #[derive(Debug)]
 pub struct Background {
     /// Dropped to end the thread.
     stop: Option<mpsc::Sender<()>>,
-    /// The look that it is at is to be cut short.
+    /// Set to cut its reading short.
     hurry: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
-/// The longest that the end waits for the thread.
+/// Limit on the wait for the thread's end.
 const END: Duration = Duration::from_secs(2);
 
 thread_local! {
-    /// That of the [`Background`] whose thread this is.
+    /// The flag of the [`Background`] that owns this thread.
     static HURRY: RefCell<Option<Arc<AtomicBool>>> = const { RefCell::new(None) };
 }
 
-/// Whether this thread is to end.
+/// Whether this thread shall end.
 fn hurries() -> bool {
-    // Relaxed: nothing else is read for it.
+    // Relaxed: no other data depend on the flag.
     HURRY.with_borrow(|hurry| hurry.as_ref().is_some_and(|hurry| hurry.load(Ordering::Relaxed)))
 }
 
 impl Background {
-    /// Starts it. It inherits the mask of signals.
+    /// Starts the thread, which inherits the signal mask.
     pub fn start(shared: &Shared) -> io::Result<Background> {
         let (stop, stopped) = mpsc::channel();
         let (shared, hurry) = (shared.clone(), Arc::new(AtomicBool::new(false)));
@@ -118,7 +119,7 @@ impl Drop for Background {
     }
 }
 
-/// Credit grows with time by the share, and a job takes what it cost; a costly one leaves a debt.
+/// The thread's loop. Credit grows with time by the share, and a job takes its cost; an expensive one leaves a debt.
 fn run(shared: &Shared, stopped: &mpsc::Receiver<()>) {
     let share = shared.lock().pace().share;
     let most = SAVED.as_secs_f64() * share;
@@ -131,7 +132,7 @@ fn run(shared: &Shared, stopped: &mpsc::Receiver<()>) {
         let next = shared.lock().next_job(now);
         nap = match next {
             None => IDLE,
-            // What costs more than can be saved goes ahead with a full credit.
+            // A job that costs more than can be saved runs when the credit is full.
             Some((_, cost)) if credit < cost.as_secs_f64().min(most) => {
                 let missing = cost.as_secs_f64().min(most) - credit;
                 Duration::from_secs_f64((missing / share).clamp(0.001, 1.0))
@@ -144,7 +145,7 @@ fn run(shared: &Shared, stopped: &mpsc::Receiver<()>) {
     }
 }
 
-/// Whose time.
+/// Whose processor time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clock {
     /// This thread's.
@@ -157,7 +158,7 @@ pub enum Clock {
 pub fn processor_time(of: Clock) -> Duration {
     let clock = if of == Clock::Thread { libc::CLOCK_THREAD_CPUTIME_ID } else { libc::CLOCK_PROCESS_CPUTIME_ID };
     let mut time = MaybeUninit::<libc::timespec>::zeroed();
-    // SAFETY: the buffer has room for the structure, of which zero is a value.
+    // SAFETY: the buffer has room for the structure, for which all zeros are valid.
     let time = unsafe {
         libc::clock_gettime(clock, time.as_mut_ptr());
         time.assume_init()
@@ -170,7 +171,7 @@ mod tests {
     use super::*;
     use crate::{Filter, Pace};
 
-    /// Catches a thread that goes on with a look after its end.
+    /// Catches a thread that goes on reading after its end.
     #[test]
     fn the_thread_has_ended() {
         let threads = || {

@@ -1,4 +1,4 @@
-//! Reads all processes, again and again.
+//! Reads all processes repeatedly.
 
 use crate::filter::Filter;
 use crate::jobs::{self, Job, Pace, What};
@@ -10,17 +10,17 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// How often it is looked again which allocator a process has: it may load one, or execute another program.
+/// How often the allocator of a process is determined again: the process may load one, or execute another program.
 const AGAIN: Duration = Duration::from_secs(60);
 
-/// A process, and what is kept to read it cheaply.
+/// A process, and data that make reading it cheap.
 #[derive(Debug)]
 struct Known {
     process: Process,
     name: String,
     taken: bool,
     page: Option<neap_observe::Page>,
-    /// When its mappings were looked through.
+    /// When its mappings were last searched.
     mapped: Option<Instant>,
 }
 
@@ -36,13 +36,13 @@ pub struct Collector {
 }
 
 impl Collector {
-    /// Those that the filter takes. None is read yet.
+    /// A collector of the processes that the filter accepts, before the first reading.
     pub fn new(filter: Filter, pace: Pace) -> Self {
         let (known, buffer) = (BTreeMap::new(), Vec::new());
         Collector { filter, pace, known, errors: Errors::default(), focus: None, buffer }
     }
 
-    /// Looks at all processes: light figures only.
+    /// Reads all processes: light figures only.
     pub fn look(&mut self) -> io::Result<()> {
         let mut seen = Vec::new();
         for entry in fs::read_dir("/proc")? {
@@ -61,7 +61,7 @@ impl Collector {
                 self.count(why);
             }
         }
-        // Where none could be read it is not for the processes: neap lacks something itself.
+        // If no process could be read, the cause is not the processes: neap itself lacks something.
         match self.known.is_empty() && self.errors.other > others {
             true => File::open("/proc/self/stat").map(|_| ()),
             false => Ok(()),
@@ -79,7 +79,7 @@ impl Collector {
 
     fn look_at(&mut self, pid: u32) -> Result<(), Why> {
         if !self.known.contains_key(&pid) {
-            // The user first: it is the cheapest.
+            // The user first, because it is the cheapest to read.
             let user = fs::metadata(format!("/proc/{pid}"))?.uid();
             if !self.filter.takes_user(user) {
                 return Err(Why::NoMemory);
@@ -91,7 +91,7 @@ impl Collector {
             (before.started, before.program) == (light.started, light.program) && known.name == name
         });
         if !same {
-            // A new process, or another program in the old one: nothing that is known holds.
+            // A new process, or another program in the old one: the old figures do not apply.
             let cmdline = read::cmdline(pid);
             let command = crate::parse::command(&name, &cmdline);
             let taken = self.filter.takes(&command, &cmdline) || self.filter.takes(&name, b"");
@@ -130,7 +130,7 @@ impl Collector {
         Ok(())
     }
 
-    /// The processes that the filter takes, by number.
+    /// The processes that the filter accepts, by number.
     pub fn processes(&self) -> impl Iterator<Item = &Process> {
         self.known.values().filter(|known| known.taken).map(|known| &known.process)
     }
@@ -140,7 +140,7 @@ impl Collector {
         self.errors
     }
 
-    /// From now on only these are accounted for.
+    /// From now on only these get accounts.
     pub fn focus(&mut self, pids: Vec<u32>) {
         self.focus = Some(pids);
     }
@@ -186,14 +186,14 @@ pub enum Made {
     Account(Brief),
 }
 
-/// Does a job; an account is cut short when `stop` says so, and is none then.
+/// Does a job. An account is cut short when `stop` returns true, and is then an error.
 pub fn make(job: Job, stop: fn() -> bool) -> Result<Made, Why> {
     match job.what {
         What::Rollup => read::rollup(job.pid).map(Made::Rollup),
         What::Account => match neap_why::look_until(job.pid, neap_why::Effort::Full, stop) {
             Ok(_) if stop() => Err(Why::Other),
             Ok(report) => Ok(Made::Account(Brief::of(&report))),
-            // `look` says why for people; whether the process is still there tells the rest.
+            // The error of `look` is a text for users; a rollup shows the reason.
             Err(_) => Err(read::rollup(job.pid).err().unwrap_or(Why::Other)),
         },
     }
@@ -215,14 +215,14 @@ mod tests {
 
     const PACE: Pace = Pace { share: 1.0, rollup: Duration::from_secs(5), account: Duration::from_secs(5) };
 
-    /// Catches processes that are not seen, that stay after their end, and jobs whose result is lost.
+    /// Catches processes that are not found, that stay after their end, and jobs whose result is lost.
     #[test]
     fn a_process_comes_and_goes() {
         let child = Sleeper(Command::new("sleep").arg("47.11").spawn().expect("sleep(1)"));
         let mut all = Collector::new(Filter::new(Some("^sleep 47\\.11$")).expect("a pattern"), PACE);
         let until = Instant::now() + Duration::from_secs(10);
         while all.processes().next().is_none_or(|process| process.allocator.is_empty()) && Instant::now() < until {
-            // At first it is not the program yet.
+            // It does not run the program at once.
             all = Collector::new(Filter::new(Some("^sleep 47\\.11$")).expect("a pattern"), PACE);
             all.look().expect("/proc");
         }
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(all.processes().count(), 0);
     }
 
-    /// Catches what is known of a program that holds on after it executed another one of the same name.
+    /// Catches figures of a program that remain after the process executed another one of the same name.
     #[test]
     fn another_program_is_unknown() {
         let script = "read x; exec sh -c 'read x; : 48.12'";
@@ -273,7 +273,7 @@ mod tests {
         std::io::Write::write_all(child.0.stdin.as_mut().expect("a pipe"), b"\n").expect("it listens");
         let process = look(&mut all, &|process| process.light.program != light.program);
         assert!(process.light.started == light.started && process.rollup.is_none(), "{process:?}");
-        // The result of a job that began before is of the other program.
+        // The result of a job that began before belongs to the other program.
         all.done(job, make(job, || false), Duration::ZERO);
         assert!(all.processes().all(|process| process.pid != pid || process.rollup.is_none()));
     }

@@ -1,12 +1,12 @@
-//! Decides which rollup or account of a process is most worth its cost next.
+//! Decides which rollup or account is made next.
 
 use crate::model::{Aged, Mark, Process};
 use std::time::{Duration, Instant};
 
-/// How much is spent on rollups and accounts, and how old they may become where that suffices.
+/// The budget of rollups and accounts, and their ages if the budget suffices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// The part of one processor: 0.005 is half a percent.
+    /// The fraction of one processor: 0.005 is half a percent.
     pub share: f64,
     /// Age at which a rollup is made again.
     pub rollup: Duration,
@@ -14,12 +14,13 @@ pub struct Pace {
     pub account: Duration,
 }
 
-/// No process takes more than this part of the budget for one kind of job.
+/// No process takes more than this fraction of the budget for one kind of job.
 const PART: f64 = 0.25;
-/// What an account costs where none was made yet, by what is resident: 1 ms, and 1 ms for each 10 MiB.
+/// The assumed cost of a first account: 1 ms, and 1 ms for each 10 MiB of resident memory.
 const UNKNOWN: (u64, u64) = (1, 10 << 20);
 
-/// A process that has not run since is looked at this many times more rarely: only others can have changed its Pss.
+/// Jobs of a process that has not run since the last one are this many times rarer: only other processes can have
+/// changed its Pss.
 const STILL: u32 = 12;
 
 /// What is made.
@@ -36,18 +37,18 @@ pub enum What {
 pub struct Job {
     /// The process.
     pub pid: u32,
-    /// When that started, as a check.
+    /// When it started, as a check.
     pub started: u64,
-    /// The same for the program.
+    /// Where its program begins, as a check.
     pub program: (u64, u64),
     /// What.
     pub what: What,
-    /// That of the last look.
+    /// The mark of the process when the job was chosen.
     pub mark: Mark,
 }
 
-/// How urgent it is to make something again: from 1 on it is due. What was never made comes first, the larger the
-/// process the earlier, and within that the rollups.
+/// The urgency of a job: from 1 on it is due. What was never made comes first, rollups before accounts, and within each
+/// the largest process first.
 fn urgency<T>(made: Option<&Aged<T>>, mark: Mark, wanted: Duration, first: f64, share: f64, now: Instant) -> f64 {
     let Some(made) = made else { return first };
     let wanted = if made.mark == mark { wanted * STILL } else { wanted };
@@ -56,7 +57,7 @@ fn urgency<T>(made: Option<&Aged<T>>, mark: Mark, wanted: Duration, first: f64, 
     age / wanted.as_secs_f64().max(least).max(1e-3)
 }
 
-/// The most urgent thing to do, if any is due. Where `focus` is given, only processes in it are accounted for.
+/// The most urgent job, if any is due. With `focus`, only its processes get accounts.
 pub fn next<'p>(
     processes: impl Iterator<Item = &'p Process>,
     pace: &Pace,
@@ -114,8 +115,8 @@ mod tests {
         }
     }
 
-    /// Catches small processes before large ones, a costly process that takes all of the budget, jobs before they are
-    /// due, processes that rest and are looked at as often as others, and a process that failed once and is never tried
+    /// Catches small processes before large ones, an expensive process that takes the whole budget, jobs before they
+    /// are due, idle processes that are read as often as others, and a process that failed once and is never tried
     /// again.
     #[test]
     fn the_most_urgent_first() {

@@ -2,21 +2,21 @@
 //!
 //! | word | meaning |
 //! |---|---|
-//! | light figures | what `/proc/PID/stat` and `status` and neap's counters page say: some 50 microseconds for a process, at each look |
-//! | rollup | Pss and huge pages, of `smaps_rollup`: the kernel walks all memory of the process for them |
-//! | account | what `neap why` says, in short: the most expensive |
-//! | budget | the part of a processor that rollups and accounts may take; light figures are outside it |
+//! | light figures | those of `/proc/PID/stat`, `status` and neap's counters page, read each time: some 50 µs each |
+//! | rollup | Pss and huge pages, from `smaps_rollup`: the kernel walks all memory of the process for them |
+//! | account | the short form of an account of `neap why`: the most expensive |
+//! | budget | the fraction of a processor that rollups and accounts may take; it does not include light figures |
 //!
-//! Rollups and accounts are old where the budget is small; each has its age. [`Background`] makes them in a thread.
+//! With a small budget rollups and accounts are old; each has its age. [`Background`] makes them in a thread.
 //!
 //! | file | answers |
 //! |---|---|
-//! | `model.rs` | what is known of a process |
+//! | `model.rs` | the figures of a process |
 //! | `parse.rs` | the kernel's text: stat, status, containers, allocators |
 //! | `filter.rs` | which processes |
-//! | `collector.rs`, `read.rs` | all processes, look by look; reading one |
-//! | `jobs.rs` | what is worth its cost next |
-//! | `background.rs` | the thread that does it |
+//! | `collector.rs`, `read.rs` | reading all processes; reading one |
+//! | `jobs.rs` | which rollup or account comes next |
+//! | `background.rs` | the thread that makes it |
 //!
 //! May depend on `neap-why`, `neap-account`, `neap-observe`, `neap-counters`, `neap-launch`, well-kept libraries, the C
 //! library and std.

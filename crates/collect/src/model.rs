@@ -1,18 +1,18 @@
-//! What is known of a process.
+//! The figures of a process.
 
 use neap_account::{Cause, Kind, Report};
 use std::time::{Duration, Instant};
 
-/// What is cheap, at each look.
+/// Light figures.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Light {
-    /// When the process started, in clock ticks after the boot: tells two processes with one number apart.
+    /// When the process started, in clock ticks after boot; distinguishes two processes with one number.
     pub started: u64,
-    /// Where code and stack begin: another program has them elsewhere. Zeros where this user may not know.
+    /// Where code and stack begin; distinguishes two programs in one process. Zeros if this user may not know.
     pub program: (u64, u64),
-    /// Resident, by `status`: up to some hundred KiB off, because the kernel counts for each processor apart.
+    /// Resident memory in `status`, which may be wrong by some hundred KiB, because the kernel counts per processor.
     pub rss: u64,
-    /// The most that was resident.
+    /// Peak resident memory.
     pub peak: u64,
     /// Swapped out.
     pub swap: u64,
@@ -27,13 +27,13 @@ pub struct Light {
 }
 
 impl Light {
-    /// What changes where the process runs, or its memory does.
+    /// Figures that change if the process runs or if its memory changes.
     pub fn mark(&self) -> Mark {
         Mark { ran: self.ran, faults: self.faults.0 + self.faults.1, rss: self.rss, swap: self.swap }
     }
 }
 
-/// Equal marks: the process has hardly run, and its memory is as it was.
+/// A mark. If two are equal, the process has hardly run in between, and its memory has not changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     ran: u64,
@@ -42,7 +42,7 @@ pub struct Mark {
     swap: u64,
 }
 
-/// What neap's counters page says.
+/// Figures of neap's counters page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Neap {
     /// Bytes of live blocks.
@@ -55,14 +55,14 @@ pub struct Neap {
     pub purge_calls: u64,
 }
 
-/// Of `smaps_rollup`.
+/// Figures of `smaps_rollup`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollup {
-    /// Resident, exactly.
+    /// Resident, exact.
     pub rss: u64,
-    /// Resident, where what n processes map counts for one n-th.
+    /// Resident, but an OS page that n processes map counts as one n-th.
     pub pss: u64,
-    /// This process's alone.
+    /// Not shared with other processes.
     pub private: u64,
     /// Transparent huge pages.
     pub huge: u64,
@@ -70,14 +70,14 @@ pub struct Rollup {
     pub swap: u64,
 }
 
-/// An account in short.
+/// The short form of an account.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Brief {
-    /// Bytes of each kind that there is.
+    /// Bytes of each kind that occurs.
     pub kinds: Vec<(Kind, u64)>,
     /// What could be given back.
     pub reclaimable: u64,
-    /// What is the matter, as a word.
+    /// The main finding, as a word.
     pub cause: String,
     /// The same in one sentence.
     pub verdict: String,
@@ -123,7 +123,7 @@ pub struct Aged<T> {
     pub at: Instant,
     /// What it cost.
     pub cost: Duration,
-    /// That of the look before.
+    /// The mark before it was read.
     pub mark: Mark,
 }
 
@@ -136,11 +136,11 @@ pub struct Process {
     pub command: String,
     /// The container it is in; empty for none.
     pub container: String,
-    /// Its malloc by the libraries that it has mapped; empty where that does not tell.
+    /// Its malloc according to the libraries that it has mapped; empty if they do not show it.
     pub allocator: String,
-    /// What is cheap.
+    /// Light figures.
     pub light: Light,
-    /// What neap's counters page says, where it has one.
+    /// Figures of neap's counters page, if it has one.
     pub neap: Option<Neap>,
     /// Pss and huge pages.
     pub rollup: Option<Aged<Rollup>>,
@@ -148,12 +148,12 @@ pub struct Process {
     pub account: Option<Aged<Brief>>,
     /// Its files may not be read: it is another user's, or protected.
     pub denied: bool,
-    /// When a rollup or an account could not be made last.
+    /// The last time that a rollup or an account failed.
     pub failed: Option<Instant>,
 }
 
-/// How long after a failure a process is tried again: what was in the middle of an exec, or short of memory, can be read
-/// later.
+/// The time after a failure until a process is tried again: one that was in the middle of an exec, or short of memory,
+/// can be read later.
 const RETRY: Duration = Duration::from_secs(60);
 
 impl Process {

@@ -3,7 +3,7 @@
 use crate::model::Light;
 use neap_account::parse::value;
 
-/// What `/proc/PID/stat` says: the name, faults, the start, where the program is. The name may have blanks and brackets in it.
+/// Reads `/proc/PID/stat`: the name, faults, the start, where the program is. The name may contain blanks and brackets.
 ///
 /// ```text
 /// 4711 (a) b) S 1 4711 4711 0 -1 4194560 1204 0 3 0 5 2 0 0 20 0 1 0 8825 ...
@@ -20,7 +20,7 @@ pub fn stat(text: &str) -> Option<(String, Light)> {
     Some((name.to_owned(), light))
 }
 
-/// Adds what `/proc/PID/status` says; false for a process without memory: a thread of the kernel, or one that has ended.
+/// Adds the figures of `/proc/PID/status`; false for a process without memory: a kernel thread, or one that has ended.
 pub fn status(text: &str, light: &mut Light) -> bool {
     let Some(rss) = value(text, "VmRSS") else { return false };
     let of = |name| value(text, name).unwrap_or(0);
@@ -32,11 +32,11 @@ pub fn status(text: &str, light: &mut Light) -> bool {
     true
 }
 
-/// What a process is called: the file name of its first argument, because it is longer than the kernel's 15 characters.
+/// The name of a process: the file name of its first argument, because the kernel's name has at most 15 characters.
 pub fn command(name: &str, cmdline: &[u8]) -> String {
     let first = cmdline.split(|&byte| byte == 0).next().unwrap_or_default();
     let first = String::from_utf8_lossy(first);
-    // Servers write what they do over their arguments: `nginx: worker process`.
+    // Servers overwrite their arguments with a status: `nginx: worker process`.
     let word = first.split([' ', ':']).next().unwrap_or_default();
     let file = word.rsplit('/').next().unwrap_or_default().trim_start_matches('-');
     if file.is_empty() { name.to_owned() } else { file.to_owned() }
@@ -70,7 +70,7 @@ fn of_path(path: &str) -> Option<String> {
     })
 }
 
-/// Libraries with a malloc of their own, in the order in which they win over others.
+/// Libraries with their own malloc; an earlier one takes precedence.
 const LIBRARIES: [(&str, &str); 7] = [
     ("libneap", "neap"),
     ("libjemalloc", "jemalloc"),
@@ -81,7 +81,8 @@ const LIBRARIES: [(&str, &str); 7] = [
     ("libscudo", "scudo"),
 ];
 
-/// The malloc of a process by the files in `/proc/PID/maps`; empty where they do not tell, as of static programs.
+/// The malloc of a process according to the files in `/proc/PID/maps`; empty if they do not show it, as in static
+/// programs.
 pub fn allocator(maps: &str) -> &'static str {
     let mut best: Option<usize> = None;
     let mut libc = "";
@@ -107,7 +108,7 @@ pub fn allocator(maps: &str) -> &'static str {
 mod tests {
     use super::*;
 
-    /// Catches names with brackets that move all figures, and figures of another field.
+    /// Catches names with brackets that shift all figures, and figures of another field.
     #[test]
     fn figures_are_found() {
         let text = "4711 (a) b) S 1 4711 4711 0 -1 4194560 1204 9 3 8 5 2 0 0 20 0 1 0 8825 1 2 3 40 50 60";
@@ -121,7 +122,7 @@ mod tests {
         assert!(stat("").is_none() && stat("1 (x) S 1").is_none());
     }
 
-    /// Catches names that are cut, and titles that servers write.
+    /// Catches names that are cut, and status texts of servers.
     #[test]
     fn commands_have_names() {
         assert_eq!(command("a-very-long-nam", b"/usr/bin/a-very-long-name\0-x\0"), "a-very-long-name");
@@ -129,7 +130,7 @@ mod tests {
         assert_eq!((command("bash", b"-bash\0").as_str(), command("x", b"").as_str()), ("bash", "x"));
     }
 
-    /// Catches containers that are not seen, and slices that are taken for one.
+    /// Catches containers that are not recognised, and slices that are taken for one.
     #[test]
     fn containers_are_found() {
         let id = "3f0c5d7e9a".to_owned() + &"0".repeat(54);
@@ -146,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Catches a library beside the C library that is not seen, or seen in a folder's name.
+    /// Catches a library besides the C library that is not recognised, or recognised in a folder's name.
     #[test]
     fn allocators_are_found() {
         let line = |path: &str| format!("1000-2000 r-xp 00000000 08:01 7      {path}\n");

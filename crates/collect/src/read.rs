@@ -15,7 +15,7 @@ pub enum Why {
     Ended,
     /// Denied to this user.
     Denied,
-    /// It has no memory: a thread of the kernel.
+    /// It has no memory (a kernel thread), or the filter does not accept it.
     NoMemory,
     /// Anything else.
     Other,
@@ -32,7 +32,7 @@ impl From<io::Error> for Why {
     }
 }
 
-/// Reads a file of `/proc/PID` into a buffer that is used again.
+/// Reads a file of `/proc/PID` into a buffer that is reused.
 fn text<'b>(pid: u32, name: &str, buffer: &'b mut Vec<u8>) -> Result<std::borrow::Cow<'b, str>, Why> {
     buffer.clear();
     File::open(format!("/proc/{pid}/{name}"))?.read_to_end(buffer)?;
@@ -47,7 +47,7 @@ pub fn light(pid: u32, buffer: &mut Vec<u8>) -> Result<(String, Light), Why> {
     let of = |pid, buffer: &mut Vec<u8>, light: &mut Light| {
         text(pid, "status", buffer).map(|status| parse::status(&status, light))
     };
-    // Its first thread may have ended, and others run.
+    // Its first thread may have ended while others run.
     let other = if is_zombie { neap_why::living(pid) } else { pid };
     if !of(other, buffer, &mut light)? {
         return Err(Why::NoMemory);
@@ -65,7 +65,7 @@ pub fn container(pid: u32) -> String {
     parse::container(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default()))
 }
 
-/// What `/proc/PID/maps` says: the allocator, and neap's counters page.
+/// Reads `/proc/PID/maps`: the allocator, and neap's counters page.
 pub fn mapped(pid: u32, buffer: &mut Vec<u8>) -> Result<(&'static str, Option<neap_observe::Page>), Why> {
     let is_empty = text(pid, "maps", buffer)?.is_empty();
     // Its first thread may have ended.
@@ -78,7 +78,7 @@ pub fn mapped(pid: u32, buffer: &mut Vec<u8>) -> Result<(&'static str, Option<ne
     Ok((if page.is_some() { "neap" } else { parse::allocator(&maps) }, page))
 }
 
-/// What neap's counters page says.
+/// The figures of neap's counters page.
 pub fn neap(snapshot: &Snapshot) -> Neap {
     let gauges = &snapshot.gauges;
     Neap {
@@ -92,7 +92,7 @@ pub fn neap(snapshot: &Snapshot) -> Neap {
 /// Pss and huge pages.
 pub fn rollup(pid: u32) -> Result<Rollup, Why> {
     let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", neap_why::living(pid)))?;
-    // It had memory when it was looked at.
+    // It had memory when its light figures were read.
     if text.is_empty() {
         return Err(Why::Ended);
     }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// Catches a process that ended while it was read and is in no count of errors.
+    /// Catches a process that ended while it was read and that is not counted as an error.
     #[test]
     fn what_has_ended_is_an_error() {
         let mut child = Command::new("true").spawn().expect("true(1)");

@@ -66,7 +66,7 @@ fn percent(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    /// Catches a budget of nothing, with which no account is ever made.
+    /// Catches a budget of zero, with which no account is ever made.
     #[test]
     fn a_budget_is_something() {
         assert_eq!((percent("0.5"), percent("2%")), (Ok(0.5), Ok(2.0)));

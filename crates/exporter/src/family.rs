@@ -2,27 +2,27 @@
 
 use std::fmt;
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
     /// A value now.
     Gauge,
-    /// What only grows; its samples end in `_total`.
+    /// A value that only grows; its samples end in `_total`.
     Counter,
     /// A text in a label; its samples end in `_info`.
     Info,
 }
 
-/// A metric. Its name ends in its unit, and has no `_total` or `_info`.
+/// A metric. Its name ends in its unit, without `_total` or `_info`.
 #[derive(Clone, Copy, Debug)]
 pub struct Family {
     /// Name.
     pub name: &'static str,
-    /// What it is.
+    /// Its type.
     pub of: Type,
     /// `bytes`, `seconds`, or nothing.
     pub unit: &'static str,
-    /// In a sentence.
+    /// A sentence on it.
     pub help: &'static str,
 }
 
@@ -60,12 +60,12 @@ impl fmt::Display for Number {
 pub struct Labels {
     /// In their order.
     pub pairs: Vec<(&'static str, String)>,
-    /// The same as `a="b",c="d"`: a process has them on some thirty lines.
+    /// The same as `a="b",c="d"`, made once because a process has some thirty lines.
     pub text: String,
 }
 
 impl Labels {
-    /// Those of some pairs.
+    /// Labels from pairs.
     pub fn new(pairs: Vec<(&'static str, String)>) -> Labels {
         let text = pairs.iter().map(|(name, value)| label(name, value)).collect::<Vec<_>>().join(",");
         Labels { pairs, text }
@@ -91,7 +91,7 @@ pub fn label(name: &str, value: &str) -> String {
 pub trait Sink {
     /// Begins a metric.
     fn family(&mut self, family: &Family);
-    /// A sample of it, with one more label where it has one.
+    /// A sample of it, with an optional further label.
     fn sample(&mut self, labels: &Labels, more: Option<(&'static str, &str)>, value: Number);
 }
 

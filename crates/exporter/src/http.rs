@@ -1,9 +1,10 @@
-//! The connections of clients, all in one thread that waits for none of them, so that a client which does not send or
-//! read delays no other client.
+//! The connections of clients, in one thread that never waits for a single client, so that a client which does not send
+//! or read delays no other.
 //!
 //! For each connection, the thread reads the request, waits for the metrics, writes the answer, and waits until the
 //! client closes. (Closing a connection with unread bytes would discard the answer.) Each step has a time limit, after
-//! which the connection is closed. If there are too many, the oldest one of those that wait for the client is closed.
+//! which the connection is closed. If there are too many connections, one is closed that needs it least: first those
+//! that wait for the client's end, then those without a request.
 
 use crate::request::{LONGEST, Request, What, head};
 use crate::text::Format;
@@ -18,26 +19,26 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
 
-/// The most connections.
+/// Limit on connections.
 const CONNECTIONS: u64 = 64;
-/// How long the head of a request may take, the answer, and the client's end.
+/// Time limits of a request's head, of the answer, and of the client's end.
 const FOR_HEAD: Duration = Duration::from_secs(5);
 const FOR_ANSWER: Duration = Duration::from_secs(10);
 const FOR_END: Duration = Duration::from_secs(1);
-/// How long no connection is accepted after that has failed.
+/// Pause after a connection could not be accepted.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long a round takes at most, so that signals are seen.
+/// Limit on the wait of a round, so that signals are noticed.
 const ROUND: Duration = Duration::from_millis(250);
 
-/// Where a connection is.
+/// The state of a connection.
 enum State {
-    /// Its request is read.
+    /// Reads the request.
     Head(Vec<u8>),
-    /// The metrics are made.
+    /// Waits for the metrics.
     Waits(Request, Format),
-    /// The answer's head and body, and how much of both is written.
+    /// Writes the answer: head, body, and how much of both is written.
     Answer(String, Arc<str>, usize),
-    /// The client's end is waited for.
+    /// Waits until the client closes.
     End,
 }
 
@@ -45,16 +46,16 @@ struct Connection {
     number: u64,
     stream: TcpStream,
     state: State,
-    /// When it is closed.
+    /// When its time is over.
     until: Instant,
 }
 
 impl Connection {
-    /// What it waits for; errors come unasked.
+    /// The events that it waits for; poll always reports errors.
     fn events(&self) -> c_short {
         match self.state {
             State::Head(_) | State::End => POLLIN,
-            // Only that the client has gone away.
+            // Only the client's end.
             State::Waits(..) => 0,
             State::Answer(..) => POLLOUT,
         }
@@ -70,7 +71,7 @@ impl Connection {
         self.goes_to(State::Answer(head, body, 0), FOR_ANSWER);
     }
 
-    /// Goes on, as far as that needs no waiting; false where it is over.
+    /// Does what is possible without waiting; false if the connection is over.
     fn goes_on(&mut self, asks: &Sender<(u64, Format)>) -> io::Result<bool> {
         let mut bytes = [0; LONGEST];
         match &mut self.state {
@@ -103,13 +104,13 @@ impl Connection {
     }
 }
 
-/// Makes metrics: asked by a connection's number, it answers by that.
+/// The channels to the thread that makes pages; requests and pages have the number of their connection.
 pub struct Maker {
-    /// To it.
+    /// Requests.
     pub asks: Sender<(u64, Format)>,
-    /// From it.
+    /// Pages.
     pub pages: Receiver<(u64, Arc<str>)>,
-    /// Has a byte for each page.
+    /// Becomes readable with a page: has a byte for each.
     pub bell: UnixStream,
 }
 
@@ -118,17 +119,18 @@ pub struct Server {
     listener: TcpListener,
     maker: Maker,
     connections: Vec<Connection>,
-    /// The most of them.
+    /// Limit on connections.
     most: usize,
     number: u64,
-    /// Until then none is accepted.
+    /// No connection is accepted before this time.
     pause: Instant,
-    /// Errors that were reported.
+    /// Errors that were reported, each once.
     reported: Vec<Option<i32>>,
 }
 
 impl Server {
-    /// At a listener. Most of `files`, the limit of open ones, is left for reading processes.
+    /// A server at a listener. Connections get a quarter of `files`, the limit on open files; the rest is for reading
+    /// processes.
     pub fn new(listener: TcpListener, maker: Maker, files: u64) -> io::Result<Server> {
         listener.set_nonblocking(true)?;
         maker.bell.set_nonblocking(true)?;
@@ -137,7 +139,7 @@ impl Server {
         Ok(Server { listener, maker, connections: Vec::new(), most, number: 0, pause, reported })
     }
 
-    /// Waits until something is to be done, though not long, and does it.
+    /// Waits for events, for a limited time, and handles them.
     pub fn round(&mut self) -> io::Result<()> {
         let wait = |fd: RawFd, events| pollfd { fd, events, revents: 0 };
         let now = Instant::now();
@@ -167,7 +169,7 @@ impl Server {
         Ok(())
     }
 
-    /// Pages that were made. Connections that waited for them may be gone.
+    /// Answers with pages that were made. Their connections may be closed by now.
     fn take_pages(&mut self) {
         let _ = self.maker.bell.read(&mut [0; 64]);
         for (number, page) in self.maker.pages.try_iter() {
@@ -178,7 +180,7 @@ impl Server {
         }
     }
 
-    /// One client: the next round comes at once where there are more.
+    /// Accepts one client; with more of them the next round begins at once.
     fn accept(&mut self) {
         match self.listener.accept().and_then(|(stream, _)| stream.set_nonblocking(true).map(|()| stream)) {
             Ok(stream) => {

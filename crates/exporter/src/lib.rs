@@ -10,7 +10,7 @@
 //! | `otlp.rs` | OpenTelemetry's protocol |
 //! | `request.rs` | requests of HTTP, and which answer each gets |
 //! | `http.rs` | the connections of clients |
-//! | `serve.rs` | the server's start and end, and who makes its pages |
+//! | `serve.rs` | the server's start and end, and the thread that makes its pages |
 //!
 //! May depend on `neap-collect`, `neap-launch`, well-kept libraries, the C library and std.
 #![forbid(unsafe_code)]
@@ -32,10 +32,10 @@ use neap_launch::error::Error;
 use neap_launch::sys;
 use std::time::Duration;
 
-/// Age at which a rollup and an account are made again, where the budget allows it.
+/// Age at which a rollup and an account are made again, if the budget allows it.
 const ROLLUP: Duration = Duration::from_secs(30);
 const ACCOUNT: Duration = Duration::from_secs(300);
-/// How long one look without a server may work.
+/// Time limit of a single page without a server.
 const ONCE: Duration = Duration::from_secs(2);
 
 /// Runs `neap exporter`.

@@ -1,4 +1,4 @@
-//! Which metrics there are, and their values. One table; `docs/exporter.md` has the same for users.
+//! The table of metrics, and their values. `docs/exporter.md` has the same for users.
 
 use crate::family::{Family, Labels, Number, Sink, Type};
 use crate::text::{Format, Page};
@@ -143,7 +143,7 @@ fn accounts(page: &mut impl Sink, all: &[(Labels, &Process)]) {
     }
 }
 
-/// The exporter about itself.
+/// Metrics of the exporter itself.
 fn own(page: &mut impl Sink, collector: &Collector, all: &[(Labels, &Process)], scrapes: u64) {
     let none = Labels::default();
     page.family(&PROCESSES);
@@ -174,7 +174,7 @@ mod tests {
         OF_PROCESS.iter().map(|(family, _)| *family).chain(single).collect()
     }
 
-    /// Catches names against the conventions, and metrics that the page of docs lacks.
+    /// Catches names that break the conventions, and metrics that docs/exporter.md lacks.
     #[test]
     fn names_follow_the_conventions() {
         let doc = include_str!("../../../docs/exporter.md");

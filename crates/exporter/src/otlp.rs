@@ -1,5 +1,5 @@
-//! OpenTelemetry's protocol for metrics over HTTP: `opentelemetry/proto/metrics/v1/metrics.proto`, with the numbers of its
-//! fields.
+//! OpenTelemetry's protocol for metrics over HTTP: `opentelemetry/proto/metrics/v1/metrics.proto`, with its field
+//! numbers.
 
 use crate::family::{Family, Labels, Number, Sink, Type};
 use crate::metrics;
@@ -10,7 +10,7 @@ use neap_launch::signals;
 use prost::{Message, Oneof};
 use std::time::{Duration, Instant, SystemTime};
 
-/// How long a collector may take for an answer.
+/// Time limit of a collector's answer.
 const LIMIT: Duration = Duration::from_secs(10);
 const CUMULATIVE: i32 = 2;
 
@@ -157,7 +157,7 @@ impl Gathered {
 
 impl Sink for Gathered {
     fn family(&mut self, family: &Family) {
-        // The words of UCUM, as OpenTelemetry has them.
+        // UCUM units, which OpenTelemetry uses.
         let unit = match family.unit {
             "bytes" => "By",
             "seconds" => "s",
@@ -167,7 +167,7 @@ impl Sink for Gathered {
             Type::Counter => Data::Sum(Sum { points: Vec::new(), temporality: CUMULATIVE, is_monotonic: true }),
             Type::Gauge | Type::Info => Data::Gauge(Gauge { points: Vec::new() }),
         };
-        // Names as Prometheus has them, so that one dashboard serves both.
+        // The same names as for Prometheus, so that one dashboard serves both.
         let name = format!("{}{}", family.name, family.ending());
         let description = family.help.to_owned();
         self.metrics.push(Metric { name, description, unit: unit.to_owned(), data: Some(data) });
@@ -192,8 +192,8 @@ impl Sink for Gathered {
 /// Sends metrics until a signal comes.
 pub fn run(url: &str, interval: Duration, shared: &Shared) -> Result<u8, Error> {
     if !url.starts_with("http://") {
-        return Err(Error::failed(format!("{url:?} is no URL of http")).remedy(
-            "--otlp http://localhost:4318/v1/metrics; TLS is a matter for the collector on this machine, which passes on",
+        return Err(Error::failed(format!("{url:?} is not an http URL")).remedy(
+            "--otlp http://localhost:4318/v1/metrics; for TLS use a local collector that forwards the metrics",
         ));
     }
     shared.look()?;
@@ -215,7 +215,7 @@ pub fn run(url: &str, interval: Duration, shared: &Shared) -> Result<u8, Error> 
                 }
                 failing = false;
             }
-            // A collector that is restarted is no reason to end; one line tells, not one each time.
+            // A collector may be restarted, so this does not end neap; only the first failure is reported.
             Err(error) if !failing => {
                 failing = true;
                 Error::failed(format!("cannot send metrics to {url}: {error}"))
@@ -235,7 +235,7 @@ pub fn run(url: &str, interval: Duration, shared: &Shared) -> Result<u8, Error> 
     Ok(0)
 }
 
-/// Waits; whether a signal came that asks neap to end. Others shorten no pause.
+/// Waits; true if a signal came that ends neap. Other signals do not shorten the wait.
 fn ended_within(time: Duration) -> bool {
     let until = Instant::now() + time;
     loop {
@@ -256,7 +256,7 @@ mod tests {
     const BYTES: Family = Family { name: "a_bytes", of: Type::Counter, unit: "bytes", help: "A." };
     const EMPTY: Family = Family { name: "b", of: Type::Gauge, unit: "", help: "B." };
 
-    /// Catches fields with other numbers than the protocol's, by the bytes that its own encoder makes of such a metric.
+    /// Catches wrong field numbers, with bytes that the protocol's own encoder makes of such a metric.
     #[test]
     fn the_bytes_are_the_protocols() {
         let mut gathered = Gathered::new(SystemTime::UNIX_EPOCH + Duration::from_nanos(1));

@@ -1,6 +1,6 @@
-//! Requests of HTTP, and which answer each gets. Pure: bytes in, bytes out.
+//! HTTP requests, and the answer to each. No I/O: bytes in, bytes out.
 //!
-//! An answer is the last one on its connection, and a body is not read: no request here has one that matters.
+//! Each connection gets one answer. Bodies are not read, because no request here needs one.
 
 use crate::text::Format;
 use httparse::{EMPTY_HEADER, Status};
@@ -11,7 +11,7 @@ pub const LONGEST: usize = 8 << 10;
 const HEADERS: usize = 64;
 const PLAIN: &str = "text/plain; charset=utf-8";
 
-/// What is answered.
+/// The answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum What {
     /// The metrics.
@@ -23,14 +23,14 @@ pub enum What {
 /// A request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What it gets.
+    /// Its answer.
     pub what: What,
-    /// HEAD: the length of the body is sent, and not the body.
+    /// HEAD: the length of the body is sent, but not the body.
     pub head_only: bool,
 }
 
 impl Request {
-    /// The request that begins with these bytes; none where more are to come.
+    /// The request that begins with these bytes; none if it is incomplete.
     pub fn read(bytes: &[u8]) -> Option<Request> {
         let text = |status, text| Some(Request { what: What::Text(status, PLAIN, text), head_only: false });
         let mut headers = [EMPTY_HEADER; HEADERS];
@@ -41,7 +41,7 @@ impl Request {
             Ok(Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
                 text("431 Request Header Fields Too Large", "the head is too long\n")
             }
-            Err(_) => text("400 Bad Request", "not understood\n"),
+            Err(_) => text("400 Bad Request", "invalid request\n"),
         }
     }
 

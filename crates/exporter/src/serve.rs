@@ -13,7 +13,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Light figures are not read more often than that, and pages not made more often, however many ask.
+/// Least time between two readings of light figures, and between two pages of one format, for any number of requests.
 const FRESH: Duration = Duration::from_millis(500);
 
 /// Serves until a signal comes.
@@ -22,7 +22,7 @@ pub fn run(address: &str, shared: &Shared) -> Result<u8, Error> {
     let listener = listen(address)?;
     let bound = listener.local_addr().map_or_else(|_| address.to_owned(), |bound| bound.to_string());
     shared.look()?;
-    // Before the threads start, which inherit the mask: only this one takes signals.
+    // Before the threads start, because they inherit the mask: only this one gets signals.
     let inherited = signals::block();
     let failed = |what: &str, error: &io::Error| Error::failed(format!("cannot {what}: {}", system_message(error)));
     let no_thread = |error| failed("start a thread", &error).remedy("raise the limit of processes: ulimit -u");
@@ -38,7 +38,7 @@ pub fn run(address: &str, shared: &Shared) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The thread that makes pages: reading processes may take long, and no other client waits for that.
+/// Starts the thread that makes pages, because reading processes may take long and must not delay other clients.
 fn start_maker(shared: &Shared) -> io::Result<Maker> {
     let (asks, asked) = mpsc::channel();
     let (made, pages) = mpsc::channel();
@@ -61,7 +61,7 @@ struct Pages {
     scrapes: u64,
     /// When light figures were read.
     looked: Option<Instant>,
-    /// Made since.
+    /// Pages made since then.
     made: Vec<(Format, Arc<str>)>,
 }
 
@@ -69,7 +69,7 @@ impl Pages {
     fn page(&mut self, format: Format) -> Arc<str> {
         self.scrapes += 1;
         if self.looked.is_none_or(|at| at.elapsed() >= FRESH) {
-            // Where /proc cannot be listed the last figures are given.
+            // If /proc cannot be listed, the page has the last figures.
             if let Err(error) = self.shared.look() {
                 error.report();
             }
@@ -90,11 +90,11 @@ fn listen(address: &str) -> Result<TcpListener, Error> {
     let full = if address.starts_with(':') { format!("[::]{address}") } else { address.to_owned() };
     let resolved: Vec<SocketAddr> = full.to_socket_addrs().map(Iterator::collect).unwrap_or_default();
     if resolved.is_empty() {
-        return Err(Error::failed(format!("`{address}` is no address to listen at"))
+        return Err(Error::failed(format!("`{address}` is not an address to listen at"))
             .remedy("--listen 127.0.0.1:9842, or --listen :9842 for all addresses"));
     }
     let bound = match TcpListener::bind(&resolved[..]) {
-        // A system without IPv6.
+        // The system has no IPv6.
         Err(error) if address.starts_with(':') && error.kind() != ErrorKind::AddrInUse => {
             TcpListener::bind(format!("0.0.0.0{address}")).map_err(|_| error)
         }
@@ -107,8 +107,9 @@ fn refused(address: &str, error: &io::Error) -> Error {
     let port = address.rsplit(':').next().unwrap_or_default();
     let cause = Error::failed(format!("cannot listen at {address}: {}", system_message(error)));
     match error.kind() {
-        ErrorKind::AddrInUse => cause
-            .remedy(format!("choose another port with --listen; ss -ltnp 'sport = :{port}' shows who has this one")),
+        ErrorKind::AddrInUse => cause.remedy(format!(
+            "choose another port with --listen; ss -ltnp 'sport = :{port}' shows which process has this one"
+        )),
         ErrorKind::PermissionDenied => cause.remedy("choose a port from 1024 on with --listen, or run neap as root"),
         ErrorKind::AddrNotAvailable => cause.remedy("--listen takes an address of this machine: ip addr lists them"),
         _ => cause.remedy("--listen 127.0.0.1:9842, or --listen :9842 for all addresses"),

@@ -10,7 +10,7 @@
 use crate::family::{Family, Labels, Number, Sink, Type, label};
 use std::fmt::Write;
 
-/// Which one.
+/// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// OpenMetrics 1.0.
@@ -20,12 +20,12 @@ pub enum Format {
 }
 
 impl Format {
-    /// The one that a client asks for.
+    /// The format that a client requests.
     pub fn accepted(accept: &str) -> Format {
         if accept.contains("application/openmetrics-text") { Format::OpenMetrics } else { Format::Prometheus }
     }
 
-    /// Its type of content.
+    /// Its content type.
     pub fn content_type(self) -> &'static str {
         match self {
             Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -39,12 +39,12 @@ impl Format {
 pub struct Page {
     text: String,
     format: Format,
-    /// Whose samples follow.
+    /// The metric whose samples follow.
     family: Option<Family>,
 }
 
 impl Page {
-    /// An empty one.
+    /// An empty page.
     pub fn new(format: Format) -> Self {
         Page { text: String::with_capacity(64 << 10), format, family: None }
     }
@@ -92,7 +92,7 @@ mod tests {
 
     const COUNTER: Family = Family { name: "a_bytes", of: Type::Counter, unit: "bytes", help: "A." };
 
-    /// Catches counters with the wrong name in one of the formats, and a page that has no end.
+    /// Catches counters with the wrong name in one of the formats, and a page without its end mark.
     #[test]
     fn both_formats() {
         let page = |format| {

@@ -1,5 +1,5 @@
-//! Records the heaps of a process at rest: `cargo run -p neap-heaps --example record -- PID OUTPUT TRUTH`, where `TRUTH` is
-//! a file with what the process said of its own heap.
+//! Records the heaps of a process at rest: `cargo run -p neap-heaps --example record -- PID OUTPUT TRUTH`. The file
+//! `TRUTH` has what the process reported about its own heap.
 
 #[path = "../tests/support/mod.rs"]
 mod support;

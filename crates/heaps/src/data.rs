@@ -3,10 +3,10 @@
 use crate::{Files, Mapping, Memory};
 use std::ops::Range;
 
-/// Bytes of one file's data that are searched.
+/// Limit on the bytes of one file's data that are searched.
 const DATA: u64 = 64 << 20;
 
-/// The writable data of each file: its mapping, and where the data is, with the zeros behind.
+/// The writable data of each file: its mapping, and the range of the data, including the zeros after it (.bss).
 pub fn data(mappings: &[Mapping]) -> Vec<(&Mapping, Range<u64>)> {
     let mut data: Vec<(&Mapping, Range<u64>)> = Vec::new();
     for mapping in mappings.iter().filter(|mapping| mapping.private && mapping.readable && mapping.writable) {
@@ -24,7 +24,7 @@ pub fn data(mappings: &[Mapping]) -> Vec<(&Mapping, Range<u64>)> {
     data
 }
 
-/// What is resident of a range; zeros elsewhere. Nothing where no more is to be read.
+/// The contents of a range, with zeros where it is not resident. Empty if no more may be read.
 pub fn read(memory: &dyn Memory, range: Range<u64>) -> Vec<u8> {
     if memory.is_over() {
         return Vec::new();
@@ -43,8 +43,8 @@ pub fn read(memory: &dyn Memory, range: Range<u64>) -> Vec<u8> {
     bytes
 }
 
-/// Whether the file behind `mapping` has `text` in it, as the messages of an allocator have its name. Also true where files
-/// cannot be read. So the data of most files need no search by structure, which reads far more.
+/// Whether the file behind `mapping` contains `text`, such as an allocator's name in its messages; also true if the
+/// file cannot be read. So the data of most files need no search by structure, which reads far more.
 pub fn mentions(files: &dyn Files, mapping: &Mapping, text: &[u8]) -> bool {
     !matches!(files.find(mapping, text), Ok(None))
 }
@@ -65,7 +65,7 @@ mod tests {
         }
     }
 
-    /// Catches a text that is missed on the border of two pieces or at the end, and files that are read for ever.
+    /// Catches a text that is missed at the border of two pieces or at the end, and files that are read without end.
     #[test]
     fn texts_are_found_wherever_they_are() {
         for at in [0, PIECE - 3, PIECE, 2 * PIECE - 8, 2 * PIECE - 4, 3 * PIECE - 8] {

@@ -1,5 +1,5 @@
-//! Google's tcmalloc: which mappings belong to it. It reserves regions of 1 GiB, aligned to that, and opens each from
-//! its end downward. A tag in bits 42 to 44 of the address says what the region is for. Live and free blocks are not
+//! Google's tcmalloc: finds its mappings. It reserves regions of 1 GiB, aligned to 1 GiB, and opens each from its end
+//! downward. A tag in bits 42 to 44 of the address says what the region is for. Live and free blocks are not
 //! distinguished.
 
 use crate::data::data;
@@ -11,16 +11,16 @@ use std::ops::Range;
 
 /// Bytes and alignment of a region.
 const REGION: u64 = 1 << 30;
-/// What a program or a library with this allocator has in it: the name that it gives its regions.
+/// A text in programs and libraries with this allocator: the name of its regions.
 const TEXT: &[u8] = b"tcmalloc_region_";
 const TAG: u32 = 42;
 /// The tag of its own records.
 const METADATA: u64 = 3;
 
-/// The heap of the copy in a process: one at most, because regions do not say whose they are.
+/// The heap of the copy in a process: at most one, because regions do not show to which copy they belong.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let regions = regions(mappings);
-    // Files are searched where there is something to own.
+    // Files are searched only if there are regions.
     let has_text = |of: &&Mapping| matches!(files.find(of, TEXT), Ok(Some(_)));
     let mut data = data(mappings).into_iter().map(|(mapping, _)| mapping);
     let Some(owner) = (!regions.is_empty()).then(|| data.find(has_text)).flatten() else { return Vec::new() };
@@ -44,13 +44,13 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
         library: owner.file().map(str::to_owned),
         parts: parts.collect(),
         settings: None,
-        doubts: vec!["live and free blocks are not told apart".to_owned()],
+        doubts: vec!["live and free blocks are not distinguished".to_owned()],
     };
     heap.parts.sort_by_key(|part| std::cmp::Reverse(part.resident_bytes));
     vec![heap]
 }
 
-/// What is open of regions: of private memory without a file that begins and ends at multiples of a region, without a
+/// The open parts of regions: private memory without a file that begins and ends at multiples of a region, without a
 /// gap.
 fn regions(mappings: &[Mapping]) -> Vec<Range<u64>> {
     let belongs = |of: &Mapping| of.private && of.file().is_none() && of.name.as_deref() != Some("[heap]");
@@ -76,7 +76,7 @@ fn regions(mappings: &[Mapping]) -> Vec<Range<u64>> {
 mod tests {
     use super::*;
 
-    /// Catches memory at such places that is no region, parts that are closed, and regions behind each other.
+    /// Catches memory at such addresses that is not a region, parts without access, and adjacent regions.
     #[test]
     fn regions_are_whole() {
         let of = |start: u64, end: u64, open: bool| Mapping {

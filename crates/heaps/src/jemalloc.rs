@@ -20,7 +20,7 @@ const TREE: Tree = Tree { root: 1 << 18, leaf: 1 << 18, aligned: 64 };
 const RECORD: usize = 128;
 /// Its bits of blocks.
 const BITS: usize = 64;
-/// Extents that are read.
+/// Limit on extents.
 const MOST: u32 = 1 << 24;
 
 /// Where a version has its fields: shifts in the first word of a record, and the mask of the state.
@@ -30,7 +30,7 @@ struct Layout {
     state: (u32, u64),
     class: u32,
     free: u32,
-    /// Bits of a leaf's word that are flags, below the pointer: where they have room for it, the state too.
+    /// Bits of a leaf's word below the pointer that are flags; where there is room, they include the state.
     flags: u64,
 }
 
@@ -108,7 +108,7 @@ impl Record {
             .then_some(record)
     }
 
-    /// Whether it is what a word of a leaf says of it.
+    /// Whether it agrees with the word of a leaf.
     fn fits(&self, layout: &Layout, word: u64) -> bool {
         self.class == word >> 48
             && u64::from(self.is_slab) == word & 1
@@ -131,14 +131,14 @@ struct Walk<'a> {
     /// The allocator's own memory.
     bases: Vec<Range<u64>>,
     extents: u32,
-    /// Where the last one ends.
+    /// The end of the last extent.
     end: u64,
     /// Slabs whose bits and count disagreed, and extents that began in another one.
     torn: u32,
 }
 
 impl Walk<'_> {
-    /// Reads the extent of a word that stands for an OS page, if it begins there.
+    /// Reads the extent of an OS page's word, if the extent begins there.
     fn word(&mut self, page: u64, word: u64) {
         let mut bytes = [0; RECORD];
         if self.extents < MOST
@@ -204,7 +204,7 @@ impl Walk<'_> {
                 free_from.get_or_insert(at);
                 continue;
             }
-            // What is behind the last block is free too.
+            // The rest after the last block is free too.
             let end = if block == count { range.end } else { at };
             if let Some(from) = free_from.take().or((block == count && at < range.end).then_some(at)) {
                 let blocks = (end - from) / size;
@@ -249,8 +249,8 @@ impl Walk<'_> {
     }
 }
 
-/// The variable of the environment with the settings of a copy whose functions have a prefix, as those in Rust programs
-/// and in Python's extensions: `_RJEM_MALLOC_CONF`.
+/// The environment variable with the settings of a copy whose functions have a prefix, as in Rust programs and in
+/// Python's extensions: `_RJEM_MALLOC_CONF`.
 fn variable(files: &dyn Files, mapping: &Mapping) -> Option<String> {
     const END: &[u8] = b"_MALLOC_CONF\0";
     const LONGEST: u64 = 64;
@@ -274,7 +274,7 @@ fn class_size(class: u64) -> u64 {
     }
 }
 
-/// In order; joined where one ends at the next, cut where a changed record made them overlap.
+/// Ranges in order: joined if they are adjacent, cut if a changed record made them overlap.
 pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<u64>> = Vec::new();
@@ -287,7 +287,7 @@ pub fn joined(mut ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
     joined
 }
 
-/// A part of `ranges`; its bytes are those of the split where there is one.
+/// A part with `ranges`; with a split, its bytes are those of the split.
 pub fn part(memory: &dyn Memory, name: String, ranges: Vec<Range<u64>>, split: Option<Split>) -> Part {
     let mut sums = (0, 0, 0);
     for range in &ranges {

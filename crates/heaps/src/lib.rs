@@ -1,4 +1,5 @@
-//! Walks the heaps of allocators other than neap in the memory of another process: what is live, what is free and kept.
+//! Walks the heaps of allocators other than neap in the memory of another process, to find which blocks are live and
+//! what is free and kept.
 //!
 //! Nothing here does I/O: memory comes through [`Memory`], files through [`Files`], so a recording works as well as a
 //! process. A process is not stopped while it is read, so what is read may be torn. If a walk finds something

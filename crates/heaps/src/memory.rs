@@ -8,12 +8,11 @@ pub trait Memory: Sync {
     /// Copies memory: all of it, or none.
     fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable>;
 
-    /// Appends the parts of `range` (whole OS pages) that hold memory, in order, without overlaps. What the process never
-    /// touched or gave back is left out; the kernel's page of zeros is too. An implementation that cannot tell appends
-    /// nothing.
+    /// Appends the parts of `range` (whole OS pages) that are resident or swapped out, in order, without overlaps and
+    /// without the kernel's zero page. An implementation that does not know appends nothing.
     fn resident(&self, range: Range<u64>, into: &mut Vec<Run>);
 
-    /// Whether no more is to be read, because the caller has set a limit: reads fail from then on, and walks end soon.
+    /// Whether the caller's limit is reached: from then on reads fail, and walks end soon.
     fn is_over(&self) -> bool {
         false
     }
@@ -52,7 +51,7 @@ pub struct Mapping {
     pub private: bool,
     /// Offset in the file.
     pub offset: u64,
-    /// The last column, without ` (deleted)`; none where that is empty.
+    /// The last column, without ` (deleted)`; none if that is empty.
     pub name: Option<String>,
 }
 
@@ -62,29 +61,29 @@ impl Mapping {
         self.name.as_deref().filter(|name| name.starts_with('/'))
     }
 
-    /// Whether it is private anonymous memory that the program may write, stacks of the kernel's making left out.
+    /// Whether it is private anonymous memory that the program may write, except the kernel's `[stack]`.
     pub fn is_anonymous(&self) -> bool {
         let is_anonymous = |name: &str| name.starts_with("[anon:") || name == "[heap]";
         self.private && self.readable && self.writable && self.name.as_deref().is_none_or(is_anonymous)
     }
 }
 
-/// The files that are mapped: read instead of the memory of the process, which is not to grow by being looked at.
+/// The mapped files. They are read instead of the process's memory, which would grow by being read.
 pub trait Files {
-    /// Copies bytes of the file behind `mapping`, from `offset` in the file on; how many there were.
+    /// Copies bytes of the file behind `mapping`, from `offset` in the file on; returns their number.
     fn read(&self, mapping: &Mapping, offset: u64, into: &mut [u8]) -> usize;
 
-    /// The first place of `text` in the file, if it has it. An implementation may remember answers, because processes
-    /// share files.
+    /// The first position of `text` in the file, if it contains it. An implementation may cache answers, because
+    /// processes share files.
     fn find(&self, mapping: &Mapping, text: &[u8]) -> Result<Option<u64>, Unreadable> {
         find(self, mapping, text)
     }
 }
 
-/// Bytes of a file that are read at once.
+/// Bytes of one read of a file.
 pub(crate) const PIECE: usize = 1 << 20;
 
-/// The first place of `text` in the file behind `mapping`.
+/// The first position of `text` in the file behind `mapping`.
 pub fn find<F: Files + ?Sized>(files: &F, mapping: &Mapping, text: &[u8]) -> Result<Option<u64>, Unreadable> {
     let (mut piece, mut at) = (vec![0; PIECE], 0);
     let finder = Finder::new(text);
@@ -100,12 +99,12 @@ pub fn find<F: Files + ?Sized>(files: &F, mapping: &Mapping, text: &[u8]) -> Res
         if bytes.len() < text.len() {
             return Ok(None);
         }
-        // The text may lie across the end of a piece.
+        // The text may cross the end of a piece.
         at += (bytes.len() - text.len() + 1) as u64;
     }
 }
 
-/// Where the files cannot be read: heaps are found by structure alone, and versions are not named.
+/// No files can be read: heaps are found by structure alone, and without their versions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoFiles;
 

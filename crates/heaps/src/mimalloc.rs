@@ -2,7 +2,7 @@
 //!
 //! Blocks of one size are in *pages* (64 KiB and more). Each has a record: numbers of blocks, their size, and where
 //! they begin. Version 2 has the records at the front of its segments of 32 MiB; version 3 at the front of its arenas.
-//! They are recognised by numbers that fit together. Up to 2.1.6 a record does not say where its blocks begin, but
+//! Records are recognised by numbers that fit together. Up to 2.1.6 a record does not say where its blocks begin, but
 //! stands for one of 512 places of its segment; the end of the segment's own header shows where the records begin.
 
 use crate::data::{data, read};
@@ -11,29 +11,29 @@ use crate::window::{overlap, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Split};
 use std::ops::Range;
 
-/// Where mimalloc asks for memory.
+/// The addresses that mimalloc requests.
 const HINTS: Range<u64> = 2 << 40..32 << 40;
 /// Alignment of segments, and of arenas.
 const SEGMENT: u64 = 32 << 20;
 /// Unit of pages.
 const SLICE: u64 = 64 << 10;
-/// Most bytes at the front of an arena that have records.
+/// Limit on the bytes of records at the front of an arena.
 const FRONT: u64 = 256 << 20;
-/// Pages that are read.
+/// Limit on pages.
 const MOST: usize = 1 << 22;
-/// Places that are looked at for segments and arenas.
+/// Limit on the places that are searched for segments and arenas.
 const LOOKS: u32 = 1 << 20;
 
-/// What a program or a library with this allocator has in it, whatever its name is.
+/// A text in programs and libraries with this allocator.
 const TEXT: &[u8] = b"mimalloc: warning: ";
 
-/// The heap of mimalloc in a process. Of two copies the memory cannot be told apart.
+/// The heap of mimalloc in a process. The memory of two copies cannot be distinguished.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let is_ours = |mapping: &Mapping| {
         mapping.private && mapping.file().is_none() && HINTS.contains(&mapping.range.start) && mapping.writable
     };
     let ranges = joined(mappings.iter().filter(|mapping| is_ours(mapping)).map(|m| m.range.clone()).collect());
-    // Files are searched where there is something to own.
+    // Files are searched only if there is such memory.
     let Some(library) = (!ranges.is_empty()).then(|| library(mappings, files)).flatten() else { return Vec::new() };
     let is_three = ranges.iter().any(|range| front_of_arena(memory, range.start, range).is_some());
     let (mut pages, mut fronts, mut seen) = (Vec::new(), Vec::new(), 0);
@@ -69,7 +69,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     vec![heap]
 }
 
-/// The file with mimalloc's code: by its name, or by its texts, because programs and libraries have it inside.
+/// The file with mimalloc's code, by its name or by a text, because other programs and libraries may contain it.
 fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
     let mut paths = mappings.iter().filter_map(|mapping| mapping.file());
     let named = paths.find(|path| path.rsplit('/').next().is_some_and(|name| name.contains("mimalloc")));
@@ -78,13 +78,13 @@ fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
     named.map(str::to_string).or_else(|| data.find(has_text)?.file().map(str::to_string))
 }
 
-/// Bytes at the front of an arena of version 3, and of all of it, if one begins at `at`: it says how many slices it has,
-/// and how many are its own.
+/// Bytes at the front of an arena of version 3 and of the whole arena, if one begins at `at`: it has the number of its
+/// slices, and of those for its own use.
 fn front_of_arena(memory: &dyn Memory, at: u64, range: &Range<u64>) -> Option<(u64, u64)> {
     let bytes = read(memory, at..range.end.min(at + 64));
     let (slices, own) = (word(&bytes, 40)?, word(&bytes, 48)?);
     let fits = (SEGMENT / SLICE..1 << 32).contains(&slices) && (1..slices.min(FRONT / SLICE)).contains(&own);
-    // Not before they are known to fit.
+    // Multiplied only if they fit.
     fits.then(|| (own * SLICE, slices * SLICE))
 }
 
@@ -158,14 +158,14 @@ fn numbered(memory: &dyn Memory, front: Range<u64>, range: &Range<u64>, pages: &
         let end = front.start + (place + slices) * SLICE;
         let fits = offset == 0 && used <= capacity && capacity <= reserved && capacity > 0 && block >= 8;
         if fits && slices > 0 && reserved * block <= slices * SLICE && end <= range.end {
-            // Blocks begin a little behind the front, and end with the last place.
+            // Blocks begin a little after the front, and end with the last place.
             pages.push(Page { start: end - reserved * block, block, used, reserved });
         }
         place += slices.max(1);
     }
 }
 
-/// Counts pages; what lies in none is free, or the allocator's own in front of the first.
+/// Counts pages; memory in none of them is free, or the allocator's own before the first.
 fn split(memory: &dyn Memory, ranges: &[Range<u64>], fronts: &[Range<u64>], mut pages: Vec<Page>) -> Option<Split> {
     if pages.is_empty() {
         return None;
@@ -211,7 +211,7 @@ fn split(memory: &dyn Memory, ranges: &[Range<u64>], fronts: &[Range<u64>], mut 
     Some(split)
 }
 
-/// Bytes, and resident ones, of pages in a range; what two records claim counts once.
+/// Bytes and resident bytes of pages in a range; memory that two records claim counts once.
 fn pages_in(memory: &dyn Memory, pages: &[Page], range: &Range<u64>) -> (u64, u64) {
     let (mut sums, mut end) = ((0, 0), 0);
     let first = pages.partition_point(|page| page.start < range.start);

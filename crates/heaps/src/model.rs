@@ -1,4 +1,4 @@
-//! What is found: a process has heaps, one for each copy of an allocator; a heap has parts.
+//! The result: a process has heaps, one for each copy of an allocator; a heap has parts.
 //!
 //! - **Part**: an arena, or the blocks with their own mappings. Parts of all heaps never overlap.
 //! - **Split**: each byte of a part counts once. For all bytes, and separately for the resident ones: `live + cached +
@@ -12,15 +12,15 @@ use std::ops::Range;
 /// One copy of an allocator in a process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heap {
-    /// Which: `glibc 2.36`, `jemalloc`, `mimalloc 2`, `mimalloc 3`, `tcmalloc`, `musl`.
+    /// Its name: `glibc 2.36`, `jemalloc 5.3`, `mimalloc 2`, `mimalloc 3`, `tcmalloc`, `musl`.
     pub allocator: String,
     /// The file whose code it is, as in the list of mappings; none if that is not known.
     pub library: Option<String>,
     /// What it consists of, the largest first. A heap that was found but never used has none.
     pub parts: Vec<Part>,
-    /// The variable of the environment that has its settings, where that is not the usual one.
+    /// The environment variable with its settings, if that is not the usual one.
     pub settings: Option<String>,
-    /// What could not be found out, in words for the user; empty if all is known.
+    /// What is not known, in words for the user.
     pub doubts: Vec<String>,
 }
 
@@ -33,13 +33,13 @@ pub struct Part {
     pub ranges: Vec<Range<u64>>,
     /// Bytes of `ranges`.
     pub bytes: u64,
-    /// Bytes that are only reserved, beside those.
+    /// Bytes that are only reserved, in addition.
     pub reserved_bytes: u64,
     /// Bytes of `ranges` that are resident.
     pub resident_bytes: u64,
     /// Bytes of `ranges` that are swapped out.
     pub swapped_bytes: u64,
-    /// What its bytes are; none where the allocator's structures were not walked.
+    /// The use of its bytes; none if the allocator's structures were not walked.
     pub split: Option<Split>,
 }
 
@@ -50,11 +50,11 @@ pub struct Amount {
     pub blocks: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Those of the bytes that are resident.
+    /// How many of the bytes are resident.
     pub resident: u64,
 }
 
-/// What the bytes of a part are.
+/// The use of the bytes of a part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Split {
     /// Blocks that the program has.
@@ -67,19 +67,20 @@ pub struct Split {
     pub top: Amount,
     /// The allocator's own structures.
     pub metadata: Amount,
-    /// What could not be read, or changed faster than it could be read.
+    /// Bytes that could not be read, or that changed faster than they could be read.
     pub unsure: Amount,
-    /// Kept bytes: resident OS pages that lie whole in free blocks or the top; cached blocks in them are not counted.
+    /// Kept bytes: resident OS pages that are entirely in free blocks or the top; cached blocks in them are not
+    /// counted.
     pub kept_bytes: u64,
-    /// What the allocator's own call for that (`malloc_trim(0)`) would make non-resident.
+    /// Bytes that the allocator's own trim (`malloc_trim(0)`) would give back.
     pub trimmable_bytes: u64,
-    /// The largest free block but the top.
+    /// The largest free block except the top.
     pub largest_free_bytes: u64,
-    /// What is below the top.
+    /// The block that pins the memory below the top.
     pub pin: Option<Pin>,
 }
 
-/// The last live block below the top: free memory below it cannot go back by the top shrinking.
+/// The last live block below the top: free memory below it cannot go back when the top shrinks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pin {
     /// Where the block is (what malloc returned).
@@ -100,7 +101,7 @@ impl Amount {
 }
 
 impl Split {
-    /// Resident free bytes that are not kept: OS pages that hold something else too.
+    /// Resident free bytes that are not kept, because their OS pages hold other data too.
     pub fn fragmentation_bytes(&self) -> u64 {
         (self.free.resident + self.top.resident).saturating_sub(self.kept_bytes)
     }

@@ -1,5 +1,5 @@
-//! musl's mallocng, since musl 1.2.1: found by its context, whose first word is the secret that each area of records has
-//! too.
+//! musl's mallocng, since musl 1.2.1: found by its context, whose first word is the secret that is also in each area of
+//! records.
 //!
 //! Blocks are in *groups* of at most 32 slots of one size. Each group has a record, with a bit for each slot that is
 //! available (never used) or freed. A group has its own mappings, or is a slot of a larger group. Records are in areas
@@ -16,9 +16,9 @@ use std::ops::Range;
 const UNIT: u64 = 16;
 /// Bytes of an area of records, of its header, and of a record.
 const AREA: (u64, usize, usize) = (4096, 24, 40);
-/// Where the context has its first area.
+/// Offset of the first area in the context.
 const FIRST: u64 = 56;
-/// Areas that are read.
+/// Limit on areas.
 const MOST: usize = 1 << 20;
 /// Sizes of slots in units, by class.
 const CLASSES: [u64; 48] = [
@@ -57,7 +57,7 @@ struct Group {
     is_mapped: bool,
     /// Bits of slots that hold another group.
     nested: u32,
-    /// The slot of another group that it lies in; the group's own memory otherwise.
+    /// The slot of another group that holds it; otherwise the group's own memory.
     around: Range<u64>,
 }
 
@@ -91,7 +91,7 @@ fn heap(memory: &dyn Memory, mappings: &[Mapping], mapping: &Mapping, first: u64
     let (mut groups, mut areas, mut at) = (Vec::new(), Vec::new(), first);
     let (mut bytes, mut seen) = (vec![0; AREA.0 as usize], HashSet::new());
     while at != 0 && areas.len() < MOST {
-        // Each area leads to one that is new.
+        // Each area must lead to a new one.
         if !seen.insert(at)
             || !at.is_multiple_of(AREA.0)
             || !copy(memory, at, &mut bytes)
@@ -118,10 +118,10 @@ fn heap(memory: &dyn Memory, mappings: &[Mapping], mapping: &Mapping, first: u64
     heap
 }
 
-/// Finds which group lies in a slot of which. The answer is the groups that count: those with mappings of their own, and
-/// those in them.
+/// Finds which groups are in slots of other groups. Returns the groups that count: those with mappings of their own,
+/// and those in them.
 fn nest(groups: &mut Vec<Group>, mappings: &[Mapping]) -> Vec<usize> {
-    // Each group behind the one that holds it.
+    // Each group after the one that holds it.
     groups.sort_by_key(|group: &Group| (group.range.start, std::cmp::Reverse(group.range.end)));
     groups.retain(|group| {
         let after = mappings.partition_point(|mapping| mapping.range.start <= group.range.start);
@@ -148,7 +148,7 @@ fn nest(groups: &mut Vec<Group>, mappings: &[Mapping]) -> Vec<usize> {
                 slot.is_some() && groups[number].range.end <= groups[number].around.end
             }
         };
-        // What lies in the data of the program is no mapping of the heap.
+        // Groups in the program's data are not in mappings of the heap.
         if is_counted {
             counted.push(number);
             holders.push(number);
@@ -157,7 +157,7 @@ fn nest(groups: &mut Vec<Group>, mappings: &[Mapping]) -> Vec<usize> {
     counted
 }
 
-/// Counts the slots of a group. The slot that a nested group lies in has been left out by the group that holds it.
+/// Counts the slots of a group. The group that holds a nested group does not count its slot.
 fn count(memory: &dyn Memory, group: &Group, split: &mut Split) {
     let (mut runs, page) = (Vec::new(), page_size(memory));
     let around = group.around.start & !(page - 1)..group.around.end.next_multiple_of(page);
@@ -174,7 +174,7 @@ fn count(memory: &dyn Memory, group: &Group, split: &mut Split) {
         let amount = Amount { blocks: 1, bytes: end.saturating_sub(start), resident: held(start..end.max(start)) };
         let bit = 1 << slot;
         if group.nested & bit != 0 {
-            // The group in it counts for it.
+            // The group in it is counted instead.
             continue;
         }
         if group.unused & bit != 0 {
@@ -186,7 +186,7 @@ fn count(memory: &dyn Memory, group: &Group, split: &mut Split) {
             split.live.add(&amount);
         }
     }
-    // What is left behind the last slot.
+    // The rest after the last slot.
     let used = group.range.start + UNIT + group.slot * u64::from(group.slots);
     if used < group.around.end {
         let rest = used..group.around.end;

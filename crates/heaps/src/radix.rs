@@ -1,5 +1,5 @@
-//! Radix trees from OS pages to records, as jemalloc and tcmalloc have them: a root of pointers in the data of a library,
-//! and leaves of words behind it.
+//! Radix trees from OS pages to records, as in jemalloc and tcmalloc: a root of pointers in the data of a library, and
+//! leaves of words.
 //!
 //! Such a tree is found without symbols: a pointer belongs to the root if it leads to a leaf, a word of the leaf leads
 //! to a record, and the record states exactly the page number that follows from the places in root and leaf.
@@ -9,11 +9,11 @@ use crate::{Mapping, Memory};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Pointers that are tried as leaves.
+/// Limit on pointers that are tried as leaves.
 const TRIED: u32 = 20_000;
-/// Words of a leaf that are tried.
+/// Limit on words of a leaf that are tried.
 const WORDS: u32 = 64;
-/// Bytes that are read at once, and in all, to find a leaf.
+/// Bytes of one read, and of all reads, to find a leaf.
 const PIECE: usize = 16 << 10;
 const MOST: u64 = 256 << 20;
 
@@ -23,12 +23,12 @@ pub struct Tree {
     pub root: u64,
     /// Words in a leaf: a power of two.
     pub leaf: u64,
-    /// What a leaf's address is a multiple of.
+    /// Alignment of a leaf's address.
     pub aligned: u64,
 }
 
 impl Tree {
-    /// Where the root is in the data at `range`. `page` says for a leaf's word the page number in its record.
+    /// The address of the root in the data at `range`. `page` returns the page number in the record of a leaf's word.
     pub fn find(
         &self,
         memory: &dyn Memory,
@@ -62,7 +62,7 @@ impl Tree {
         leaf != 0 && leaf.is_multiple_of(self.aligned) && is_anonymous(mappings, leaf)
     }
 
-    /// The place in the root of what may be a leaf. What is read counts in `bytes`.
+    /// The index in the root of a candidate for a leaf. `bytes` counts what is read.
     fn place(&self, memory: &dyn Memory, leaf: u64, page: &dyn Fn(u64) -> Option<u64>, bytes: &mut u64) -> Option<u64> {
         let (mut runs, mut tried) = (Vec::new(), 0);
         let end = leaf.checked_add(8 * self.leaf)?;
@@ -89,8 +89,8 @@ impl Tree {
         None
     }
 
-    /// Calls `see` with each leaf, as 0 and its address, and with each word in it, as page number and word; words that are
-    /// equal to the one before are left out. A leaf has one place: what leads to it again is left out too.
+    /// Calls `see` with each leaf and with each word in it. Words that equal the one before are left out. A leaf counts
+    /// once: further pointers to it are left out.
     pub fn each(&self, memory: &dyn Memory, mappings: &[Mapping], root: u64, see: &mut dyn FnMut(Seen)) {
         let (mut runs, mut leaves) = (Vec::new(), HashSet::new());
         let end = root + 8 * self.root;
@@ -121,13 +121,13 @@ impl Tree {
     }
 }
 
-/// What a tree has.
+/// A leaf or a word of a tree.
 pub enum Seen {
     /// A leaf, at that address.
     Leaf(u64),
     /// A word of a leaf.
     Word {
-        /// The page number that it stands for.
+        /// Its page number.
         page: u64,
         /// The word.
         word: u64,
@@ -144,7 +144,8 @@ fn words(memory: &dyn Memory, range: Range<u64>) -> impl Iterator<Item = (u64, u
     })
 }
 
-/// Whether private memory of no file is there: what allocators keep their own records in may be reserved only.
+/// Whether an address is in private memory without a file. The allocators' own records are in such memory, which may be
+/// only reserved.
 pub fn is_anonymous(mappings: &[Mapping], address: u64) -> bool {
     let after = mappings.partition_point(|mapping| mapping.range.start <= address);
     after

@@ -15,9 +15,9 @@ const TREE: Tree = Tree { root: 1 << 17, leaf: 1 << 18, aligned: 8 };
 const PAGE: u32 = 13;
 /// Bytes of a span's record that are read.
 const RECORD: usize = 48;
-/// Spans that are read.
+/// Limit on spans.
 const MOST: u32 = 1 << 24;
-/// The largest size of small blocks, and how many sizes there are at least and at most.
+/// The largest size of small blocks, and limits on the number of sizes.
 const LARGEST: u32 = 256 << 10;
 const SIZES: std::ops::Range<usize> = 32..128;
 
@@ -27,7 +27,7 @@ struct Span {
     pages: u64,
     /// Blocks that are in use, or in a cache of a thread.
     used: u64,
-    /// Their size, as a place in a table; 0 for one block of whole pages.
+    /// Their size, as an index in a table; 0 for one block of whole pages.
     class: u64,
     /// 0 in use, 1 free, 2 given back.
     place: u64,
@@ -120,7 +120,7 @@ fn count(memory: &dyn Memory, span: &Span, sizes: &[u64], split: &mut Split) -> 
         let blocks = (amount.bytes / size).saturating_sub(span.used);
         split.free.add(&Amount { blocks, bytes: amount.bytes - bytes, resident: resident - live.resident });
     } else {
-        // Of blocks whose size is not known, it is not known how many bytes are in use.
+        // Without the size of the blocks their used bytes are not known.
         split.live.add(&Amount { blocks: 0, ..amount });
     }
     range
@@ -130,7 +130,7 @@ fn count(memory: &dyn Memory, span: &Span, sizes: &[u64], split: &mut Split) -> 
 mod tests {
     use super::*;
 
-    /// Catches a table that is not found, or one that is none.
+    /// Catches a table that is not found, and other data that is taken for it.
     #[test]
     fn sizes_are_found() {
         let table: Vec<u32> = [0, 8].into_iter().chain((1..=50).map(|n| n * 16)).chain([LARGEST, 0, 1]).collect();

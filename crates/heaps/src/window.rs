@@ -1,9 +1,9 @@
-//! Reads memory in pieces, and only what is resident or swapped, so that reading does not make the process grow.
+//! Reads memory in pieces, and only what is resident or swapped out, so that reading does not make the process grow.
 
 use crate::{Memory, Run};
 use std::ops::Range;
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 pub const PIECE: u64 = 1 << 20;
 
 /// A piece of memory that moves upward. What holds no memory reads as zeros.
@@ -15,26 +15,26 @@ pub struct Window<'m> {
     limit: u64,
     start: u64,
     bytes: Vec<u8>,
-    /// Those in the piece.
+    /// The resident runs in the piece.
     runs: Vec<Run>,
-    /// The run at which the last question of residency ended.
+    /// The run at which the last query of residency ended.
     cursor: usize,
 }
 
 impl<'m> Window<'m> {
-    /// An empty one, which reads nothing from `limit` on.
+    /// An empty window, which reads nothing from `limit` on.
     pub fn new(memory: &'m dyn Memory, limit: u64) -> Self {
         let page = page_size(memory);
         Window { memory, page, piece: PIECE, limit, start: 0, bytes: Vec::new(), runs: Vec::new(), cursor: 0 }
     }
 
-    /// The same that reads little at once.
+    /// Makes its pieces small.
     pub fn short(mut self) -> Self {
         self.piece = 16 << 10;
         self
     }
 
-    /// The two words at `at`; zeros where there is no memory.
+    /// The two words at `at`; zeros if there is no memory.
     #[inline]
     pub fn pair(&mut self, at: u64) -> (u64, u64) {
         let offset = at.wrapping_sub(self.start) as usize;
@@ -46,7 +46,7 @@ impl<'m> Window<'m> {
         self.bytes.get(offset..offset.wrapping_add(16)).map_or((0, 0), words)
     }
 
-    /// The two words at `at`, without moving the piece there; zeros where there is no memory.
+    /// The two words at `at`, without moving the piece; zeros if there is no memory.
     pub fn pair_apart(&self, at: u64) -> (u64, u64) {
         let mut bytes = [0; 16];
         if at.checked_add(16).is_some_and(|end| end <= self.limit) && copy(self.memory, at, &mut bytes) {
@@ -61,7 +61,7 @@ impl<'m> Window<'m> {
         at >= self.start && at.saturating_add(16) <= self.start + self.bytes.len() as u64
     }
 
-    /// Reads the piece from the OS page of `at` on, again if it is the same.
+    /// Reads the piece from the OS page of `at` on, even if it is the same as before.
     pub fn refill(&mut self, at: u64) {
         self.start = at & !(self.page - 1);
         let end = self.start.saturating_add(self.piece.max(2 * self.page)).min(self.limit).max(self.start);
@@ -70,7 +70,7 @@ impl<'m> Window<'m> {
         self.bytes.resize((end - self.start) as usize, 0);
         let whole = end.checked_next_multiple_of(self.page).unwrap_or(end);
         self.memory.resident(self.start..whole, &mut self.runs);
-        // Up to where the piece is filled; what no run has is zeros.
+        // The piece is filled up to here; memory outside of runs reads as zeros.
         let mut filled = self.start;
         for run in &self.runs {
             let (from, to) = (run.range.start.max(filled), run.range.end.min(end));
@@ -88,7 +88,7 @@ impl<'m> Window<'m> {
         self.bytes[(filled - self.start) as usize..].fill(0);
     }
 
-    /// Resident bytes of `range`. Questions whose starts ascend are answered fast.
+    /// Resident bytes of `range`. Queries with ascending starts are fast.
     #[inline]
     pub fn resident(&mut self, range: Range<u64>) -> u64 {
         if let Some(run) = self.runs.get(self.cursor)
@@ -100,7 +100,7 @@ impl<'m> Window<'m> {
         self.resident_slowly(range)
     }
 
-    /// The same without moving to a later question.
+    /// The same without moving the cursor.
     pub fn resident_apart(&mut self, range: Range<u64>) -> u64 {
         if range.start < self.start || range.end > self.start + self.bytes.len() as u64 {
             return resident(self.memory, range);
@@ -141,13 +141,13 @@ pub fn word(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at.checked_add(8)?)?.try_into().ok()?))
 }
 
-/// Reads a word where there is memory.
+/// Reads a word, if there is memory.
 pub fn peek(memory: &dyn Memory, at: u64) -> Option<u64> {
     let mut bytes = [0; 8];
     copy(memory, at, &mut bytes).then(|| u64::from_le_bytes(bytes))
 }
 
-/// Reads where all of it holds memory; false otherwise.
+/// Reads memory; false if not all of it is resident or swapped out.
 pub fn copy(memory: &dyn Memory, at: u64, into: &mut [u8]) -> bool {
     let page = page_size(memory);
     let Some(end) = at.checked_add(into.len() as u64).and_then(|end| end.checked_next_multiple_of(page)) else {
@@ -181,7 +181,7 @@ pub fn held(memory: &dyn Memory, range: Range<u64>) -> (u64, u64) {
     sums
 }
 
-/// Bytes that both ranges have.
+/// Bytes in both ranges.
 pub fn overlap(a: &Range<u64>, b: &Range<u64>) -> u64 {
     a.end.min(b.end).saturating_sub(a.start.max(b.start))
 }

@@ -8,9 +8,9 @@ use support::damaged::{Damaged, recordings, words};
 
 /// Damaged copies of each recording, unless time runs out.
 const CASES: u64 = 300;
-/// The longest that one may take: a debug build on a busy machine.
+/// Time limit of one, for a debug build on a busy machine.
 const LIMIT: Duration = Duration::from_secs(20);
-/// For all of one recording.
+/// Time limit of all copies of one recording.
 const ALL: Duration = Duration::from_secs(5);
 
 struct Random(u64);
@@ -28,8 +28,8 @@ impl Random {
     }
 }
 
-/// Catches walks of damaged heaps that hang, panic, or count bytes that are not there; and damage after which no heap is
-/// found, so that nothing is walked.
+/// Catches walks of damaged heaps that hang, panic, or count bytes that are not there; and damage after which no heap
+/// is found and so none walked.
 #[test]
 fn damaged_heaps() {
     for (path, recording) in recordings() {

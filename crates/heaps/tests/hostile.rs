@@ -1,4 +1,4 @@
-//! Memory that a program has arranged so that walks take for ever: little of it is read, and once.
+//! Memory that a program has arranged so that walks would take for ever: little of it is read, and only once.
 
 mod support;
 
@@ -14,12 +14,12 @@ const PAGE: u64 = 4096;
 const DATA: u64 = 0x10_0000_0000;
 const ANONYMOUS: u64 = 0x20_0000_0000;
 
-/// OS pages that were written; each call counts.
+/// Written OS pages; counts calls.
 struct Fake {
     pages: BTreeMap<u64, Vec<u8>>,
     mappings: Vec<Mapping>,
     calls: AtomicUsize,
-    /// Calls that the walk may make; then it panics, or ends if the memory says so.
+    /// Limit on the walk's calls; then the memory panics, or says that the limit is reached.
     most: usize,
     ends: bool,
 }
@@ -97,7 +97,7 @@ fn a_tree_with_one_leaf() {
     let mut fake = Fake::new(2 << 20, 4 << 20, 20_000);
     let (leaf, record, extent) = (ANONYMOUS, ANONYMOUS + (3 << 20), 0x4001_0000);
     fake.mappings.insert(0, Mapping { range: extent..extent + PAGE, ..fake.mappings[1].clone() });
-    // Of the second class, as the words of the leaf say.
+    // Of the second class, like the words of the leaf.
     for (offset, word) in [(0, 1 << 20), (8, extent), (16, PAGE)] {
         fake.set(record + offset, word);
     }
@@ -111,7 +111,7 @@ fn a_tree_with_one_leaf() {
     assert!(heaps.iter().any(|heap| heap.allocator == "jemalloc 5.3"), "{heaps:?}");
 }
 
-/// Catches areas of musl that are read again and again where one leads to itself.
+/// Catches areas of musl that are read repeatedly if one leads to itself.
 #[test]
 fn an_area_that_leads_to_itself() {
     let mut fake = Fake::new(PAGE, PAGE, 100);
@@ -126,8 +126,8 @@ fn an_area_that_leads_to_itself() {
     assert_eq!(musl.doubts, ["some records could not be read"]);
 }
 
-/// Catches arenas of glibc whose ring does not close, and which are read to a limit for each arena that may be the main
-/// one.
+/// Catches arenas of glibc whose ring does not close, and that are read up to a limit for each candidate for the main
+/// arena.
 #[test]
 fn a_ring_that_does_not_close() {
     let mut fake = Fake::new(16 * PAGE, PAGE, 1000);
@@ -139,7 +139,7 @@ fn a_ring_that_does_not_close() {
     fake.walk();
 }
 
-/// Catches walks that go on where no more is to be read: a heap of 1 TiB that was never touched, but for its top.
+/// Catches walks that go on after the limit: a heap of 1 TiB of which only the top was touched.
 #[test]
 fn nothing_is_left() {
     const TIB: u64 = 1 << 40;

@@ -1,4 +1,5 @@
-//! Recorded heaps, each with what the process said of its heap at the same moment. `tests/heaps/record.sh` makes them anew.
+//! Recorded heaps, each with what the process reported about its heap at the same moment. `tests/heaps/record.sh`
+//! records them again.
 
 mod support;
 
@@ -47,8 +48,8 @@ fn glibc_2_43() {
     glibc("2.43");
 }
 
-/// Checks a heap of another allocator, whose program says how many blocks it has: the live blocks are those and at most
-/// `more`, where blocks are counted at all. Parts add up.
+/// Checks a heap of another allocator whose program reports its number of blocks: if blocks are counted at all, the
+/// live ones are those and at most `more`. Parts add up.
 fn other(name: &str, allocator: &str, more: Option<u64>) -> neap_heaps::Heap {
     let recording = recording(name);
     let mut heaps = neap_heaps::find(&recording, &recording.mappings, &recording);
@@ -67,7 +68,7 @@ fn other(name: &str, allocator: &str, more: Option<u64>) -> neap_heaps::Heap {
         resident += split.live.resident;
         assert!(split.kept_bytes <= split.free.resident, "{part:?}");
     }
-    // The program wrote each of its blocks, those with own mappings apart in full.
+    // The program wrote each of its blocks; those with own mappings completely.
     assert!(resident >= said.1, "{resident} resident, the program wrote {said:?}");
     if let Some(more) = more {
         assert!((said.0..=said.0 + more).contains(&live), "{live} live blocks, the program has {said:?}");
@@ -89,14 +90,14 @@ fn jemalloc_5_2() {
     assert!(heap.doubts.len() == 1, "{:?}", heap.doubts);
 }
 
-/// Catches 5.1 that is called 5.2, whose records are the same.
+/// Catches version 5.1 that is reported as 5.2, which has the same records.
 #[test]
 fn jemalloc_5_1() {
     let heap = other("jemalloc-5.1", "jemalloc 5.1", Some(64));
     assert!(heap.doubts.len() == 1 && heap.settings.is_none(), "{heap:?}");
 }
 
-/// Files that have one text.
+/// Files with one text.
 struct Text(&'static [u8]);
 
 impl neap_heaps::Files for Text {
@@ -108,7 +109,7 @@ impl neap_heaps::Files for Text {
     }
 }
 
-/// Catches 5.1 that is called 5.2, which has one setting more, and variables of copies with a prefix.
+/// Catches version 5.1 that is reported as 5.2, which has one more setting, and variables of prefixed copies.
 #[test]
 fn jemalloc_by_its_texts() {
     let of = |name: &str, text: &'static [u8]| {
@@ -166,7 +167,7 @@ fn tcmalloc_2_10() {
     assert!(heap.parts.iter().any(|part| part.split.as_ref().is_some_and(|split| split.free.resident > 0)), "{heap:?}");
 }
 
-/// Catches regions of Google's tcmalloc that are no allocator's, or not all of them.
+/// Catches regions of Google's tcmalloc that belong to no allocator, or that are not all found.
 #[test]
 fn tcmalloc_of_google() {
     let recording = recording("tcmalloc-google");
@@ -174,20 +175,20 @@ fn tcmalloc_of_google() {
     let heap = heaps.iter().find(|heap| heap.allocator == "tcmalloc (Google's)").expect("it is found");
     let live: u64 = recording.truth.split_whitespace().last().and_then(|bytes| bytes.parse().ok()).expect("a number");
     let resident = |name: &str| heap.parts.iter().find(|part| part.name == name).map_or(0, |part| part.resident_bytes);
-    // It had more before, and has huge pages.
+    // It had more before, and uses huge pages.
     assert!((live..live + (8 << 20)).contains(&resident("regions")), "{live}: {heap:?}");
     assert!(resident("metadata") > 0 && heap.library.is_some() && heap.doubts.len() == 1, "{heap:?}");
     let blind = neap_heaps::find(&recording, &recording.mappings, &neap_heaps::NoFiles);
     assert!(blind.iter().all(|of| of.allocator != heap.allocator), "{blind:?}");
 }
 
-/// Catches groups of musl that are read wrong, or slots that hold groups and count as live.
+/// Catches groups of musl that are read wrong, and slots that hold groups but count as live.
 #[test]
 fn musl_1_2_3() {
     other("musl-1.2.3", "musl", Some(16));
 }
 
-/// Catches heaps that are only found with the help of files.
+/// Catches heaps that are found only with files.
 #[test]
 fn without_files() {
     let recording = recording("glibc-2.41");
@@ -197,7 +198,7 @@ fn without_files() {
     assert_eq!(Info::parse(&recording.truth).check(heap), Ok(()));
 }
 
-/// Catches an arena of a thread that is taken for a copy of glibc, as it lies behind the data of a library.
+/// Catches an arena of a thread that is taken for a copy of glibc because it follows the data of a library.
 #[test]
 fn an_arena_behind_a_library() {
     let mut recording = recording("glibc-2.36");
@@ -210,7 +211,7 @@ fn an_arena_behind_a_library() {
     assert_eq!(Info::parse(&recording.truth).check(heap), Ok(()));
 }
 
-/// A process whose main arena changes: the first looks at its state see a list that is half changed.
+/// A process whose main arena changes: the first reads of its state see a list that is half changed.
 struct Changing<'r> {
     recording: &'r Recording,
     state: std::ops::Range<u64>,
@@ -236,15 +237,15 @@ impl neap_heaps::Memory for Changing<'_> {
 
 /// A link of a list of the main arena.
 fn links(recording: &Recording) -> std::ops::Range<u64> {
-    // 127 lists of which most are empty: two words that name the place 16 bytes in front of them, twice in a row.
+    // 127 lists of which most are empty: two words with the address 16 bytes before them, twice in a row.
     let words = support::damaged::words(recording);
     let is_empty = |at: usize| words[at].1.wrapping_add(16) == words[at].0 && words[at + 1].1 == words[at].1;
     let at = (0..words.len() - 4).find(|at| is_empty(*at) && is_empty(at + 2)).expect("empty lists");
     words[at].0..words[at].0 + 8
 }
 
-/// Catches a main arena that is not found as it has grown since the list of mappings was made, or changes while it is
-/// read.
+/// Catches a main arena that is not found because it has grown since the list of mappings was made, or changes while it
+/// is read.
 #[test]
 fn a_main_arena_that_changes() {
     use neap_heaps::Memory;
@@ -276,7 +277,7 @@ fn top(recording: &Recording) -> (u64, u64) {
     support::damaged::words(recording).into_iter().rfind(is_top).expect("a top")
 }
 
-/// Catches a size of the top that a program has overwritten and that counts: brk never gave that much.
+/// Catches an overwritten size of the top that is used: brk never gave that much.
 #[test]
 fn a_top_that_is_too_large() {
     let mut recording = recording("glibc-2.36");
@@ -310,7 +311,7 @@ impl neap_heaps::Memory for Trimmed<'_> {
     }
 }
 
-/// Catches a copy of glibc that counts several times as it was looked at several times.
+/// Catches a copy of glibc that counts several times because it was read several times.
 #[test]
 fn a_copy_is_found_once() {
     let recording = recording("glibc-2.36");

@@ -13,7 +13,7 @@ use crate::failure::failure;
 use crate::peers::{self, PeerRecord};
 use crate::place::Place;
 
-/// Allocators that are another one with a variable set: name, base, variable, value.
+/// Variants: name, base, variable, value.
 const VARIANTS: &[(&str, &str, &str, &str)] = &[
     ("neap-eager", NEAP, "NEAP_PURGE", "eager"),
     ("neap-lazy", NEAP, "NEAP_PURGE", "lazy"),
@@ -32,7 +32,7 @@ const VARIANTS: &[(&str, &str, &str, &str)] = &[
     ),
 ];
 
-/// Allocators of the distribution: name, the peer of the same authors, files, Debian's package.
+/// The distribution's allocators: name, the peer of the same authors, file, Debian's package.
 const PACKAGED: &[(&str, &str, &str, &str)] = &[
     ("debian-jemalloc", "jemalloc", "libjemalloc.so.2", "libjemalloc2"),
     ("debian-mimalloc", "mimalloc2", "libmimalloc.so.2", "libmimalloc2.0"),
@@ -56,14 +56,14 @@ pub struct Allocator {
     /// The allocator that it is a variant of.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
-    /// The library to preload; none for glibc. Left out of records: it names a path of this machine.
+    /// The library to preload; none for glibc. Not in records, because the path is of this machine.
     #[serde(skip)]
     pub library: Option<PathBuf>,
     /// Its version, for the record.
     pub version: String,
     /// Further environment that it is measured with.
     pub env: BTreeMap<String, String>,
-    /// How its library was built, where it is one of the peers' and the lab did it.
+    /// How the lab built its library; none if the lab did not.
     #[serde(skip)]
     pub built: Option<PeerRecord>,
 }
@@ -106,8 +106,8 @@ pub fn names() -> Vec<String> {
     [GLIBC.into(), NEAP.into()].into_iter().chain(peers).chain(packaged).chain(variants).collect()
 }
 
-/// Finds the allocators called `names`; all there are where `names` is empty, and then what is missing is said by
-/// `left_out`.
+/// Finds the allocators called `names`. If `names` is empty, finds all that are installed, and calls `left_out` for
+/// each peer that is missing.
 ///
 /// A name of the form `NAME=PATH` stands for any other preload library.
 pub fn resolve(place: &Place, names: &[String], left_out: &mut dyn FnMut(&str)) -> Result<Vec<Allocator>> {
@@ -125,14 +125,14 @@ pub fn resolve(place: &Place, names: &[String], left_out: &mut dyn FnMut(&str)) 
         };
         if found.iter().any(|other| other.name == allocator.name) {
             let cause = format!("two allocators are called `{}`", allocator.name);
-            bail!(failure(cause, "NAME=PATH takes any other name"));
+            bail!(failure(cause, "give one of them another name with NAME=PATH"));
         }
         found.push(allocator);
     }
     Ok(found)
 }
 
-/// The variant called `name` of one of `allocators`; none where its base is not among them.
+/// The variant called `name` of one of `allocators`; none if its base is not among them.
 pub fn variant(name: &str, allocators: &[Allocator]) -> Option<Allocator> {
     let &(_, base, variable, value) = VARIANTS.iter().find(|variant| variant.0 == name)?;
     let mut allocator = allocators.iter().find(|one| one.name == base)?.clone();
@@ -166,7 +166,7 @@ fn by_name(place: &Place, name: &str) -> Result<Allocator> {
     }
 }
 
-/// glibc, neap, each peer that is built, and the distribution's where the peer of the same authors is not.
+/// glibc, neap, each peer that is built, and the distribution's allocators whose peer is not built.
 fn all(place: &Place, left_out: &mut dyn FnMut(&str)) -> Result<Vec<Allocator>> {
     let mut list = vec![glibc(), neap(place)?];
     for name in peers::names() {
@@ -189,7 +189,7 @@ fn glibc() -> Allocator {
     Allocator { name: GLIBC.into(), version: glibc_version(), ..Allocator::default() }
 }
 
-/// What `ldd --version` says of the C library.
+/// The version of the C library, from `ldd --version`.
 pub fn glibc_version() -> String {
     let line = crate::toolchain::version_line("ldd");
     line.rsplit(' ').next().unwrap_or_default().to_owned()
@@ -212,8 +212,8 @@ fn peer(place: &Place, name: &str) -> Result<Allocator> {
     Ok(Allocator { env: record.env.clone(), built: Some(record.clone()), ..allocator })
 }
 
-/// An allocator by its library; fails for a path that the dynamic linker cannot be given. LD_PRELOAD is split at blanks and
-/// colons, dollar signs in it are expanded, and nothing is quoted: the program would run on glibc.
+/// An allocator by its library. Fails for a path that LD_PRELOAD cannot hold: it is split at blanks and colons, dollar
+/// signs in it are expanded, and nothing is quoted, so the program would run on glibc.
 fn with_library(name: &str, version: String, library: PathBuf) -> Result<Allocator> {
     let special = |byte: &u8| matches!(byte, b' ' | b':' | b'$' | b'\t' | b'\n');
     if library.as_os_str().as_bytes().iter().any(special) {
@@ -240,14 +240,14 @@ fn packaged(name: &str, file: &str, package: &str) -> Result<Allocator> {
 fn by_path(name: &str, path: &Path) -> Result<Allocator> {
     let library = match path.canonicalize() {
         Ok(library) if library.is_file() => library,
-        Ok(other) => bail!("{name}: {} is no file", other.display()),
+        Ok(other) => bail!("{name}: {} is not a file", other.display()),
         Err(error) => bail!(failure(
             format!("{name}: {}: {error}", path.display()),
             "NAME=PATH stands for a library that can be preloaded"
         )),
     };
     if name == GLIBC || name.is_empty() {
-        bail!("`{name}` is no name for a library; any other will do");
+        bail!("`{name}` cannot be the name of a library; use another one");
     }
     with_library(name, "unknown".into(), library)
 }
@@ -271,8 +271,8 @@ mod tests {
         assert!(variant("neap-lazy", &[glibc()]).is_none());
     }
 
-    // Would catch a library of the user's under the name of a peer that is reported as that peer, built by the lab, and one
-    // whose path the dynamic linker would split.
+    // Would catch a user's library with the name of a peer that is reported as the lab's, and one whose path the
+    // dynamic linker would split.
     #[test]
     fn libraries_by_path_are_what_they_are() {
         let scratch = crate::scratch::Scratch::new("paths").unwrap();
@@ -292,8 +292,8 @@ mod tests {
             let error = one(&format!("mine={}", scratch.join(name).display())).unwrap_err().to_string();
             assert!(error.contains("cannot be preloaded") && error.contains("copy the library"), "{error}");
         }
-        assert!(one(&format!("mine={}", scratch.path().display())).unwrap_err().to_string().contains("no file"));
-        // The second of two by one name was once left out without a word.
+        assert!(one(&format!("mine={}", scratch.path().display())).unwrap_err().to_string().contains("is not a file"));
+        // The second of two with one name was once left out without a message.
         std::fs::copy(&library, scratch.join("other.so")).unwrap();
         let two = ["jemalloc.so", "other.so"].map(|file| format!("mine={}", scratch.join(file).display()));
         let error = resolve(&place, &two, &mut |_| {}).unwrap_err().to_string();

@@ -1,10 +1,10 @@
-//! Variables by which users set allocators. A measured program gets only those that the lab sets, because a forgotten
+//! Variables that configure allocators. A measured program gets only those that the lab sets, because a forgotten
 //! `MALLOC_ARENA_MAX` would change figures for no visible reason.
 
 use std::ffi::{OsStr, OsString};
 use std::process::Command;
 
-/// What they are called; a star stands for any ending. Case plays no part, as mimalloc reads its variables either way.
+/// Their names; a star stands for any ending. Case is ignored, because mimalloc reads its variables in either case.
 const SETTINGS: &[&str] = &[
     // The dynamic linker, the C and the C++ library.
     "LD_PRELOAD",
@@ -28,7 +28,7 @@ const SETTINGS: &[&str] = &[
     "PYTHONMALLOC*",
 ];
 
-/// Whether a variable of this name sets an allocator.
+/// Whether a variable of this name configures an allocator.
 fn is_setting(name: &OsStr) -> bool {
     let name = name.to_string_lossy().to_ascii_uppercase();
     SETTINGS.iter().any(|setting| match setting.strip_suffix('*') {
@@ -37,12 +37,12 @@ fn is_setting(name: &OsStr) -> bool {
     })
 }
 
-/// Those that are set in this process.
+/// The variables that are set in this process.
 fn set_here() -> impl Iterator<Item = (OsString, OsString)> {
     std::env::vars_os().filter(|(name, _)| is_setting(name))
 }
 
-/// Takes them out of what `command` inherits; what it sets itself stays.
+/// Removes them from what `command` inherits; variables that it sets itself stay.
 pub fn clean(command: &mut Command) {
     let own: Vec<OsString> = command.get_envs().map(|(name, _)| name.to_owned()).collect();
     for (name, _) in set_here().filter(|(name, _)| !own.contains(name)) {
@@ -50,19 +50,19 @@ pub fn clean(command: &mut Command) {
     }
 }
 
-/// What was taken out, for the record of a run; none where nothing was.
+/// The removed variables, for the record of a run; none if there are none.
 pub fn note() -> Option<String> {
     let mut list: Vec<String> =
         set_here().map(|(name, value)| format!("{}={}", name.to_string_lossy(), value.to_string_lossy())).collect();
     list.sort();
-    (!list.is_empty()).then(|| format!("Set here, and not handed down to the programs: `{}`.", list.join(" ")))
+    (!list.is_empty()).then(|| format!("Set here, and not passed to the programs: `{}`.", list.join(" ")))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    // Would catch the setting of an allocator that is handed down, and a variable that programs need and do not get.
+    // Would catch an allocator's variable that is passed on, and a variable that programs need and do not get.
     #[test]
     fn settings_are_known_by_name() {
         let settings = ["MALLOC_ARENA_MAX", "MALLOC_CONF", "NEAP_PURGE", "mimalloc_allow_thp", "LD_PRELOAD"];
@@ -71,7 +71,7 @@ mod tests {
         assert!(!others.iter().any(|name| is_setting(OsStr::new(name))));
     }
 
-    // Would catch a variable of the allocator that is measured and that does not reach the program.
+    // Would catch a variable of the measured allocator that does not reach the program.
     #[test]
     fn what_a_command_sets_stays() {
         let mut command = Command::new("true");

@@ -1,10 +1,10 @@
-//! What happens in a run, for progress.
+//! Events of a run, for progress.
 
 use std::time::Duration;
 
 use anyhow::Error;
 
-/// What happens, for progress.
+/// An event of a run.
 #[derive(Debug)]
 pub enum Event<'a> {
     /// An allocator that is not measured, and why.
@@ -15,7 +15,7 @@ pub enum Event<'a> {
     Ended(&'a str, &'a str, Duration, &'a [String]),
     /// A round is run again: experiment, case, why.
     Again(&'a str, &'a str, &'a str),
-    /// An experiment has ended: its name, its time, with the making of its programs.
+    /// An experiment has ended: its name, its time, including the compilation of its programs.
     Finished(&'a str, Duration),
     /// An error of the lab has ended an experiment before its time.
     Broken(&'a str, &'a Error),

@@ -1,8 +1,7 @@
-//! Handles interruptions at any time: a signal sets a flag, every wait checks it, and what was begun is undone on the
-//! way out.
+//! Handles interruptions at any time: a signal sets a flag, every wait checks it, and cleanup runs on the way out.
 //!
-//! Nothing is killed by the handler itself. Children are in process groups of their own, so that ^C at a terminal
-//! reaches this process alone, which ends them in order. A child also ends when this process does, however that comes.
+//! The handler itself kills nothing. Children are in process groups of their own, so that ^C at a terminal reaches this
+//! process alone, which then ends them in order. A child also ends when this process ends in any way.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -22,11 +21,11 @@ use crate::toolchain::shell_line;
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
 /// The children that have not ended.
 static LIVE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-/// The signals that end a run in order.
+/// The signals that end a run in an orderly way.
 const WATCHED: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 /// How long a child may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often a waiting parent looks up.
+/// How often a wait checks the child and the flag.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// The run was interrupted by a signal; what was measured until then is kept.
@@ -54,17 +53,17 @@ impl fmt::Display for TimedOut {
 impl std::error::Error for TimedOut {}
 
 extern "C" fn note(number: libc::c_int) {
-    // Relaxed: the flag is all there is; nothing else is read through it.
+    // Relaxed: no other data depend on the flag.
     let _ = ARRIVED.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process. Those that are ignored stay so, as
-/// `nohup` wants it.
+/// Notes SIGINT, SIGTERM and SIGHUP from now on, instead of ending this process. Ignored signals stay ignored, as
+/// `nohup` requires.
 pub fn watch() {
     for number in WATCHED {
         let handler: extern "C" fn(libc::c_int) = note;
-        // SAFETY: an all-zero sigaction is valid; the handler has the type that sa_handler wants, and does nothing but
-        // an atomic exchange, which is allowed in a handler.
+        // SAFETY: an all-zero sigaction is valid; the handler has the type that sa_handler requires, and does only an
+        // atomic exchange, which is allowed in a handler.
         unsafe {
             let mut action: libc::sigaction = std::mem::zeroed();
             if libc::sigaction(number, std::ptr::null(), &mut action) == 0 && action.sa_sigaction == libc::SIG_IGN {
@@ -121,7 +120,7 @@ pub struct Guarded {
 }
 
 impl Guarded {
-    /// Starts `command` with nothing on its standard input, and without the user's own settings of allocators.
+    /// Starts `command` with an empty standard input and without the user's settings of allocators.
     pub fn start(command: &mut Command) -> Result<Guarded> {
         command.process_group(0).stdin(Stdio::null());
         environment::clean(command);
@@ -153,7 +152,7 @@ impl Guarded {
         Ok(self.ended)
     }
 
-    /// From its end on, the number may be that of another process.
+    /// Once it has ended, its number may become another process's.
     fn forget_if_ended(&self) {
         if self.ended.is_some() {
             live_list().retain(|&pid| pid != self.child.id());
@@ -175,7 +174,7 @@ impl Guarded {
         }
     }
 
-    /// Asks the process group to end, and kills it after a while.
+    /// Ends the process group: with SIGTERM, and after five seconds with SIGKILL.
     pub fn end(&mut self) {
         let group = -(self.child.id() as libc::pid_t);
         if matches!(self.status(), Ok(None)) {
@@ -204,9 +203,9 @@ fn send(target: libc::pid_t, number: libc::c_int) {
     unsafe { libc::kill(target, number) };
 }
 
-/// What a command left.
+/// The result of a command.
 pub struct Output {
-    /// How it ended; none where the time limit ended it.
+    /// How it ended; none if it reached the time limit.
     pub status: Option<ExitStatus>,
     /// Its standard output.
     pub stdout: String,
@@ -222,18 +221,18 @@ pub fn output(command: &mut Command, limit: Option<Duration>) -> Result<Output> 
     let stdout = reader(child.child.stdout.take());
     let stderr = reader(child.child.stderr.take());
     let status = child.wait(limit);
-    // Whatever still holds the pipes ends here, or the readers would wait for it.
+    // Ends all processes that still hold the pipes; otherwise the readers would wait for them.
     child.end();
     let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
     Ok(Output { status: status?, stdout, stderr })
 }
 
-/// As [`output`], where a failure is an error that carries the command and the end of its stderr.
+/// As [`output`], but a failure is an error with the command and the end of its standard error.
 pub fn run(command: &mut Command) -> Result<String> {
     run_within(command, None)
 }
 
-/// As [`run`]; where the time limit ended the command the error is [`TimedOut`].
+/// As [`run`]; if the time limit is reached, the error is [`TimedOut`].
 pub fn run_within(command: &mut Command, limit: Option<Duration>) -> Result<String> {
     let line = shell_line(command);
     let out = output(command, limit)?;
@@ -274,7 +273,7 @@ mod tests {
         assert!(error.is::<TimedOut>() && error.to_string().contains("sleep 60"), "{error:#}");
     }
 
-    // Would catch a server that is not known while it lives, and one that is after its end.
+    // Would catch a server that is not listed while it lives, and one that is listed after its end.
     #[test]
     fn live_children_are_known() {
         let mut child = Guarded::start(Command::new("sleep").arg("60")).unwrap();
@@ -287,7 +286,7 @@ mod tests {
         assert!(!live().contains(&child.id()));
     }
 
-    // Would catch a limit that is not kept, and a grandchild that keeps the pipe and so the caller.
+    // Would catch a limit that is not kept, and a grandchild that holds the pipe and so blocks the caller.
     #[test]
     fn the_limit_ends_the_group() {
         let begun = Instant::now();

@@ -1,21 +1,21 @@
 //! The lab: published experiments on memory, run again on this machine across allocators.
 //!
-//! Depends on `neap-results` (the schema of a run), `neap-hugetlb` (huge pages that are given back) and on well-kept
-//! libraries; nothing of the allocator. The command
-//! `neap lab` and the task runner are thin layers over it.
+//! Depends on `neap-results` (the schema of a run), `neap-hugetlb` (pools of huge pages), `neap-options` (suggestions
+//! for misspelt names) and well-kept libraries, not on the allocator. The command `neap lab` and the task runner are
+//! thin layers over it.
 //!
 //! | module | holds |
 //! |---|---|
 //! | [`catalogue`] | what the experiments are: cases, claims, charts, verdicts |
 //! | [`sources`] | the C programs, embedded and compiled on demand |
 //! | [`environment`] | variables that are not passed to measured programs |
-//! | [`event`] | what happens in a run, for progress |
+//! | [`event`] | events of a run, for progress |
 //! | [`allocators`], [`peers`] | what is measured, and how the other allocators are built |
 //! | [`plan`], [`session`], `turns` | a run from its request to its files; its rounds; the order within a round |
 //! | [`runner`] | one case under one allocator |
-//! | [`noise`], [`machine`], [`memory`] | how quiet the machine is, what it is, how much memory it has left |
-//! | [`settings`], [`interrupt`], `scratch` | what is undone whatever happens |
-//! | [`store`], [`text`] | the folder of a run; its tables for people |
+//! | [`noise`], [`machine`], [`memory`] | how quiet the machine is, its properties, how much memory is free |
+//! | [`settings`], [`interrupt`], `scratch` | what is undone however a run ends |
+//! | [`store`], [`text`] | the folder of a run; its tables as text |
 //!
 //! | word | meaning |
 //! |---|---|

@@ -8,7 +8,7 @@ use neap_results::Machine;
 use crate::allocators::glibc_version;
 use crate::toolchain::{cc, cxx, run, version_line};
 
-/// Looks around.
+/// Reads them.
 pub fn look() -> Machine {
     Machine {
         cpu: value_in("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown".into()),

@@ -1,24 +1,24 @@
-//! How much memory programs can have: that of the machine, and what the cgroups of this process allow.
+//! How much memory programs can get: what the machine has free, and what the cgroups of this process allow.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// MiB that programs can have without swapping.
+/// MiB that programs can get without swapping.
 pub fn available_mib() -> u64 {
     let free = meminfo("MemAvailable:") >> 10;
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     limit_files(&groups).iter().filter_map(|file| limit_mib(file)).fold(free, u64::min)
 }
 
-/// The KiB behind `key` in /proc/meminfo; 0 where it is not there.
+/// The KiB behind `key` in /proc/meminfo; 0 if there is no such line.
 fn meminfo(key: &str) -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let rest = text.lines().find_map(|line| line.strip_prefix(key));
     rest.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Where the limits of the groups named in /proc/self/cgroup stand, each with those above it. In a container the path
-/// is that of the host, and what is there lies at the root: the last one of each list.
+/// The files with the limits of the groups in /proc/self/cgroup and of all groups above them. In a container the path
+/// is that of the host, and the container's group is mounted at the root: the last one of each list.
 fn limit_files(groups: &str) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -35,7 +35,7 @@ fn limit_files(groups: &str) -> Vec<PathBuf> {
     files
 }
 
-/// The limit in a file; none where there is no file, or no limit in it (`max`).
+/// The limit in a file; none without a file or without a limit in it (`max`).
 fn limit_mib(file: &Path) -> Option<u64> {
     let bytes: u64 = fs::read_to_string(file).ok()?.trim().parse().ok()?;
     Some(bytes >> 20)

@@ -1,4 +1,5 @@
-//! How quiet the machine is: a fixed loop run between measurements, time stolen by the host, the work of others.
+//! How quiet the machine is: the time of a fixed loop between measurements, time stolen by the host, time of other
+//! processes.
 
 use std::fs;
 use std::hint::black_box;
@@ -12,12 +13,12 @@ use crate::interrupt;
 
 /// Steps of the fixed loop: some 10 ms.
 const LOOP_STEPS: u64 = 10_000_000;
-/// Limits of a quiet machine: the slow tenth of the loops against the quickest, and, as parts of all processors' time,
-/// time stolen and work of others.
+/// Limits of a quiet machine: the 90th percentile of the loops as a multiple of the quickest; and, as fractions of all
+/// processors' time, time stolen and time of other processes.
 const LOOP_LIMIT: f64 = 1.15;
 const STOLEN_LIMIT: f64 = 0.02;
 const OTHERS_LIMIT: f64 = 0.10;
-/// What the last two are called in the record.
+/// The names of the last two in the record.
 const STOLEN: &str = "time taken by the host";
 const OTHERS: &str = "time taken by other processes";
 
@@ -25,28 +26,28 @@ const OTHERS: &str = "time taken by other processes";
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     at: Instant,
-    /// How many the kernel counts in the next two: those of the machine, whatever this process may use of them.
+    /// The processors in the next two figures: all of the machine, not only those that this process may use.
     processors: f64,
-    /// Seconds of all processors: at work, and taken by the host.
+    /// Seconds of all processors: busy, and taken by the host.
     busy: f64,
     stolen: f64,
-    /// Seconds that this process and its children took, those that still run included.
+    /// Seconds of this process and its children, including those that still run.
     own: f64,
 }
 
 /// What happened between two samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Disturbance {
-    /// The fixed loop against its quickest run.
+    /// The time of the fixed loop as a multiple of the quickest.
     pub slowdown: f64,
-    /// Part of the processors' time that the host took.
+    /// Fraction of the processors' time that the host took.
     pub stolen: f64,
-    /// Part of the processors' time that other processes took.
+    /// Fraction of the processors' time that other processes took.
     pub others: f64,
 }
 
 impl Disturbance {
-    /// Why measurements made meanwhile are doubtful; none where they are not.
+    /// Why measurements in this time are doubtful; none if they are not.
     pub fn complaint(self) -> Option<String> {
         let percent = |part: f64| format!("{:.0} %", part * 100.0);
         if self.others > OTHERS_LIMIT {
@@ -81,7 +82,7 @@ impl Watch {
         let disturbance = self.between(self.last, now);
         let took = fixed_loop();
         self.loops.push(took);
-        // The loop itself is not to count as work of others, nor the time that it took.
+        // The loop and its time must not count as other work.
         self.last = sample();
         Disturbance { slowdown: took / self.quickest(), ..disturbance }
     }
@@ -114,7 +115,7 @@ impl Watch {
 
     fn between(&self, from: Sample, to: Sample) -> Disturbance {
         let time = (to.at - from.at).as_secs_f64().max(1e-3) * to.processors;
-        // Clock ticks of 10 ms: over short times the difference may be negative.
+        // Times are in clock ticks of 10 ms, so a short difference may be negative.
         let part = |seconds: f64| (seconds / time).clamp(0.0, 1.0);
         Disturbance {
             slowdown: 1.0,
@@ -143,8 +144,8 @@ fn sample() -> Sample {
     Sample { at: Instant::now(), processors: processors(&text), busy: busy / ticks, stolen: stolen / ticks, own }
 }
 
-/// Whether programs had the processors to themselves over the whole run, but for what the lab itself did: no other
-/// program was at work, neither here nor on the host. True where that was not measured.
+/// Whether no other program was seen at work over the whole run, on this machine or on its host; the lab's own work
+/// does not count. True if that was not measured.
 pub fn undisturbed(noise: &Noise) -> bool {
     let mut checks = noise.checks.iter().filter(|check| [STOLEN, OTHERS].contains(&check.name.as_str()));
     checks.all(|check| check.value <= check.limit)
@@ -157,7 +158,7 @@ fn processors(stat: &str) -> f64 {
     stat.lines().filter(number).count().max(1) as f64
 }
 
-/// Ticks at work and ticks stolen, of the line `cpu user nice system idle iowait irq softirq steal ...`.
+/// Busy ticks and stolen ticks, from the line `cpu user nice system idle iowait irq softirq steal ...`.
 fn processor_times(stat: &str) -> Option<(f64, f64)> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let times: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
@@ -167,14 +168,14 @@ fn processor_times(stat: &str) -> Option<(f64, f64)> {
     Some((user + nice + system + irq + softirq, steal))
 }
 
-/// Ticks of the children that still run, such as servers, and of what they have waited for.
+/// Ticks of the children that still run, such as servers, and of their children that were waited for.
 fn live_ticks() -> f64 {
     let stat = |pid: u32| fs::read_to_string(format!("/proc/{pid}/stat")).ok();
     interrupt::live().into_iter().filter_map(|pid| ticks_in(&stat(pid)?)).sum()
 }
 
-/// The fields utime, stime, cutime and cstime of /proc/PID/stat: from the fourteenth on. The second is the program's name
-/// in brackets and may hold blanks.
+/// The fields utime, stime, cutime and cstime of /proc/PID/stat: from the fourteenth on. The second field is the
+/// program's name in brackets and may contain blanks.
 fn ticks_in(stat: &str) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let times: Vec<f64> = rest.split_whitespace().skip(11).take(4).map_while(|word| word.parse().ok()).collect();
@@ -187,7 +188,7 @@ fn ended_time() -> f64 {
         .iter()
         .map(|&who| {
             let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-            // SAFETY: the buffer has room for the structure, of which zero is a value.
+            // SAFETY: the buffer has room for the structure, for which all zeros are valid.
             let usage = unsafe {
                 libc::getrusage(who, usage.as_mut_ptr());
                 usage.assume_init()
@@ -237,14 +238,14 @@ mod tests {
         assert_eq!(ticks_in("42 (x) S 1"), None);
     }
 
-    // Would catch processors that this process may not use and that are counted anyway in the kernel's sums.
+    // Would catch a count of the processors that this process may use, where the kernel's sums are of all.
     #[test]
     fn all_processors_are_counted() {
         let text = "cpu  1 2\ncpu0 1 2\ncpu1 0 0\ncpu63 0 0\nctxt 5\n";
         assert_eq!((processors(text), processors("")), (3.0, 1.0));
     }
 
-    // Would catch gates that a machine without any other work switches off, because its own loop spreads.
+    // Would catch verdicts that need not hold on a machine without other work, because its own loop varies.
     #[test]
     fn only_others_disturb() {
         let check = |name: &str, value| NoiseCheck { name: name.into(), value, unit: "%".into(), limit: 2.0 };

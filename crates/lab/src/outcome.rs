@@ -6,12 +6,12 @@ use neap_results::Listing;
 /// The result of one run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Outcome {
-    /// `ok`, `exit:N`, `signal:N`, `timeout`, or a sentence that says why there is no figure; `skipped: WHY` where
-    /// no allocator is to blame.
+    /// `ok`, `exit:N`, `signal:N`, `timeout`, or a sentence that says why there is no figure; `skipped: WHY` if the
+    /// cause is not an allocator.
     pub status: String,
     /// The figures; none where the run failed.
     pub metrics: Vec<Metric>,
-    /// What it left beside figures.
+    /// Its output other than figures.
     pub listing: Option<Listing>,
 }
 
@@ -34,7 +34,7 @@ impl Metric {
 }
 
 impl Outcome {
-    /// A run that went well.
+    /// A run that succeeded.
     pub fn good(metrics: Vec<Metric>) -> Outcome {
         Outcome { status: "ok".into(), metrics, listing: None }
     }
@@ -65,7 +65,7 @@ impl Outcome {
     }
 }
 
-/// The launcher's line (its format stands at the top of lab/launch.c) and what the program printed.
+/// The launcher's line (lab/launch.c describes it) and what the program printed.
 #[derive(Debug, PartialEq)]
 pub struct Launched<'a> {
     /// `ok`, `exit:N`, `signal:N`, `timeout`.
@@ -84,7 +84,7 @@ impl Launched<'_> {
         let (line, output) = text.split_once('\n').unwrap_or((text, ""));
         let words: Vec<&str> = line.split(' ').collect();
         let [status, wall, user, sys, peak, minor, major, checksum] = words[..] else {
-            bail!("the launcher's line makes no sense: {line}");
+            bail!("the launcher's line is damaged: {line}");
         };
         let number = |word: &str| word.parse::<f64>().with_context(|| format!("not a number: {word}"));
         let costs = vec![
@@ -96,8 +96,8 @@ impl Launched<'_> {
         Ok(Launched { status, costs, checksum: Some(checksum).filter(|&sum| sum != "-"), output })
     }
 
-    /// The program's metrics, and the costs behind them. Lines that make no sense are the program's failure: its memory
-    /// was damaged.
+    /// The program's metrics, and the costs behind them. Damaged lines are the program's failure: its memory was
+    /// damaged.
     pub fn outcome(self) -> Outcome {
         if self.status != "ok" {
             return Outcome::failed(self.status);
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(outcome.value("other"), None);
     }
 
-    // Would catch a crash whose first figures count as a whole run, a program that says nothing, and damaged figures
+    // Would catch a crash whose first figures count as a whole run, a program that prints nothing, and damaged figures
     // that end the whole run.
     #[test]
     fn a_failed_run_has_no_metrics() {

@@ -1,4 +1,4 @@
-//! Where the lab finds and keeps things: the cache, the peers, neap itself.
+//! Where the lab's files are: the cache, the peers, neap itself.
 
 use std::path::PathBuf;
 

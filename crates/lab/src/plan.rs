@@ -6,8 +6,8 @@
 //! compared with each other, an allocator runs all of them before the next one. [`session`](crate::session) runs the
 //! rounds.
 //!
-//! Nothing that was measured is lost: an interruption ends the run, an error of the lab ends one experiment, and in both
-//! cases there are verdicts on what was measured until then.
+//! No measured value is lost: an interruption ends the run, an error of the lab ends one experiment, and in both cases
+//! there are verdicts on what was measured before.
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -30,18 +30,18 @@ use crate::store::{Writer, make_way};
 use crate::toolchain::shell_word;
 use crate::{environment, machine};
 
-/// What the user asks for.
+/// What the user requests.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Experiments by name; all where it is empty or has `all`.
+    /// Experiments by name; all if empty or if it has `all`.
     pub names: Vec<String>,
-    /// Only cases whose name has one of these texts in it; all where it is empty.
+    /// Only cases whose name contains one of these texts; all if empty.
     pub cases: Vec<String>,
     /// Fewer cases with less work.
     pub quick: bool,
     /// Rounds, instead of each experiment's own.
     pub runs: Option<u32>,
-    /// Allocators by name or NAME=PATH; all there are where it is empty.
+    /// Allocators by name or NAME=PATH; all that are installed if empty.
     pub allocators: Vec<String>,
     /// Where the run is kept.
     pub output: PathBuf,
@@ -49,7 +49,7 @@ pub struct Request {
     pub force: bool,
     /// The command line, for the record.
     pub command: String,
-    /// The commit of the project's tree, where it is run from there.
+    /// The commit of the project's tree, if it is run from there.
     pub commit: Option<String>,
 }
 
@@ -60,11 +60,11 @@ pub struct Done {
     pub run: Run,
     /// The signal that interrupted it.
     pub interrupted: Option<i32>,
-    /// The first error of the lab. The run has what came before and after it.
+    /// The first error of the lab. The run has what was measured before and after it.
     pub error: Option<Error>,
 }
 
-/// The experiments called `names`, with those of their cases that `cases` ask for.
+/// The experiments called `names`, with the cases that `cases` selects.
 pub fn chosen(names: &[String], cases: &[String], quick: bool) -> Result<Vec<Design>> {
     let known = catalogue::names();
     let everything = names.is_empty() || names.iter().any(|name| name == "all");
@@ -90,11 +90,11 @@ pub fn chosen(names: &[String], cases: &[String], quick: bool) -> Result<Vec<Des
     Ok(designs)
 }
 
-/// Runs what was asked for. An error is one that came before the first experiment; [`Done`] tells of those that came later,
-/// and of interruptions.
+/// Runs the request. It returns an error only if that came before the first experiment; [`Done`] has later errors and
+/// interruptions.
 pub fn run(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Result<Done> {
     interrupt::watch();
-    // What fails after a signal fails because of it: a compiler that was stopped.
+    // A failure after a signal is due to the signal, such as a compiler that was stopped.
     measure(place, request, tell).map_err(|error| interrupt::check().err().unwrap_or(error))
 }
 
@@ -103,7 +103,7 @@ fn measure(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Res
     let allocators = allocators::resolve(place, &request.allocators, &mut |reason| tell(Event::LeftOut(reason)))?;
     let runner = Runner::new(place)?;
     make_way(&request.output, request.force)?;
-    // What a killed run left is put back before the settings are recorded.
+    // Restores what a killed run left, before the settings are recorded.
     drop(Settings::new(place));
     remove_leftovers();
     let mut run = skeleton(place, request, &designs, &allocators);
@@ -138,12 +138,12 @@ fn measure(place: &Place, request: &Request, tell: &mut dyn FnMut(Event)) -> Res
         run.notes.push("The run was interrupted: experiments are missing or have fewer rounds.".into());
     }
     conclude(&mut run);
-    // Where the disk is full the run can still be shown. The first error is where it began.
+    // If the disk is full the run can still be shown. The first error is the cause of later ones.
     let error = first_error.or(writer.finish(&run).err());
     Ok(Done { run, interrupted, error })
 }
 
-/// The run before anything was measured.
+/// The run before anything is measured.
 fn skeleton(place: &Place, request: &Request, designs: &[Design], allocators: &[Allocator]) -> Run {
     let mut measured: Vec<Allocator> = Vec::new();
     for allocator in allocators {
@@ -173,7 +173,7 @@ fn skeleton(place: &Place, request: &Request, designs: &[Design], allocators: &[
     }
 }
 
-/// Which of the allocators are peers that were built from older sources than this version of the lab names.
+/// A note on the peers that were built from other sources than this version of the lab names.
 fn old_peers(place: &Place, allocators: &[Allocator]) -> Option<String> {
     let records = peers::records(place).unwrap_or_default();
     // A library by path may have the name of a peer.
@@ -211,7 +211,7 @@ fn experiment_of(design: &Design, request: &Request) -> Experiment {
     }
 }
 
-/// The command that runs an experiment again, as it was asked for.
+/// The command that repeats an experiment as it was requested.
 fn command_of(design: &Design, request: &Request) -> String {
     let mut words: Vec<String> = ["neap", "lab", "run", design.name].map(String::from).into();
     if request.quick {
@@ -226,7 +226,7 @@ fn command_of(design: &Design, request: &Request) -> String {
     words.join(" ")
 }
 
-/// How many more verdicts would have to hold on a machine without other work.
+/// How many more verdicts would have to hold if there had been no other work on the machine.
 pub fn gates_off(run: &Run) -> usize {
     let gates = |run: &Run| {
         let all = run.experiments.iter().flat_map(|experiment| &experiment.verdicts);
@@ -237,8 +237,8 @@ pub fn gates_off(run: &Run) -> usize {
     gates(&calm).saturating_sub(gates(run))
 }
 
-/// Brings a run that was kept up to date: the texts of its experiments, their charts and tables are this version's, and
-/// the verdicts are computed again.
+/// Updates a kept run: its experiments get this version's texts, charts and tables, and the verdicts are computed
+/// again.
 pub fn refresh(run: &mut Run) {
     for design in catalogue::all(run.quick) {
         let Some(experiment) = run.experiments.iter_mut().find(|experiment| experiment.name == design.name) else {
@@ -255,7 +255,7 @@ pub fn refresh(run: &mut Run) {
     conclude(run);
 }
 
-/// Computes the verdicts from the rows, and says which experiments could not be run.
+/// Computes the verdicts from the rows, and why experiments were not run.
 pub fn conclude(run: &mut Run) {
     let view = View::of(run);
     let designs = catalogue::all(run.quick);
@@ -273,7 +273,7 @@ pub fn conclude(run: &mut Run) {
             Some(_) => reason.clone().filter(|_| rows.iter().all(|row| skipped(&row))),
         };
         experiment.verdicts = verdicts.unwrap_or_default();
-        // What this machine cannot measure, or was not asked for, is no failure.
+        // What this machine cannot measure, or what was not requested, is not a failure.
         let partly = design(&experiment.name).is_some_and(|design| experiment.cases.len() < design.cases.len());
         if reason.is_some() || rows.is_empty() || partly {
             let open = experiment.verdicts.iter_mut().filter(|verdict| verdict.holds.is_none());
@@ -283,7 +283,7 @@ pub fn conclude(run: &mut Run) {
     without_participants(run);
 }
 
-/// Verdicts on allocators that were not asked for need not hold.
+/// Without glibc or neap, verdicts without an answer need not hold.
 fn without_participants(run: &mut Run) {
     let names: Vec<String> = run.allocators.iter().map(|allocator| allocator.name.clone()).collect();
     let all = [neap_results::GLIBC, neap_results::NEAP].iter().all(|name| names.iter().any(|other| other == name));
@@ -313,7 +313,7 @@ mod tests {
         assert!(chosen(&[], &names(&["no such case"]), true).unwrap_err().to_string().contains("no such case"));
     }
 
-    // Would catch a command that does not repeat what was asked for: other allocators, cases, rounds.
+    // Would catch a command that does not repeat the request: other allocators, cases, rounds.
     #[test]
     fn the_command_says_what_was_asked_for() {
         let list = |texts: &[&str]| texts.iter().map(|text| (*text).to_owned()).collect::<Vec<_>>();
@@ -330,8 +330,8 @@ mod tests {
         assert_eq!(command_of(design, &request), wanted);
     }
 
-    /// A quick run under glibc and neap in which each case has all figures that are shown, on a machine with as many
-    /// processors.
+    /// A quick run under glibc and neap on a machine with `cores` processors, in which each case has all figures that
+    /// are shown.
     fn quick_run(cores: u32) -> Run {
         let request = Request { quick: true, ..Request::default() };
         let allocators = ["glibc", "neap"].map(|name| Allocator { name: name.into(), ..Allocator::default() });
@@ -364,8 +364,8 @@ mod tests {
         run
     }
 
-    // Would catch a verdict that must hold and that a quick run has no data for: the check would fail on such a machine
-    // whatever was measured.
+    // Would catch a verdict that must hold and for which a quick run has no data: the check would fail on such a
+    // machine whatever was measured.
     #[test]
     fn quick_runs_can_be_judged_on_any_machine() {
         for cores in 1..=64 {
@@ -392,7 +392,7 @@ mod tests {
         assert!(gates_off(&run) >= 6, "{}", gates_off(&run));
     }
 
-    // Would catch an experiment that this machine cannot run and that fails the check nevertheless.
+    // Would catch an experiment that fails the check although this machine cannot run it.
     #[test]
     fn what_was_skipped_need_not_hold() {
         let row = |status: &str| Row { experiment: "workers".into(), status: status.into(), ..Row::default() };

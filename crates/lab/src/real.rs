@@ -1,4 +1,4 @@
-//! Real programs as whole processes: how each is called, what it reads, which Debian package has it.
+//! Real programs as whole processes: their arguments, input and Debian package.
 //!
 //! All work is deterministic, so that a program's output is the same under every allocator.
 
@@ -10,7 +10,7 @@ use crate::sources::{self, File};
 pub struct Real {
     /// The case's name.
     pub name: &'static str,
-    /// What it is called: the first of these that is found.
+    /// Names of the program, of which the first that is found is used.
     pub programs: &'static [&'static str],
     /// Debian's package.
     pub package: &'static str,
@@ -21,7 +21,7 @@ pub struct Real {
     pub arguments: &'static [&'static str],
     /// Amount of work of a full run: 0.5 to 2 s under glibc.
     pub count: u32,
-    /// What runs it, where it is a shell script of the lab that needs the program.
+    /// The input is a shell script of the lab, which starts the program; `/bin/sh` runs it.
     pub shell: bool,
     /// Further environment.
     pub env: &'static [(&'static str, &'static str)],
@@ -36,7 +36,7 @@ pub enum Input {
 }
 
 impl Input {
-    /// Path below the cache's folder, and text.
+    /// Path below the folder of sources, and text.
     pub fn file(&self, count: u32) -> (String, String) {
         match self {
             Input::Script((path, text)) => ((*path).into(), (*text).into()),
@@ -45,7 +45,7 @@ impl Input {
     }
 }
 
-/// A program that is called by its arguments alone.
+/// Defaults: a Python script with an amount of work.
 const PLAIN: Real = Real {
     name: "",
     programs: &[],
@@ -233,7 +233,7 @@ fn json(count: u32) -> String {
     text + "]\n"
 }
 
-/// Primes whose neighbours' products z3 is to take apart.
+/// Primes; z3 factors the products of neighbours.
 const PRIMES: [u64; 9] = [65_521, 65_519, 65_497, 65_479, 65_449, 65_447, 65_437, 65_423, 65_419];
 
 /// Questions in bit vectors: which two numbers have this product?
@@ -262,7 +262,7 @@ fn factors(count: u32) -> String {
 mod tests {
     use super::*;
 
-    // Would catch an input that differs from call to call, one that does not grow with the work, and two by one name.
+    // Would catch an input that differs from call to call, one that does not grow with the work, and two with one name.
     #[test]
     fn inputs_are_deterministic() {
         for real in &REALS {

@@ -1,5 +1,5 @@
-//! Folders for a moment, in `$TMPDIR` or `/tmp`: the kernel makes the name (mkdtemp), so that no other user can put a link where
-//! root is going to write, and only this user can enter.
+//! Temporary folders, in `$TMPDIR` or `/tmp`. mkdtemp chooses the name and creates the folder, so that another user can
+//! neither enter it nor put a link where root is going to write.
 
 use std::ffi::{CString, OsString};
 use std::fs;
@@ -10,14 +10,14 @@ use anyhow::{Context, Result};
 
 use crate::failure::failure;
 
-/// A folder that goes away with this value.
+/// A folder that is removed when this value is dropped.
 #[derive(Debug)]
 pub struct Scratch {
     path: PathBuf,
 }
 
 impl Scratch {
-    /// Makes one; `purpose` is a part of its name.
+    /// Creates one; `purpose` is a part of its name.
     pub fn new(purpose: &str) -> Result<Scratch> {
         let base = std::env::temp_dir();
         let template = base.join(format!("neap-lab-{purpose}-XXXXXX"));

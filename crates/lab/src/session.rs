@@ -1,4 +1,4 @@
-//! The rounds of a run: each case under each allocator, row by row, and what becomes of rounds that noise was seen in.
+//! The rounds of a run: each case under each allocator, row by row, and the repetition of noisy rounds.
 //!
 //! A round of a timed experiment during which the machine was busy with other work is repeated once, as long as repeats
 //! take no more than a tenth of the run. A round in which an allocator failed is not repeated, because its failure
@@ -19,10 +19,10 @@ use crate::runner::Runner;
 use crate::store::Writer;
 use crate::turns::Group;
 
-/// Rounds are run again for at most this part of the time.
+/// Rounds are run again for at most this fraction of the time.
 const REPEAT_PART: f64 = 0.1;
 
-/// What came of one run of a case: case, allocator, outcome.
+/// One execution of a case: case, allocator, outcome.
 type Ran<'a> = (&'a str, &'a str, Outcome);
 
 /// A run in progress.
@@ -38,17 +38,17 @@ pub struct Session<'a> {
     repeats: Vec<Repeat>,
     doubtful: Vec<Repeat>,
     rows: Vec<Row>,
-    /// Of the experiment in progress, by title: a later round replaces what an earlier one left.
+    /// Output of the experiment in progress, by title: that of a later round replaces that of an earlier one.
     listings: BTreeMap<String, String>,
-    /// What is to be said of the experiment that has just ended.
+    /// Notes on the experiment that has just ended.
     notes: Vec<String>,
-    /// Groups of cases: of all, those that were begun.
+    /// Groups of cases, and how many of them were begun.
     total: usize,
     done: usize,
 }
 
 impl<'a> Session<'a> {
-    /// Nothing run yet; `total` groups of cases to go.
+    /// A run with `total` groups of cases, before the first of them.
     pub fn new(runner: Runner<'a>, writer: Writer, runs: Option<u32>, total: usize) -> Session<'a> {
         let (repeats, doubtful, rows, listings, notes) = Default::default();
         Session {
@@ -68,24 +68,24 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// What the programs of the last experiment left.
+    /// The listings of the last experiment.
     pub fn take_listings(&mut self) -> Vec<Listing> {
         let all = std::mem::take(&mut self.listings).into_iter();
         all.map(|(title, text)| Listing { title, text }).collect()
     }
 
-    /// What is to be said of the last experiment.
+    /// The notes on the last experiment.
     pub fn take_notes(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notes)
     }
 
-    /// The rows, what was seen of noise, and the folder to finish.
+    /// The rows, the noise, and the writer of the folder.
     pub fn end(self) -> (Vec<Row>, Noise, Writer) {
         let noise = Noise { repeats: self.repeats, doubtful: self.doubtful, ..self.watch.record() };
         (self.rows, noise, self.writer)
     }
 
-    /// All cases of one experiment.
+    /// Runs all cases of one experiment.
     pub fn experiment(&mut self, design: &Design, chosen: &[Allocator], tell: &mut dyn FnMut(Event)) -> Result<()> {
         let result = self.cases(design, chosen, tell);
         self.notes = self.runner.tidy();
@@ -123,7 +123,7 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// All rounds of one group of cases; the allocators that failed.
+    /// Runs all rounds of one group of cases; returns the failures.
     fn rounds(
         &mut self,
         design: &Design,
@@ -133,7 +133,7 @@ impl<'a> Session<'a> {
         let most = group.cases.iter().map(|(case, _)| case.most_rounds).max().unwrap_or(1);
         let rounds = self.runs.unwrap_or(design.rounds.min(most)).max(1);
         let mut failures: Vec<String> = Vec::new();
-        // Who cannot be run in a case, or takes for ever, is not asked again.
+        // Cases with allocators that were skipped or ran out of time: they are not run again.
         let mut given_up: Vec<(&str, &str)> = Vec::new();
         self.watch.look();
         for round in 0..rounds {
@@ -175,7 +175,7 @@ impl<'a> Session<'a> {
         Ok(failures)
     }
 
-    /// One round of a group: each allocator once in each case. Those given up are left out.
+    /// Runs one round of a group: each allocator once in each case, except those in `given_up`.
     fn round<'b>(
         &mut self,
         design: &Design,
@@ -220,13 +220,13 @@ impl<'a> Session<'a> {
 enum Doubt {
     /// It is run again.
     Again,
-    /// It counts anyway, and the record says so.
+    /// It counts, and the record says that it is noisy.
     Kept,
-    /// There is nothing in it.
+    /// It has no figures.
     Nothing,
 }
 
-/// Decides over a noisy round; `may_repeat` where it was not repeated yet and there is time for it.
+/// Decides on a noisy round; `may_repeat` says that it was not repeated yet and that there is time for it.
 fn doubt(results: &[Ran], may_repeat: bool) -> Doubt {
     if results.iter().all(|(.., outcome)| outcome.is_skipped()) {
         return Doubt::Nothing;
@@ -235,7 +235,7 @@ fn doubt(results: &[Ran], may_repeat: bool) -> Doubt {
     if may_repeat && !failed { Doubt::Again } else { Doubt::Kept }
 }
 
-/// One row per figure of a run; one without a figure where there is none.
+/// One row per figure; without figures one row with an empty metric.
 fn rows_of(run: &Row, outcome: &Outcome) -> Vec<Row> {
     if outcome.metrics.is_empty() {
         return vec![run.clone()];
@@ -253,7 +253,7 @@ fn rows_of(run: &Row, outcome: &Outcome) -> Vec<Row> {
 mod tests {
     use super::*;
 
-    // Would catch a crash that disappears because its round was noisy and is run again.
+    // Would catch a crash that is lost because its round was noisy and is run again.
     #[test]
     fn a_failure_is_not_run_again() {
         let ran = |outcome| ("case", "allocator", outcome);

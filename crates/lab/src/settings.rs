@@ -1,7 +1,7 @@
-//! Settings of the kernel that an experiment changes, and that are put back whatever happens.
+//! Kernel settings that an experiment changes, and that are restored however it ends.
 //!
-//! Each change is written into a journal first. A run that ends in order, is interrupted or fails puts the settings
-//! back when the value is dropped; after a run that was killed, the next one does it from the journal.
+//! Each change is written to a journal first. If a run ends normally, is interrupted or fails, the settings are
+//! restored when the value is dropped. After a killed run, the next run restores them from the journal.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::failure::failure;
 use crate::place::Place;
 
-/// One thing to put back.
+/// One step to undo.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 enum Undo {
     /// Write this text into this file.
@@ -30,7 +30,7 @@ struct Journal {
     undo: Vec<Undo>,
 }
 
-/// Changes that end with this value.
+/// Changes that are undone when this value is dropped.
 #[derive(Debug)]
 pub struct Settings {
     file: PathBuf,
@@ -38,7 +38,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// No change yet; puts back first what a killed run left.
+    /// No changes yet; first restores what a killed run left.
     pub fn new(place: &Place) -> Settings {
         let settings = Settings::at(place.cache.join("settings-to-restore.json"));
         settings.restore_leftovers();
@@ -55,14 +55,14 @@ impl Settings {
             return;
         };
         if left.pid != std::process::id() && Path::new(&format!("/proc/{}", left.pid)).exists() {
-            // Another lab is at work; it restores its own.
+            // Another lab still runs; it restores its own settings.
             return;
         }
         left.undo.iter().rev().for_each(undo);
         let _ = fs::remove_file(&self.file);
     }
 
-    /// Writes `text` into a file of the kernel, to be put back later.
+    /// Writes `text` to a file of the kernel, whose value is restored later.
     pub fn set(&mut self, path: &str, text: &str) -> Result<()> {
         let old = fs::read_to_string(path).with_context(|| format!("cannot read {path}"))?;
         let old = chosen(&old);
@@ -73,7 +73,7 @@ impl Settings {
         let Err(error) = fs::write(path, text) else {
             return Ok(());
         };
-        // Nothing was changed, so there is nothing to put back.
+        // Nothing was changed, so there is nothing to restore.
         self.journal.undo.pop();
         self.write_journal()?;
         Err(failure(format!("cannot set {path}: {error}"), "run the lab as root"))
@@ -84,7 +84,7 @@ impl Settings {
         fs::create_dir_all(at).with_context(|| format!("cannot create {}", at.display()))?;
         self.note(Undo::Unmount { path: at.into() })?;
         let (kind_text, target) = (c_text(kind)?, c_text(&at.to_string_lossy())?);
-        // SAFETY: source, target and type are C strings that live through the call; there are no data.
+        // SAFETY: source, target and type are C strings that live through the call; the data may be null.
         let done = unsafe { libc::mount(kind_text.as_ptr(), target.as_ptr(), kind_text.as_ptr(), 0, std::ptr::null()) };
         if done != 0 {
             let error = std::io::Error::last_os_error();
@@ -127,7 +127,7 @@ fn undo(step: &Undo) {
     match step {
         Undo::Write { path, text } => {
             if let Err(error) = fs::write(path, text) {
-                eprintln!("cannot put `{text}` back into {}: {error}", path.display());
+                eprintln!("cannot restore `{text}` in {}: {error}", path.display());
             }
         }
         Undo::Unmount { path } => {
@@ -140,7 +140,7 @@ fn undo(step: &Undo) {
     }
 }
 
-/// The value that a file shows: of `always [madvise] never` the word in brackets, else all of it.
+/// The value in a file: the word in brackets of `always [madvise] never`, else the whole text.
 pub fn chosen(text: &str) -> String {
     let text = text.trim();
     let bracketed = text.split_once('[').and_then(|(_, rest)| rest.split_once(']')).map(|(word, _)| word);
@@ -157,7 +157,7 @@ mod tests {
 
     fn folder(name: &str) -> PathBuf {
         let dir = std::env::temp_dir().join(format!("neap-settings-{name}-{}", std::process::id()));
-        // A test that was killed left it, and its process had this one's number.
+        // A killed test whose process had the same number left it.
         let _ = fs::remove_dir_all(&dir);
         fs::create_dir_all(&dir).unwrap();
         dir
@@ -179,7 +179,7 @@ mod tests {
         fs::remove_dir_all(dir).unwrap();
     }
 
-    // Would catch a setting that could not be changed and is put back nevertheless, with a message that confuses.
+    // Would catch a setting that could not be changed and is restored nevertheless, with a confusing message.
     #[test]
     fn what_could_not_be_set_is_left_alone() {
         let dir = folder("refused");
@@ -192,7 +192,7 @@ mod tests {
         fs::remove_dir_all(dir).unwrap();
     }
 
-    // Would catch a run that was killed and whose settings are not put back.
+    // Would catch settings that are not restored after a killed run.
     #[test]
     fn the_next_run_restores_what_a_killed_one_left() {
         let dir = folder("killed");

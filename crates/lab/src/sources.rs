@@ -1,7 +1,7 @@
 //! The C and C++ programs of the lab, embedded and compiled on demand with the user's compiler.
 //!
-//! The name of a compiled program in the cache has a hash of everything that it was made from, so a stale one is never
-//! used, and two versions of the lab do not disturb each other.
+//! The name of a compiled program in the cache contains a hash of everything that it was made from. So a stale program
+//! is never used, and two versions of the lab do not disturb each other.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -70,7 +70,7 @@ const WORKLOADS: &[File] = files![
 /// Scripts that [`script`] writes.
 const SCRIPTS: &[File] = files!["experiments/bursts-sqlite.py", "experiments/service.py"];
 
-/// What interpreters run in `programs`.
+/// The scripts that interpreters run in `programs`.
 pub const PYTHON_SCRIPT: File = files!["programs/script.py"][0];
 /// See [`PYTHON_SCRIPT`].
 pub const PERL_SCRIPT: File = files!["programs/script.pl"][0];
@@ -80,7 +80,7 @@ pub const LUA_SCRIPT: File = files!["programs/script.lua"][0];
 pub const RUBY_SCRIPT: File = files!["programs/script.rb"][0];
 /// See [`PYTHON_SCRIPT`].
 pub const NODE_SCRIPT: File = files!["programs/script.js"][0];
-/// What SQLite does in `programs`; `COUNT` stands for the number of rows.
+/// What SQLite runs in `programs`; `COUNT` stands for the number of rows.
 pub const SQL_SCRIPT: File = files!["programs/script.sql"][0];
 /// Starts and loads redis-server in `programs`.
 pub const REDIS_SCRIPT: File = files!["programs/redis.sh"][0];
@@ -89,7 +89,7 @@ pub const REDIS_SCRIPT: File = files!["programs/redis.sh"][0];
 pub const TLS_SERVER: File = files!["experiments/tls-server.py"][0];
 /// The client whose reads are measured.
 pub const TLS_CLIENT: File = files!["experiments/tls-client.py"][0];
-/// The crates that carry the peers' sources. Those in `apart` cannot be in one graph with the others.
+/// The crates that contain the peers' sources. Those in `apart` cannot be in one dependency graph with the others.
 pub const PEERS: &[File] = files![
     "peers/Cargo.toml",
     "peers/Cargo.lock",
@@ -98,14 +98,14 @@ pub const PEERS: &[File] = files![
     "peers/apart/Cargo.lock",
     "peers/apart/src/lib.rs",
 ];
-/// The versions of these crates: both lock files, one behind the other.
+/// The versions of these crates: both lock files, concatenated.
 pub const PEERS_LOCK: &str =
     concat!(include_str!("../../../lab/peers/Cargo.lock"), include_str!("../../../lab/peers/apart/Cargo.lock"));
 
-/// What a C or C++ program is compiled with.
+/// Flags for all C and C++ programs.
 const FLAGS: [&str; 4] = ["-O2", "-Wall", "-Wextra", "-pthread"];
 
-/// What to do where a compiler is missing.
+/// What to do if a compiler is missing.
 const COMPILER_REMEDY: &str = "the lab compiles its small programs itself: install a C compiler \
      (Debian: apt install build-essential), or name one with CC and CXX";
 
@@ -133,7 +133,7 @@ pub fn experiment(place: &Place, name: &str) -> Result<PathBuf> {
     build(place, &format!("experiments/{name}.c"))
 }
 
-/// Compiles one program of `lab/experiments` that has been built to another place, with one more option.
+/// Compiles one program of `lab/experiments`, which was built before, to another path and with one more option.
 pub fn link_again(place: &Place, name: &str, option: &str, output: &Path) -> Result<()> {
     let path = format!("experiments/{name}.c");
     let file = EXPERIMENTS.iter().find(|(known, _)| *known == path).with_context(|| format!("no {path}"))?;
@@ -161,7 +161,7 @@ fn all_files() -> impl Iterator<Item = &'static File> {
     SHARED.iter().chain(EXPERIMENTS).chain(WORKLOADS)
 }
 
-/// Compiles one file, unless that was done before.
+/// Compiles one file, unless the cache has the program.
 fn build(place: &Place, path: &str) -> Result<PathBuf> {
     let &(path, text) = all_files().find(|(known, _)| *known == path).with_context(|| format!("no {path}"))?;
     let is_c = path.ends_with(".c");
@@ -196,7 +196,7 @@ fn build(place: &Place, path: &str) -> Result<PathBuf> {
     Ok(output)
 }
 
-/// Writes a file of the lab below `dir`, and returns where it lies.
+/// Writes a file of the lab below `dir`, and returns its path.
 pub fn write_below(dir: &Path, &(path, text): &(&str, &str)) -> Result<PathBuf> {
     let target = dir.join(path);
     if fs::read_to_string(&target).is_ok_and(|there| there == text) {
@@ -215,7 +215,7 @@ fn no_cache(path: &Path, error: &std::io::Error) -> anyhow::Error {
     failure(cause, "set XDG_CACHE_HOME to a folder that you may write to, on a disk with room")
 }
 
-/// What a file is called until it is whole, as another lab or thread may look for it at the same moment.
+/// The name of a file until it is complete, because another lab or thread may look for it at the same time.
 fn partial_name(target: &Path) -> PathBuf {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Ordering::Relaxed);
@@ -260,7 +260,7 @@ impl Hash {
 mod tests {
     use super::*;
 
-    // Would catch a program in lab/ that the command does not carry.
+    // Would catch a program in lab/ that is not embedded in the command.
     #[test]
     fn every_program_is_carried() {
         let lab = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../lab");
@@ -290,7 +290,7 @@ mod tests {
         }
     }
 
-    // Would catch two texts that hash alike because they run together.
+    // Would catch texts with one hash because they are concatenated without a separator.
     #[test]
     fn texts_are_hashed_apart() {
         let of = |texts: &[&str]| {

@@ -17,19 +17,19 @@ use crate::failure::failure;
 pub const RUN: &str = "run.json";
 /// The rows.
 pub const ROWS: &str = "rows.csv";
-/// The rows of a run that is kept: compressed.
+/// The compressed rows of a run that is kept in the repository.
 pub const PACKED: &str = "rows.csv.gz";
 
-/// The pages that are made of a run and lie beside it.
+/// The reports of a run, in the same folder.
 const PAGES: [&str; 2] = ["report.html", "report.md"];
 
-/// Whether a folder has a run already.
+/// Whether a folder already has a run.
 pub fn has_run(dir: &Path) -> bool {
     [RUN, ROWS, PACKED].iter().any(|name| dir.join(name).exists())
 }
 
-/// Makes sure that no run is lost: fails where `dir` has one. With `force` the pages of that run go; its other files are
-/// written again.
+/// Makes sure that no run is lost: fails if `dir` has one. With `force` removes the reports of that run; its other
+/// files are overwritten later.
 pub fn make_way(dir: &Path, force: bool) -> Result<()> {
     if !has_run(dir) {
         return Ok(());
@@ -44,7 +44,8 @@ pub fn make_way(dir: &Path, force: bool) -> Result<()> {
     Ok(())
 }
 
-/// Writes a run as it is kept in the repository: small. The lab's other files are removed: they can be made again.
+/// Writes a run in the small form that is kept in the repository. Removes the lab's other files, which can be made
+/// again.
 pub fn pack(dir: &Path, run: &Run) -> Result<()> {
     let path = dir.join(PACKED);
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
@@ -57,7 +58,7 @@ pub fn pack(dir: &Path, run: &Run) -> Result<()> {
     Ok(())
 }
 
-/// Writes a run as it goes on.
+/// Writes a run while it goes on.
 #[derive(Debug)]
 pub struct Writer {
     dir: PathBuf,
@@ -65,7 +66,7 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// Makes the folder and begins both files.
+    /// Creates the folder and both files.
     pub fn create(dir: &Path, run: &Run) -> Result<Writer> {
         let path = dir.join(ROWS);
         let created = fs::create_dir_all(dir).and_then(|()| fs::File::create(&path));
@@ -77,7 +78,7 @@ impl Writer {
         Ok(writer)
     }
 
-    /// Appends rows and hands them to the system.
+    /// Appends rows to the file.
     pub fn append(&mut self, rows: &[Row]) -> Result<()> {
         let written = self.rows.write_all(rows_to_csv(rows, false).as_bytes()).and_then(|()| self.rows.flush());
         written.map_err(|error| unwritten(&self.dir.join(ROWS), &error))
@@ -88,7 +89,7 @@ impl Writer {
         replace(&self.dir.join(RUN), run.to_json_without_rows().as_bytes())
     }
 
-    /// Writes the final files: rows that were measured again are gone.
+    /// Writes the final files, without the rows of rounds that were repeated.
     pub fn finish(self, run: &Run) -> Result<()> {
         self.write_run(run)?;
         replace(&self.dir.join(ROWS), rows_to_csv(&run.rows, true).as_bytes())
@@ -112,7 +113,7 @@ fn replace(path: &Path, text: &[u8]) -> Result<()> {
     written.map_err(|error| unwritten(path, &error))
 }
 
-/// What one can give to [`load`].
+/// What the user can name for [`load`].
 const REMEDY: &str = "name a folder that `neap lab run -o` wrote";
 
 /// Reads the run in `dir`, or in the file `run.json` itself.
@@ -122,13 +123,13 @@ pub fn load(dir: &Path) -> Result<Run> {
     if !path.exists() {
         let cause = match fs::metadata(dir) {
             Err(error) => format!("there is no folder {}: {error}", dir.display()),
-            Ok(found) if !found.is_dir() => format!("{} is no folder", dir.display()),
-            Ok(_) => format!("no run lies in {}: it has no {RUN}", dir.display()),
+            Ok(found) if !found.is_dir() => format!("{} is not a folder", dir.display()),
+            Ok(_) => format!("no run in {}: it has no {RUN}", dir.display()),
         };
         return Err(failure(cause, REMEDY));
     }
     let text = fs::read_to_string(&path)
-        .map_err(|error| failure(format!("cannot read {}: {error}", path.display()), "see who may read it"))?;
+        .map_err(|error| failure(format!("cannot read {}: {error}", path.display()), "check its permissions"))?;
     let damaged = |error: ReadError, path: &Path| {
         let remedy = match error {
             ReadError::Newer { .. } => "`neap --version` tells which one this is",
@@ -160,7 +161,7 @@ mod tests {
     use super::*;
     use neap_results::SCHEMA;
 
-    // Would catch a row that is lost on the way, and a repeated row that stays.
+    // Would catch a row that is lost, and a repeated row that stays.
     #[test]
     fn a_run_survives_its_folder() {
         let scratch = crate::scratch::Scratch::new("store").unwrap();
@@ -188,7 +189,8 @@ mod tests {
         assert!(format!("{:#}", load(&dir).unwrap_err()).contains("neap lab run -o"));
     }
 
-    // Would catch an earlier run that is overwritten without a word, and a page of it that is shown as that of the next.
+    // Would catch an earlier run that is overwritten without an error, and a report of it that is shown as that of the
+    // next.
     #[test]
     fn an_earlier_run_is_kept() {
         let scratch = crate::scratch::Scratch::new("store").unwrap();
@@ -219,7 +221,7 @@ mod tests {
         };
         assert!(why().0.contains("there is no folder"));
         fs::create_dir_all(&dir).unwrap();
-        assert!(why().0.contains("no run lies in") && why().1.contains("neap lab run -o"));
+        assert!(why().0.contains("no run in") && why().1.contains("neap lab run -o"));
         for (text, cause, remedy) in [
             ("{\"schema\": 99, \"neap\": \"7.0\"}", "schema 99, written by neap 7.0", "--version"),
             ("{\"a\": 1}", "no member \"schema\"", "neap lab run -o"),

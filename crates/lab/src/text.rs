@@ -1,4 +1,4 @@
-//! A run for people at a terminal: tables and verdicts.
+//! A run as text for a terminal: tables and verdicts.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,12 +8,12 @@ use neap_results::{Column, Experiment, Figure, Kind, Run, Table, Value, Verdict,
 
 use crate::plan::gates_off;
 
-/// How a text is written.
+/// The form of a text.
 #[derive(Clone, Copy, Debug)]
 pub struct Form {
     /// With the colours of a terminal.
     pub colour: bool,
-    /// Columns of the terminal: wider tables are written in parts.
+    /// Columns of the terminal; wider tables are split.
     pub width: usize,
 }
 
@@ -23,7 +23,7 @@ impl Default for Form {
     }
 }
 
-/// From this many columns on, the figures go down and the allocators across.
+/// From this many figures on, the figures go down and the allocators across.
 const WIDE: usize = 9;
 
 /// The whole run.
@@ -42,7 +42,7 @@ pub fn run_text(run: &Run, form: Form) -> String {
     text
 }
 
-/// What came of each experiment, without the tables.
+/// The verdicts of each experiment, without the tables.
 pub fn verdicts_text(run: &Run, form: Form) -> String {
     let mut text = String::new();
     for experiment in &run.experiments {
@@ -71,7 +71,7 @@ fn verdicts(text: &mut String, experiment: &Experiment, form: Form) {
     }
 }
 
-/// Findings, ranks and goals counted, for the last line.
+/// The last line: how many findings, ranks and goals hold.
 fn summary(text: &mut String, run: &Run) {
     let count = |kind: Kind| {
         let all = run.experiments.iter().flat_map(|experiment| &experiment.verdicts);
@@ -97,7 +97,7 @@ fn summary(text: &mut String, run: &Run) {
 fn head(text: &mut String, run: &Run) {
     let m = &run.machine;
     let versions: Vec<String> = run.allocators.iter().map(|a| format!("{} {}", a.name, a.version)).collect();
-    let quick = if run.quick { " A quick pass: less work than the full experiments." } else { "" };
+    let quick = if run.quick { " A quick run: less work than the full experiments." } else { "" };
     let virtualised = match m.virtualised.as_deref() {
         None => String::new(),
         Some("yes") => ", virtual machine".into(),
@@ -121,7 +121,7 @@ fn head(text: &mut String, run: &Run) {
     );
     noise(text, run);
     text.push_str(
-        "\nFigures are medians over the rounds, where they spread with the least and the greatest. Ratios are taken \
+        "\nFigures are medians over the rounds; if they vary much, with the least and the greatest. Ratios are taken \
          within a round. An allocator that crashed or ran out of time in any round is shown as failed.\n",
     );
 }
@@ -150,7 +150,7 @@ fn noise(text: &mut String, run: &Run) {
     if !run.noise.doubtful.is_empty() {
         let count = run.noise.doubtful.len();
         let _ =
-            writeln!(text, "{count} noisy rounds count anyway: they were run again already, or had no time for it.");
+            writeln!(text, "{count} noisy rounds count: they were run again already, or there was no time for that.");
     }
 }
 
@@ -179,15 +179,15 @@ fn section(text: &mut String, view: &View, experiment: &Experiment, form: Form) 
     }
 }
 
-/// Which of the verdicts that must hold need not in this run; none where all must.
+/// How many verdicts are not checked in this run although they must hold on a quiet machine; none if all are checked.
 pub fn gates_off_text(run: &Run) -> Option<String> {
     let count = gates_off(run);
     (count > 0).then(|| {
-        format!("not checked, as others were at work on this machine: {count} verdicts that must hold on a quiet one")
+        format!("not checked, because other programs were at work: {count} verdicts that must hold on a quiet machine")
     })
 }
 
-/// The sentence with a word in front that says whether it holds.
+/// The sentence after a word that says whether it holds.
 pub fn verdict_text(verdict: &Verdict, form: Form) -> String {
     let (word, colour) = match (verdict.holds, verdict.kind) {
         (Some(true), Kind::Rank) => ("first", "32"),
@@ -205,7 +205,7 @@ pub fn verdict_text(verdict: &Verdict, form: Form) -> String {
     }
 }
 
-/// A time as people say it: `12 s`, `5 min 3 s`.
+/// A time in words: `12 s`, `5 min 3 s`.
 pub fn duration_text(time: Duration) -> String {
     match time.as_secs_f64() {
         seconds if seconds < 9.95 => format!("{seconds:.1} s"),
@@ -214,7 +214,7 @@ pub fn duration_text(time: Duration) -> String {
     }
 }
 
-/// One table: allocators down and figures across, or the other way round where there are many figures.
+/// One table: allocators down and figures across; turned if there are [`WIDE`] figures or more.
 fn figures(text: &mut String, view: &View, experiment: &str, table: &Table, width: usize) {
     let columns: Vec<&Column> = table.columns.iter().filter(|column| view.has_case(experiment, &column.case)).collect();
     let present = |name: &&String| {
@@ -250,7 +250,7 @@ fn figure<'a>(experiment: &'a str, column: &'a Column) -> Figure<'a> {
 
 fn cell(value: &Value) -> String {
     match value {
-        // Three digits say less than the spread does.
+        // With a wide spread the median alone would mislead.
         Value::Is(spread) if spread.relative() > 0.2 => {
             format!("{} [{}..{}]", number(spread.median), number(spread.min), number(spread.max))
         }
@@ -261,8 +261,8 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Columns as wide as their widest cell; the first to the left, the others to the right. Those that have no room follow
-/// in a table below, which begins with the first column again.
+/// Columns as wide as their widest cell, the first aligned to the left, the others to the right. Columns that do not
+/// fit follow in a table below, which repeats the first column.
 fn aligned_rows(rows: &[Vec<String>], room: usize) -> String {
     let columns = rows.first().map_or(0, Vec::len);
     let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
@@ -330,7 +330,7 @@ mod tests {
         );
     }
 
-    // Would catch a table that a terminal breaks, and columns that are lost where one is parted.
+    // Would catch a table that a terminal wraps, and columns that are lost where a table is split.
     #[test]
     fn wide_tables_are_parted() {
         let rows = [["", "1 thread", "2 threads", "4 threads"], ["neap", "1.5", "2.5", "4.5"]];

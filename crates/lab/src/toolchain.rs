@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 
 use crate::failure::failure;
 
-/// Where a program lies on the PATH.
+/// The path of a program on the PATH.
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     std::env::split_paths(&path).map(|dir| dir.join(name)).find(|file| file.is_file())
@@ -28,8 +28,8 @@ fn named(variable: &str, default: &str) -> String {
     std::env::var(variable).ok().filter(|name| !name.trim().is_empty()).unwrap_or_else(|| default.into())
 }
 
-/// A program that may have options behind it, as make(1) takes `CC`: `ccache gcc`, `gcc -m64`. A file with blanks in its name
-/// is one word.
+/// A program that may have options behind it, as in make's `CC`: `ccache gcc`, `gcc -m64`. If a file has the whole text
+/// as its name, the text is one word.
 pub fn command(words: &str) -> Command {
     let mut rest = words.split_whitespace();
     match rest.next() {
@@ -42,7 +42,7 @@ pub fn command(words: &str) -> Command {
     }
 }
 
-/// Checks that `program` can be started, and says what to install where it cannot.
+/// Checks that `program` can be started; the error says what to install.
 pub fn need(program: &str, remedy: &str) -> Result<()> {
     if available(program) {
         return Ok(());
@@ -64,7 +64,7 @@ pub fn version_line(program: &str) -> String {
     text.lines().next().unwrap_or_default().to_owned()
 }
 
-/// Runs `command` to its end; on failure the error carries the command and the end of its stderr.
+/// Runs `command` to its end; if it fails, the error has the command and the end of its standard error.
 pub fn run(command: &mut Command) -> Result<String> {
     let line = shell_line(command);
     let out = command.output().with_context(|| format!("cannot start: {line}"))?;
@@ -77,7 +77,7 @@ pub fn run(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&out.stdout).into_owned())
 }
 
-/// A word for a shell: in quotes where it has characters that mean something there.
+/// A word for a shell: in quotes if it has special characters.
 pub fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-+=,./:@%".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -86,7 +86,7 @@ pub fn shell_word(word: &str) -> String {
     }
 }
 
-/// The command as one would type it.
+/// The command and its arguments in one line.
 pub fn shell_line(command: &Command) -> String {
     let mut line = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {
@@ -109,7 +109,7 @@ pub fn is_stale<S: AsRef<OsStr>>(target: &Path, sources: &[S]) -> bool {
 mod tests {
     use super::*;
 
-    // Would catch options of a compiler that are taken for a part of its name, and a name with blanks that is taken apart.
+    // Would catch options of a compiler that are taken as part of its name, and a name with blanks that is split.
     #[test]
     fn compilers_may_have_options() {
         let scratch = crate::scratch::Scratch::new("compiler").unwrap();
@@ -129,7 +129,7 @@ mod tests {
         assert!(available("env true") && !available("no-such-compiler -m64"));
     }
 
-    // Would catch a command for the record that a shell takes apart in another way.
+    // Would catch a command for the record that a shell splits differently.
     #[test]
     fn words_are_quoted_for_a_shell() {
         let words = ["trees,1", "two words", "it's", "", "mine=/tmp/a.so"].map(shell_word);

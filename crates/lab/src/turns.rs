@@ -3,18 +3,18 @@
 use crate::allocators::Allocator;
 use crate::catalogue::{Case, Who};
 
-/// Cases that share their rounds: one, or all of an experiment that compares its cases.
+/// Cases that share their rounds: one, or all cases of an experiment that compares them.
 pub struct Group<'a> {
     /// For progress.
     pub name: String,
     /// Its place in the run.
     place: usize,
-    /// With those that run each.
+    /// The cases, each with the allocators that run it.
     pub cases: Vec<(&'a Case, Vec<&'a Allocator>)>,
 }
 
 impl<'a> Group<'a> {
-    /// The cases with those of the allocators that run each; `place` is the group's place in the run.
+    /// The cases, each with the allocators that run it; `place` is the group's place in the run.
     pub fn new(cases: &'a [Case], allocators: &'a [Allocator], place: usize) -> Group<'a> {
         let with = |case: &'a Case| (case, participants(case, allocators));
         let cases: Vec<_> = cases.iter().map(with).filter(|(_, under)| !under.is_empty()).collect();
@@ -22,8 +22,8 @@ impl<'a> Group<'a> {
         Group { name: names.join(" / "), place, cases }
     }
 
-    /// Who runs what in a round: place, case, allocator. Each allocator runs all its cases before the next one, every
-    /// other time from the last case to the first, so that a drift meets both ends.
+    /// The order of a round: place, case, allocator. Each allocator runs all its cases before the next one. Every other
+    /// allocator goes from the last case to the first, so that a drift affects both ends.
     pub fn turns(&self, round: u32) -> Vec<(usize, &'a Case, &'a Allocator)> {
         let most = self.cases.iter().map(|(_, under)| under.len()).max().unwrap_or(0);
         let forwards = round.is_multiple_of(2);
@@ -35,7 +35,8 @@ impl<'a> Group<'a> {
                 (turn < under.len()).then(|| (turn, *case, under[who]))
             };
             let mut own: Vec<_> = self.cases.iter().filter_map(of).collect();
-            // The same allocator's turn in the other round of the pair: `most - 1 - turn`. It is of the other kind.
+            // In the other round of the pair the same allocator has the turn `most - 1 - turn`, and the other
+            // direction.
             if (if forwards { turn } else { turn + most }) % 2 == 1 {
                 own.reverse();
             }
@@ -45,7 +46,7 @@ impl<'a> Group<'a> {
     }
 }
 
-/// Under whom a case is run.
+/// The allocators that run a case.
 fn participants<'a>(case: &Case, allocators: &'a [Allocator]) -> Vec<&'a Allocator> {
     match case.who {
         Who::All => allocators.iter().collect(),
@@ -59,7 +60,7 @@ mod tests {
     use super::*;
     use crate::plan::chosen;
 
-    // Would catch cases that are compared and do not run side by side, or always in one order.
+    // Would catch compared cases that do not run side by side, or always in one order.
     #[test]
     fn compared_cases_take_turns_together() {
         let design = chosen(&["tls-chunks".into()], &[], true).unwrap().remove(0);
@@ -80,7 +81,7 @@ mod tests {
         assert_eq!(Group::new(one.groups()[0], &allocators, 1).turns(1).len(), 1);
     }
 
-    // Would catch an allocator that is always the first one, or always runs behind the same one.
+    // Would catch an allocator that is always the first one, or always runs after the same one.
     #[test]
     fn orders_are_balanced() {
         let design = chosen(&["vmas".into()], &[], true).unwrap().remove(0);

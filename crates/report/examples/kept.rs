@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 std::fs::write(folder.join(format!("{name}.png")), neap_report::picture::png(&svg, 1.5)?)?;
             }
         }
-        other => return Err(format!("no form is called {other}").into()),
+        other => return Err(format!("unknown form `{other}`: html, markdown, svg or png").into()),
     }
     Ok(())
 }

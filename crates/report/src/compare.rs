@@ -8,7 +8,7 @@ use neap_results::{Change, Comparison, Missing, Outcome, Ratio};
 use crate::page::{Page, value_html};
 use crate::plot::escaped;
 
-/// Sections of a comparison: what they hold, their heading.
+/// Sections of a comparison: outcome and heading.
 const SECTIONS: [(Outcome, &str); 4] = [
     (Outcome::Worse, "Worse beyond noise"),
     (Outcome::Better, "Better beyond noise"),
@@ -20,7 +20,7 @@ const SECTIONS: [(Outcome, &str); 4] = [
 pub fn text(comparison: &Comparison, limit: Option<usize>) -> String {
     let mut text = format!("before: {}\nafter:  {}\n", comparison.before, comparison.after);
     for (what, before, after) in &comparison.settings {
-        let _ = writeln!(text, "not the same: {what}: {before} -> {after}");
+        let _ = writeln!(text, "different: {what}: {before} -> {after}");
     }
     let _ = writeln!(text, "{}", counts(comparison));
     for line in missing(comparison) {
@@ -51,14 +51,15 @@ pub fn html(comparison: &Comparison) -> String {
     page.element("p", &counts(comparison));
     page.element(
         "p",
-        "A change counts where the ratio of the later to the earlier values is clear, more than 5 %, and the same \
-         holds of the ratios to glibc in each run. In brackets: the range of the values, the interval of a ratio.",
+        "A change counts if the ratio of the later to the earlier values is clear and differs from 1 by more than 5 %, \
+         and if the same holds for the ratios to glibc in the same round. In brackets: the range of the values, the \
+         interval of a ratio.",
     );
     for line in missing(comparison) {
         page.element("p", &line);
     }
     if !comparison.settings.is_empty() {
-        page.element("h2", "What is not the same");
+        page.element("h2", "Different settings");
         page.raw("<div class=\"scroll\" tabindex=\"0\"><table>\n<thead><tr><th scope=\"col\"></th>");
         page.raw("<th scope=\"col\">before</th><th scope=\"col\">after</th></tr></thead>\n<tbody>\n");
         for (what, before, after) in &comparison.settings {
@@ -166,7 +167,7 @@ mod tests {
         let worse = "Worse beyond noise:\n  calloc, 1 MiB, us, neap: 912 ns -> 1.82 µs, 2 times [2, 2]";
         assert!(text.contains(worse), "{text}");
         assert!(text.contains("failed: crashed (signal 11) -> 0 s"), "{text}");
-        assert!(text.contains("not the same: kernel:  -> 6.18"), "{text}");
+        assert!(text.contains("different: kernel:  -> 6.18"), "{text}");
         assert!(text.contains("only in the earlier run: calloc, 64 KiB, other\n"), "{text}");
         assert!(super::text(&comparison(), Some(1)).contains("  and 1 more"));
     }

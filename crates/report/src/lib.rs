@@ -1,9 +1,9 @@
 //! The report of a run of the lab: one page of HTML, charts as SVG and PNG, markdown, comparisons.
 //!
-//! Depends on `neap-results` and, for PNG (feature `png`), on resvg; gives texts and bytes. No files and no system
-//! calls, but for the fonts of a PNG, which are the system's.
+//! Depends on `neap-results` and, for PNG (feature `png`), on resvg; returns texts and bytes. Opens no files and makes
+//! no system calls, except to read the system's fonts for a PNG.
 //!
-//! | wanted | function |
+//! | task | function |
 //! |---|---|
 //! | the page of a run | [`page::html`] |
 //! | its charts as files | [`charts`] |
@@ -28,8 +28,8 @@ mod sample;
 
 use neap_results::{Chart, Experiment, Run, View};
 
-/// All charts of a run that have anything to show: the name of a file without its ending, and the SVG. Lines
-/// are drawn as dots: a file has no pointer to read values with.
+/// All charts of a run that have anything to show: the stem of a file's name, and the SVG. Lines are drawn as dots,
+/// because a file has no pointer to read values with.
 pub fn charts(run: &Run, theme: theme::Theme) -> Vec<(String, String)> {
     let view = View::of(run);
     let mut all = Vec::new();

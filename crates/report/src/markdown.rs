@@ -10,7 +10,7 @@ use neap_results::{Experiment, Figure, Kind, Run, Table, Value, Verdict, View};
 pub struct Options<'a> {
     /// The title.
     pub title: &'a str,
-    /// Words under it.
+    /// Text under it.
     pub intro: &'a str,
     /// The folder of the pictures, relative to the document; without it there are no pictures.
     pub pictures: Option<&'a str>,
@@ -119,7 +119,7 @@ pub(crate) fn tables(text: &mut String, experiment: &Experiment, view: &View) {
     }
 }
 
-/// What stands before a verdict; what is missed stands out.
+/// The word before a verdict, in bold if the verdict does not hold.
 pub(crate) fn mark(verdict: &Verdict) -> String {
     let (word, class) = crate::page::tag(verdict);
     match (verdict.kind, class) {
@@ -129,7 +129,8 @@ pub(crate) fn mark(verdict: &Verdict) -> String {
     }
 }
 
-/// One table. What is longer is down: allocators, or figures where there are more of them.
+/// One table: allocators down, figures across. It is turned if there are more than 12 figures, and more of them than
+/// allocators.
 fn table(text: &mut String, table: &Table, experiment: &Experiment, view: &View) {
     let columns: Vec<_> = table.columns.iter().filter(|one| view.has_case(&experiment.name, &one.case)).collect();
     let value = |allocator: &str, place: usize| {

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use resvg::{tiny_skia, usvg};
 
-/// Why there is no picture.
+/// Why no picture was made.
 #[derive(Debug)]
 pub enum PictureError {
-    /// The system has no fonts, and a chart without its names says nothing.
+    /// The system has no fonts, and a chart without its labels is useless.
     NoFonts,
-    /// The text is no SVG.
+    /// The text is not SVG.
     Svg(usvg::Error),
     /// It is too large, or has no size.
     Size,
@@ -22,9 +22,9 @@ impl fmt::Display for PictureError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PictureError::NoFonts => {
-                write!(f, "no fonts were found; install some (Debian: fonts-dejavu-core), or take SVG")
+                write!(f, "no fonts were found; install some (Debian: fonts-dejavu-core), or use SVG")
             }
-            PictureError::Svg(error) => write!(f, "the chart is no SVG: {error}"),
+            PictureError::Svg(error) => write!(f, "the chart is not SVG: {error}"),
             PictureError::Size => write!(f, "the picture is too large"),
             PictureError::Png(error) => write!(f, "the picture cannot be written: {error}"),
         }
@@ -40,7 +40,7 @@ pub fn png(svg: &str, scale: f32) -> Result<Vec<u8>, PictureError> {
     if fonts.is_empty() {
         return Err(PictureError::NoFonts);
     }
-    // What stands for `sans-serif`, where the system does not say.
+    // What `sans-serif` means if the system does not define it.
     for family in ["DejaVu Sans", "Liberation Sans", "Noto Sans", "Arial"] {
         let query = usvg::fontdb::Query { families: &[usvg::fontdb::Family::Name(family)], ..Default::default() };
         if fonts.query(&query).is_some() {
@@ -81,7 +81,7 @@ mod tests {
         assert!(count([0xff, 0xff, 0xff]) > 10_000 && count([0x1b, 0x1b, 0x1b]) > 200);
     }
 
-    // Would catch a text that is no chart and becomes an empty picture.
+    // Would catch a text that is not a chart and becomes an empty picture.
     #[test]
     fn other_texts_are_refused() {
         assert!(matches!(png("hello", 1.0), Err(PictureError::Svg(_) | PictureError::NoFonts)));

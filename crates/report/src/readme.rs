@@ -8,7 +8,7 @@ use neap_results::{Axis, Better, Chart, ChartKind, Figure, GLIBC, NEAP, Point, R
 use crate::plot::{Sheet, escaped};
 use crate::theme::Theme;
 
-/// What stands around a part of the README that is made from a run.
+/// The markers around a part of the README that is made from a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Place {
     /// The line before it.
@@ -17,10 +17,10 @@ pub struct Place {
     pub end: &'static str,
 }
 
-/// Where the table stands.
+/// The place of the table.
 pub const TABLE: Place =
     Place { begin: "<!-- table: made by `cargo xtask documents` -->", end: "<!-- end of the table -->" };
-/// Where the picture stands.
+/// The place of the picture.
 pub const PICTURE: Place =
     Place { begin: "<!-- picture: made by `cargo xtask documents` -->", end: "<!-- end of the picture -->" };
 /// The files of the picture: for light and dark pages.
@@ -37,12 +37,12 @@ const ROWS: [(&str, Figure, f64); 7] = [
     ("20 rounds of 256 buffers of up to 32 MiB: seconds", LARGE_TIME, 1000.0),
     ("MiB one second after the last free", LARGE_REST, 1.0),
     (
-        "1 in 20 of 300,000 small blocks survives: RSS against the OS pages they need, after 2 s",
+        "19 in 20 of 300,000 small blocks freed: RSS after 2 s, relative to the OS pages with live blocks",
         Figure { experiment: "survivors", case: "blocks", metric: "ratio" },
         1.0,
     ),
     (
-        "calloc + free of 100 MiB that are never touched, µs",
+        "calloc + free of 100 MiB that is never touched, µs",
         Figure { experiment: "calloc", case: "untouched 100 MiB", metric: "median" },
         1.0,
     ),
@@ -56,11 +56,11 @@ const SERVICE_LOADED: Figure = Figure { experiment: "service", case: "load", met
 const SERVICE_REST: Figure = Figure { experiment: "service", case: "load", metric: "rss-idle" };
 const LARGE_TIME: Figure = Figure { experiment: "retain-large", case: "rounds", metric: "wall" };
 const LARGE_REST: Figure = Figure { experiment: "retain-large", case: "rounds", metric: "rss-1s" };
-/// The time of retain-large is not comparable where this part of the peak lay in huge pages.
+/// From this fraction of the peak in huge pages on, the time of retain-large has a note: it is not comparable.
 const HUGE_PART: f64 = 0.01;
 
-/// The picture: what stays after the last free in `pages`; below it time and memory of the allocation suite, each panel
-/// in its own order. Variants of allocators are left out. None where one of the experiments was not run.
+/// The picture: above, what stays after the last free, from `pages`; below, time and memory of the allocation suite.
+/// Each panel has its own order. Variants of allocators are left out. None if one of the experiments was not run.
 pub fn picture(suite: &Run, pages: &Run, theme: Theme) -> Option<String> {
     Some(sheet(suite, pages, theme)?.finish("headline"))
 }
@@ -115,7 +115,7 @@ fn sheet(suite: &Run, pages: &Run, theme: Theme) -> Option<Sheet> {
     all.then_some(sheet)
 }
 
-/// The table. None where the run lacks one of its figures altogether.
+/// The table. None if neap lacks one of its figures.
 pub fn table(run: &Run) -> Option<String> {
     let view = View::of(run);
     let mut text = format!("| | {} |\n|---|{}\n", ALLOCATORS.map(|(_, title)| title).join(" | "), "---:|".repeat(4));
@@ -140,7 +140,7 @@ fn in_huge_pages(view: &View, allocator: &str) -> bool {
 }
 
 impl Place {
-    /// The README with `text` in this place. None where it has no such place.
+    /// The README with `text` in this place. None if it has no such place.
     pub fn with(self, readme: &str, text: &str) -> Option<String> {
         let (before, rest) = readme.split_once(self.begin)?;
         let (_, after) = rest.split_once(self.end)?;
@@ -183,7 +183,7 @@ mod tests {
         let text = table(&run(rows)).unwrap();
         assert!(text.starts_with("| | neap | glibc | mimalloc 3 | jemalloc |\n|---|---:|---:|---:|---:|\n"), "{text}");
         assert!(text.contains("seconds | 1.23 | - | 0.600 (huge pages) | - |\n"), "{text}");
-        assert!(text.contains("after 2 s | 1234 | - | - | failed |\n"), "{text}");
+        assert!(text.contains("live blocks | 1234 | - | - | failed |\n"), "{text}");
         assert_eq!(text.lines().count(), 9);
         assert!(table(&Run::default()).is_none());
     }
@@ -215,7 +215,7 @@ mod tests {
         assert!(words.contains("jemalloc: 0.700. mimalloc3: 0.800. neap: 0.900. glibc: 1."), "{words}");
     }
 
-    // Would catch words around a part that are lost, and a second run that changes more than the part.
+    // Would catch a loss of text around a part, and a second run that changes more than the part.
     #[test]
     fn a_part_has_its_place() {
         let readme = format!("above\n\n{}\n\nold\n\n{}\n\nbelow\n", TABLE.begin, TABLE.end);

@@ -1,10 +1,10 @@
-//! Kept runs on one page: what `EXPERIMENTS.md` and `BENCHMARKS.md` are made of. All tables come from `neap lab show`.
+//! Kept runs on one page: `EXPERIMENTS.md` and `BENCHMARKS.md`. `neap lab show` has all tables.
 
 use std::fmt::Write as _;
 
 use neap_results::{Kind, Run, Verdict};
 
-/// One line for each experiment: what it asks and what came of it.
+/// One line for each experiment: its question and its result.
 pub fn experiments(run: &Run, intro: &str) -> String {
     let mut text = head("Experiments", run, intro);
     text.push_str("\n| experiment | question | result | goals met |\n|---|---|---|---|\n");
@@ -62,7 +62,7 @@ fn goals(verdicts: &[Verdict]) -> String {
     if judged.is_empty() { String::new() } else { format!("{met} of {}", judged.len()) }
 }
 
-/// A text that does not end its cell.
+/// A text for a cell of a table.
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }

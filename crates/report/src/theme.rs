@@ -1,7 +1,7 @@
-//! Colours and shapes: which allocator looks how, in light and in dark.
+//! Colours and shapes of the allocators, in light and in dark.
 //!
-//! The colours of the series keep their distance for every kind of colour vision and stand out from the background (the
-//! tests compute both). Shapes, dashes and labels say the same without colour.
+//! The colours of the series differ for every kind of colour vision and stand out from the background (the tests
+//! compute both). Shapes, dashes and labels say the same without colour.
 
 use neap_results::{GLIBC, NEAP, View};
 
@@ -21,7 +21,7 @@ pub enum Ink {
     Back,
     /// Text.
     Text,
-    /// Text of less weight: axes, notes.
+    /// Less important text: axes, notes.
     Muted,
     /// Lines of the grid.
     Grid,
@@ -33,8 +33,8 @@ pub enum Ink {
     Series(usize),
 }
 
-/// Light and dark colours of the series: neap, glibc, the others. Neighbours are furthest apart: two versions of one
-/// allocator stand beside each other.
+/// Light and dark colours of the series: neap, glibc, the others. Neighbours differ most, because two versions of one
+/// allocator are beside each other.
 pub const SERIES: [[&str; 2]; 8] = [
     ["#0072b2", "#56b4e9"],
     ["#1b1b1b", "#f2f2f2"],
@@ -53,7 +53,7 @@ impl Ink {
         plain.into_iter().chain((0..SERIES.len()).map(Ink::Series))
     }
 
-    /// The class that has its colour.
+    /// The class with its colour.
     pub fn class(self) -> &'static str {
         match self {
             Ink::Back => "k-back",
@@ -102,7 +102,7 @@ pub struct Look {
     pub hollow: bool,
     /// The dashes of its line.
     pub dash: &'static str,
-    /// Drawn broader: neap.
+    /// Drawn bold: neap.
     pub bold: bool,
 }
 
@@ -137,14 +137,14 @@ const MARKERS: [Marker; 8] = [
     Marker::Bar,
     Marker::Plate,
 ];
-/// Dashes of the base, and of its variants or further series in turn.
+/// Dashes: first the base, then its variants or further series in turn.
 const DASHES: [&str; 5] = ["", "7 4", "2 3", "10 3 2 3", "1 5"];
 
 /// The look of one row of a chart: of an allocator, or, where a chart has one allocator only, of a series.
 pub fn look(view: &View, allocator: &str, series: usize, alone: bool) -> Look {
     let base = view.base(allocator);
     if alone {
-        // The first colour is neap's, here too.
+        // The first colour is neap's here too.
         let number = series + usize::from(base != NEAP);
         let (ink, marker) = (Ink::Series(number), MARKERS[number % MARKERS.len()]);
         return Look { ink, marker, hollow: false, dash: DASHES[series % DASHES.len()], bold: false };
@@ -222,7 +222,7 @@ mod tests {
         [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
     ];
 
-    // Would catch two allocators that look the same to someone, in light or in dark.
+    // Would catch two allocators that look alike with some kind of colour vision, in light or in dark.
     #[test]
     fn series_are_distinct_for_every_kind_of_colour_vision() {
         for theme in [0, 1] {

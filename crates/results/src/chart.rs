@@ -1,10 +1,10 @@
 //! How an experiment is shown: charts and tables, as declarations over cases and metrics.
 //!
-//! A chart names figures, not values: they are looked up in the rows where it is drawn, for every allocator.
+//! A chart names figures, not values. The values are looked up in the rows, for every allocator, when it is drawn.
 
 use serde::{Deserialize, Serialize};
 
-/// Whether a figure is the better the less or the more it is.
+/// Whether less or more of a figure is better.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Better {
@@ -18,7 +18,7 @@ pub enum Better {
 }
 
 impl Better {
-    /// What is usual for a unit: rates are the better the more, times and sizes the less, counts neither.
+    /// The usual direction for a unit: more is better for rates, less for times and sizes; counts have no direction.
     pub fn of_unit(unit: &str) -> Better {
         match unit {
             unit if unit.ends_with("/s") => Better::More,
@@ -44,9 +44,9 @@ pub struct Chart {
     /// Whether less or more is better; shown under the title.
     #[serde(default)]
     pub better: Better,
-    /// What is drawn for each allocator. One series without a label: the allocator's name is enough.
+    /// What is drawn for each allocator. A single series needs no label: the allocator's name is enough.
     pub series: Vec<Series>,
-    /// Only these allocators; all that have rows where it is empty.
+    /// Only these allocators; if empty, all that have rows.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub allocators: Vec<String>,
     /// Values to compare with: a published figure, a limit.
@@ -61,7 +61,7 @@ pub struct Chart {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ChartKind {
-    /// A line for each series, x to the right: sizes, threads, rounds.
+    /// A line for each series; x is a size, a number of threads, a round.
     #[default]
     Line,
     /// A bar for each allocator in each category. Never with a logarithmic y: a bar's length would mean nothing.
@@ -79,7 +79,7 @@ pub struct Axis {
     /// GiB.
     #[serde(default)]
     pub unit: String,
-    /// Logarithmic. Values of zero and less are shown at the lower edge, and said to be.
+    /// Logarithmic. Values of zero and less are drawn at the lower edge.
     #[serde(default)]
     pub log: bool,
 }
@@ -87,14 +87,14 @@ pub struct Axis {
 /// The points of one series, for each allocator.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Series {
-    /// Beside the allocator's name; empty where there is one series only.
+    /// Shown beside the allocator's name; empty if there is only one series.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub label: String,
     /// From left to right.
     pub points: Vec<Point>,
 }
 
-/// Where one figure stands.
+/// Where one figure is drawn.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Its place on the x axis.
@@ -127,7 +127,7 @@ impl Point {
     }
 }
 
-/// A value to compare with, drawn as a line across.
+/// A value to compare with, drawn as a line at this value of y.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Mark {
     /// What it is: `published for glibc 2.28`.
@@ -136,7 +136,7 @@ pub struct Mark {
     pub value: f64,
 }
 
-/// A figure that is drawn as a line upwards; where no allocator has it there is none.
+/// A figure that is drawn as a line at this value of x, if an allocator has it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Place {
     /// What it is: `TLB reach, 4 KiB pages`.
@@ -159,7 +159,7 @@ pub struct Table {
 /// One column of a table.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// Its head, with the unit.
+    /// Its heading, with the unit.
     pub label: String,
     /// Which case.
     pub case: String,

@@ -1,8 +1,8 @@
 //! Two runs, figure by figure: what became better or worse beyond noise.
 //!
-//! The rounds of two runs are not pairs, and the machine may have been in another state. So a change counts if three
-//! things agree: the ratio of the later to the earlier values is clear (see [`Ratio::apart`]), it is more than
-//! [`FLOOR`], and, where glibc ran in both, the same holds of the ratios to glibc, each within its round.
+//! The rounds of two runs are not pairs, and the state of the machine may differ. So a change counts if three
+//! conditions hold: the ratio of the later to the earlier values is clear (see [`Ratio::apart`]), it differs from 1 by
+//! more than [`FLOOR`], and, where glibc ran in both, the same holds for the ratios to glibc, each within its round.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,17 +11,17 @@ use serde::Serialize;
 
 use crate::{Better, Figure, GLIBC, Ratio, Run, Spread, Value, View};
 
-/// Changes up to this part of the value do not count.
+/// Changes up to this fraction of the value do not count.
 pub const FLOOR: f64 = 0.05;
 
-/// What two runs differ in.
+/// The differences between two runs.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Comparison {
     /// Version and start of the earlier run.
     pub before: String,
     /// The same of the later one.
     pub after: String,
-    /// What is not the same about the machines and the plans: what, before, after.
+    /// Settings of the machines and the plans that differ: name, before, after.
     pub settings: Vec<(String, String, String)>,
     /// All figures that both runs have, the worst first.
     pub changes: Vec<Change>,
@@ -31,8 +31,8 @@ pub struct Comparison {
     pub only_after: Vec<Missing>,
 }
 
-/// What one run has and the other has not. A name that is empty stands for all: without a case it is all of the
-/// experiment, without an experiment all of the allocator.
+/// What one run has and the other lacks. An empty name stands for all: without a case, the whole experiment; without an
+/// experiment, all of the allocator.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 pub struct Missing {
     /// Which experiment.
@@ -93,7 +93,7 @@ pub enum Outcome {
     Changed,
     /// The rounds are too few to tell, and the medians differ.
     Unclear,
-    /// The same, as far as the noise lets see.
+    /// No change beyond noise.
     Same,
 }
 
@@ -103,12 +103,12 @@ impl Comparison {
         self.changes.iter().filter(move |change| change.outcome == outcome)
     }
 
-    /// What of an allocator is worse.
+    /// The figures of an allocator that are worse.
     pub fn worse<'a>(&'a self, allocator: &'a str) -> impl Iterator<Item = &'a Change> {
         self.of(Outcome::Worse).filter(move |change| change.allocator == allocator)
     }
 
-    /// What of an allocator was lost, with what was lost of all.
+    /// What only the earlier run has of an allocator, or of all allocators.
     pub fn lost<'a>(&'a self, allocator: &'a str) -> impl Iterator<Item = &'a Missing> {
         self.only_before.iter().filter(move |missing| ["", allocator].contains(&missing.allocator.as_str()))
     }
@@ -119,7 +119,7 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
     let (old, new) = (View::of(before), View::of(after));
     let mut figures: Vec<Figure> = old.figures();
     figures.extend(new.figures());
-    // A run that failed in every round has no metric of its own: the other run's figures tell where to look.
+    // An allocator that failed in every round has no metrics of its own, so the figures of both runs are compared.
     figures.sort_unstable();
     figures.dedup();
     let mut changes = Vec::new();
@@ -141,7 +141,7 @@ pub fn compare(before: &Run, after: &Run) -> Comparison {
     }
 }
 
-/// What `one` has and `other` has not: each case of each allocator, as few words as tell it.
+/// What `one` has and `other` lacks: each case of each allocator, in the shortest form that says it.
 fn only(one: &View, other: &View) -> Vec<Missing> {
     let there = other.ran();
     let has = |wanted: [&str; 3]| {
@@ -200,8 +200,8 @@ fn change(after: &Run, (old, new): (&View, &View), figure: Figure, allocator: &s
 
 fn judge(better: Better, was: Spread, is: Spread, ratio: Option<Ratio>, against_glibc: Option<Ratio>) -> Outcome {
     let Some(ratio) = ratio else {
-        // From zero there is no ratio: what is above it in every round is a change. Three values above three others
-        // are as clear as a ratio must be.
+        // There is no ratio to zero. A value above zero in every round is then a change. Three values against three
+        // others are as clear as a ratio must be.
         let above = was.max == 0.0 && is.min > 0.0;
         return match (above, was.count.min(is.count) >= 3) {
             (true, true) => of(better, true),

@@ -5,12 +5,12 @@ use std::fmt;
 /// The version of the schema.
 pub const SCHEMA: u64 = 1;
 
-/// Why a text is no run that this version reads. Each message names the cause and the remedy.
+/// Why a text is not a run that this version reads. Each message names the cause and the remedy.
 #[derive(Debug)]
 pub enum ReadError {
-    /// The text is no JSON, or lacks what the schema asks for.
+    /// The text is not JSON, or lacks what the schema requires.
     Json(serde_json::Error),
-    /// It is JSON without a member `schema`: something else.
+    /// It is JSON without a member `schema`, so it is not a run.
     NoSchema,
     /// It was written by a newer neap.
     Newer {
@@ -29,7 +29,7 @@ impl fmt::Display for ReadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ReadError::Json(error) => write!(f, "the run is damaged: {error}"),
-            ReadError::NoSchema => write!(f, "this is no run of `neap lab`: it has no member \"schema\""),
+            ReadError::NoSchema => write!(f, "this is not a run of `neap lab`: it has no member \"schema\""),
             ReadError::Newer { found, neap } => {
                 let writer = neap.as_deref().map_or(String::new(), |neap| format!(" {neap}"));
                 write!(
@@ -38,7 +38,7 @@ impl fmt::Display for ReadError {
                      show it with a newer neap"
                 )
             }
-            ReadError::Unknown(found) => write!(f, "the run has schema {found}, which there never was"),
+            ReadError::Unknown(found) => write!(f, "the run has schema {found}, which does not exist"),
             ReadError::Csv(error) => write!(f, "the rows are damaged: {error}"),
         }
     }

@@ -5,8 +5,8 @@
 //!
 //! `docs/glossary.md` defines the words.
 //!
-//! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts, [`mod@compare`] tells two
-//! runs apart, [`suite`] adds ratios and means to the allocation workloads.
+//! Start with [`Run`]; a [`View`] sorts its rows; [`judge`] has the pieces of verdicts, [`mod@compare`] compares two
+//! runs, [`suite`] adds ratios and means to the allocation workloads.
 #![forbid(unsafe_code)]
 
 mod chart;

@@ -8,7 +8,7 @@ pub const CASE: &str = "geometric means";
 /// What the metrics of the means are called: wall time, peak resident memory.
 pub const METRICS: [&str; 2] = ["wall", "peak"];
 
-/// The cases that have a mean: all that glibc and neap, where they took part, ran without a failure.
+/// The cases that the means are over: those in which neither glibc nor neap failed, if they took part.
 fn compared<'a>(view: &View, experiment: &str, cases: &'a [String], metric: &str) -> Vec<&'a String> {
     let both = [GLIBC, NEAP].into_iter().filter(|name| view.took_part(experiment, name));
     let both: Vec<&str> = both.collect();
@@ -17,8 +17,8 @@ fn compared<'a>(view: &View, experiment: &str, cases: &'a [String], metric: &str
     cases.iter().filter(|case| view.has_case(experiment, case)).filter(ok).collect()
 }
 
-/// Why the means are over fewer cases than were run: `; without a, b, in which glibc or neap failed`. Empty where they
-/// are over all.
+/// Why the means are over fewer cases than were run: `; without a, b, in which glibc or neap failed`. Empty if they are
+/// over all.
 pub fn left_out(of: &Run, experiment: &str) -> String {
     let view = View::of(of);
     let Some(found) = of.experiment(experiment) else { return String::new() };
@@ -40,8 +40,8 @@ fn metrics_of(view: &View, experiment: &str, cases: &[String]) -> [&'static str;
 }
 
 /// For each allocator the geometric means over `cases` of its median ratios to glibc. Cases in which glibc or neap
-/// failed are left out for all; another allocator that failed in one of the rest has no mean: it is a failure, which
-/// says in how many. `metrics` are the names of wall time and peak memory.
+/// failed are left out for all. Another allocator that failed in one of the remaining cases has no mean, but a row
+/// whose status says in how many. `metrics` are the names of wall time and peak memory.
 pub fn rows(view: &View, experiment: &str, cases: &[String], metrics: [&str; 2]) -> Vec<Row> {
     let mut rows = Vec::new();
     let compared = compared(view, experiment, cases, metrics[0]);
@@ -66,7 +66,7 @@ pub fn rows(view: &View, experiment: &str, cases: &[String], metrics: [&str; 2])
             let ratio =
                 |case: &&String| Some(view.ratio(Figure::new(experiment, case, metric), allocator, GLIBC)?.ratio);
             let ratios: Vec<f64> = compared.iter().filter_map(ratio).collect();
-            // A mean over fewer cases than the others have would be another one.
+            // A mean over fewer cases than the others have cannot be compared with theirs.
             if !ratios.is_empty() && ratios.len() == compared.len() {
                 let value = geometric_mean(&ratios);
                 rows.push(Row { metric: name.into(), unit: "ratio".into(), value, ..row.clone() });
@@ -92,8 +92,8 @@ pub fn chart() -> Chart {
     }
 }
 
-/// A run that has the means of an experiment and nothing else: what the README's picture shows. Variants of allocators
-/// are left out. None where the experiment was not run.
+/// A run with only the means of an experiment, for the README's picture. Variants of allocators are left out. None if
+/// the experiment was not run.
 pub fn run(of: &Run, experiment: &str) -> Option<Run> {
     let view = View::of(of);
     let cases: Vec<String> = of.experiment(experiment)?.cases.iter().map(|case| case.name.clone()).collect();

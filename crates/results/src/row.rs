@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ReadError;
 
-/// One value of one run of a case. A run that failed has one row, with an empty `metric`.
+/// One value from one execution of a case. An execution that failed has one row, with an empty `metric`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// Which experiment.
@@ -17,7 +17,7 @@ pub struct Row {
     pub round: u32,
     /// Place within the round, from 1.
     pub turn: u32,
-    /// `ok`, `exit:N`, `signal:N`, `timeout`, or a sentence that says why there is no figure. `skipped: WHY` is no
+    /// `ok`, `exit:N`, `signal:N`, `timeout`, or a sentence that says why there is no figure. `skipped: WHY` is not a
     /// failure.
     pub status: String,
     /// Name of the figure.
@@ -29,7 +29,7 @@ pub struct Row {
 }
 
 impl Row {
-    /// Whether the run went well.
+    /// Whether it succeeded.
     pub fn is_ok(&self) -> bool {
         self.status == "ok"
     }
@@ -44,7 +44,7 @@ pub fn rows_from_csv(text: &str) -> Result<Vec<Row>, ReadError> {
 pub fn rows_to_csv(rows: &[Row], head: bool) -> String {
     let mut csv = csv::WriterBuilder::new().has_headers(head).from_writer(Vec::new());
     for row in rows {
-        // Memory takes everything, and a row has no nested lists.
+        // Writing to memory cannot fail, and a row has no nested lists.
         let _ = csv.serialize(row);
     }
     csv.into_inner().ok().and_then(|bytes| String::from_utf8(bytes).ok()).unwrap_or_default()

@@ -1,7 +1,7 @@
 //! The schema of a run.
 //!
-//! As JSON it is one object whose member `schema` is [`SCHEMA`]. The rows may be in it or, as CSV, beside it. Members
-//! may be added without a new number; a reader skips unknown members. A member that changes its meaning or is removed
+//! As JSON it is one object whose member `schema` is [`SCHEMA`]. The rows may be in it or, as CSV, beside it. A reader
+//! skips unknown members, so members may be added without a new number. A member that changes its meaning or is removed
 //! needs a new number.
 
 use std::collections::BTreeMap;
@@ -30,11 +30,11 @@ pub struct Run {
     pub ended: Option<String>,
     /// Less work than the full experiments: findings may hold, times are not comparable with those of a full run.
     pub quick: bool,
-    /// Rounds asked for.
+    /// Requested rounds; without a request, the most that one of the experiments has.
     pub rounds: u32,
     /// Where it was run.
     pub machine: Machine,
-    /// What was measured, in the order of tables and legends.
+    /// The measured allocators, in the order of tables and legends.
     pub allocators: Vec<Allocator>,
     /// How quiet the machine was.
     #[serde(default)]
@@ -44,7 +44,7 @@ pub struct Run {
     /// Remarks on the run as a whole, as markdown paragraphs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// All values. Empty in a file whose rows lie beside it as CSV.
+    /// All values. Empty in a file whose rows are beside it as CSV.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rows: Vec<Row>,
 }
@@ -71,7 +71,7 @@ pub struct Machine {
     pub governor: Option<String>,
     /// The hypervisor, `yes` where it is not known; none on bare metal.
     pub virtualised: Option<String>,
-    /// Swap there is.
+    /// Swap space of the machine.
     pub swap_mib: u64,
     /// Load averages before the run.
     pub load_before: String,
@@ -110,9 +110,9 @@ pub struct Noise {
     pub quiet: Option<bool>,
     /// What was checked.
     pub checks: Vec<NoiseCheck>,
-    /// What was run again for its spread.
+    /// Rounds that were run again because the machine was busy.
     pub repeats: Vec<Repeat>,
-    /// What counts although the machine was busy meanwhile: it was run again already, or there was no time for it.
+    /// Rounds that count although the machine was busy: they had been run again already, or there was no time for that.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub doubtful: Vec<Repeat>,
 }
@@ -120,9 +120,9 @@ pub struct Noise {
 /// One check of the machine's quiet.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct NoiseCheck {
-    /// What was looked at: `spread of a fixed loop`, `time stolen by the host`.
+    /// What was measured: `time taken by the host`, for example.
     pub name: String,
-    /// What it came to.
+    /// The measured value.
     pub value: f64,
     /// In which unit.
     pub unit: String,
@@ -141,7 +141,7 @@ pub struct Repeat {
     pub reason: String,
 }
 
-/// One experiment: its question, what was published, how it was run and shown, what came of it.
+/// One experiment: its question, what was published, how it was run and shown, its verdicts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Experiment {
@@ -159,15 +159,15 @@ pub struct Experiment {
     pub command: String,
     /// How it is run.
     pub cases: Vec<Case>,
-    /// What its programs tell. A metric that is not listed is compared by its unit (see [`Better::of_unit`]).
+    /// The metrics of its programs. A metric that is not listed is compared by its unit (see [`Better::of_unit`]).
     pub metrics: Vec<Metric>,
     /// How it is drawn.
     pub charts: Vec<Chart>,
-    /// How it is tabled.
+    /// Its tables.
     pub tables: Vec<Table>,
-    /// What came of it.
+    /// Its verdicts.
     pub verdicts: Vec<Verdict>,
-    /// What its programs left beside figures, to be shown as it is.
+    /// Output of its programs other than figures, shown as it is.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub listings: Vec<Listing>,
     /// Remarks, as markdown paragraphs.
@@ -180,7 +180,7 @@ pub struct Experiment {
     pub seconds: Option<f64>,
 }
 
-/// A text that a program left.
+/// Output of a program.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Listing {
     /// What it is of.
@@ -236,12 +236,12 @@ pub enum Param {
     Text(String),
 }
 
-/// What a program tells.
+/// A metric that programs print.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Metric {
     /// Its name in the rows.
     pub name: String,
-    /// What it is, for people.
+    /// Its title in texts.
     pub title: String,
     /// Whether less or more is better.
     #[serde(default)]
@@ -253,20 +253,20 @@ pub struct Metric {
 pub struct Verdict {
     /// The sentence, with the figures.
     pub text: String,
-    /// Whether what was asked is so; none where the data does not say, or where nothing was asked.
+    /// Whether its condition holds; none if the data have no answer, or if it has no condition.
     pub holds: Option<bool>,
-    /// Whether CI fails where it does not hold.
+    /// Whether CI fails if it does not hold.
     pub must_hold: bool,
-    /// What it is on.
+    /// What it is about.
     #[serde(default)]
     pub kind: Kind,
 }
 
-/// What a verdict is on.
+/// What a verdict is about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Whether a published finding was seen again.
+    /// Whether a published finding was reproduced.
     Finding,
     /// neap's place among the allocators.
     Rank,
@@ -278,16 +278,16 @@ pub enum Kind {
     Figure,
 }
 
-/// The paragraphs of remarks that were written by hand, without a title of their own, for [`Run::notes`].
+/// The paragraphs of remarks that were written by hand, without their title, for [`Run::notes`].
 pub fn notes_from(text: &str) -> Vec<String> {
     let paragraphs = text.split("\n\n").map(str::trim).filter(|paragraph| !paragraph.is_empty());
     paragraphs.filter(|paragraph| !paragraph.starts_with("# ")).map(String::from).collect()
 }
 
 impl Run {
-    /// Reads JSON. Rows that lie beside it as CSV are put into [`Run::rows`] by the caller.
+    /// Reads JSON. The caller puts rows that are beside it as CSV into [`Run::rows`].
     pub fn from_json(text: &str) -> Result<Run, ReadError> {
-        /// What is read first: a newer schema need not have the other members.
+        /// Read first: a newer schema need not have the other members.
         #[derive(Deserialize)]
         struct Head {
             schema: Option<serde_json::Value>,
@@ -307,11 +307,11 @@ impl Run {
 
     /// The run as JSON, with the rows in it.
     pub fn to_json(&self) -> String {
-        // Maps have text as keys, and there is nothing else that could fail.
+        // All keys of maps are text; nothing else could fail.
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 
-    /// The run as JSON without the rows, for a file that lies beside their CSV.
+    /// The run as JSON without the rows, for a file beside their CSV.
     pub fn to_json_without_rows(&self) -> String {
         Run { rows: Vec::new(), ..self.clone() }.to_json()
     }
@@ -326,7 +326,8 @@ impl Run {
         self.experiments.iter().find(|experiment| experiment.name == name)
     }
 
-    /// The verdicts that had to hold and do not, with their experiments. No data counts as not holding.
+    /// The verdicts that must hold and do not, with their experiments. A verdict without an answer counts as not
+    /// holding.
     pub fn broken(&self) -> Vec<(&Experiment, &Verdict)> {
         let all = self.experiments.iter().flat_map(|one| one.verdicts.iter().map(move |verdict| (one, verdict)));
         all.filter(|(_, verdict)| verdict.must_hold && verdict.holds != Some(true)).collect()

@@ -1,15 +1,15 @@
 //! Medians, spreads, and ratios with a confidence interval.
 //!
-//! The intervals assume nothing about the shape of the values: times have long tails, and a run has few rounds. They
-//! are those of the sign test (pairs) and of the Mann-Whitney test (two runs), exact for any count. Few rounds cannot
-//! give much confidence, so each ratio says how much it has: 75 % with three pairs, 94 % with five, 98 % with seven.
+//! The intervals assume nothing about the distribution of the values: times have long tails, and a run has few rounds.
+//! They are those of the sign test (pairs) and of the Mann-Whitney test (two runs), exact for any count. With few
+//! rounds the confidence is low, so each ratio has its own: 75 % with three pairs, 94 % with five, 98 % with seven.
 
-/// The confidence that an interval aims at; it takes the narrowest one that reaches it.
+/// The target confidence: the narrowest interval that reaches it is used.
 pub const CONFIDENCE: f64 = 0.95;
 /// The least confidence with which a ratio is called clear. Five pairs reach it, or three values against three.
 pub const CLEAR: f64 = 0.9;
 
-/// The value at `part` (0 to 1) of the sorted values, between two of them where it falls there. NaN for no values.
+/// The value at `part` (0 to 1) of the sorted values, interpolated between two. NaN for no values.
 pub fn quantile(values: &[f64], part: f64) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -61,18 +61,18 @@ impl Spread {
         })
     }
 
-    /// The distance of the quartiles: half of the values lie in it.
+    /// The interquartile range: half of the values are in it.
     pub fn iqr(&self) -> f64 {
         self.q3 - self.q1
     }
 
-    /// The distance of the quartiles as part of the median; zero where both are zero.
+    /// The interquartile range as a fraction of the median; zero if the quartiles are equal.
     pub fn relative(&self) -> f64 {
         if self.iqr() == 0.0 { 0.0 } else { self.iqr() / self.median.abs() }
     }
 }
 
-/// A ratio with the interval that it lies in.
+/// A ratio with its confidence interval.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize)]
 pub struct Ratio {
     /// The median of the ratios.
@@ -81,9 +81,9 @@ pub struct Ratio {
     pub low: f64,
     /// The upper end.
     pub high: f64,
-    /// How sure it is that the ratio lies in the interval, 0 to 1.
+    /// The confidence of the interval, 0 to 1.
     pub confidence: f64,
-    /// From how many pairs, or values on the smaller side.
+    /// The number of pairs, or of values on the smaller side.
     pub count: usize,
 }
 
@@ -118,7 +118,7 @@ impl Ratio {
         Some(Ratio { ratio, low: ratios[cut], high: ratios[last - cut], confidence: confidence(cut).max(0.0), count })
     }
 
-    /// Whether the ratio is surely not one: the interval leaves one out, with a confidence of [`CLEAR`] or more.
+    /// Whether the ratio is clear: the interval does not contain 1, and its confidence is [`CLEAR`] or more.
     pub fn is_clear(&self) -> bool {
         self.confidence >= CLEAR && (self.low > 1.0 || self.high < 1.0)
     }
@@ -137,9 +137,11 @@ fn binomial(n: usize) -> Vec<f64> {
     chances
 }
 
-/// The chances that 0 to `m * n` of all pairs have the first value above the second, where both come from one source.
+/// The chances that in 0 to `m * n` of all pairs the first value is above the second, where `m` and `n` values come
+/// from one distribution.
 fn mann_whitney(m: usize, n: usize) -> Vec<f64> {
-    // ways[i][j][u]: the greatest value is one of the i (and is above all j) or one of the j.
+    // ways[i][j][u] counts the orders of i first and j second values with u such pairs. The greatest value is a first
+    // one, and then above all j, or a second one.
     let mut ways: Vec<Vec<Vec<f64>>> = Vec::with_capacity(m + 1);
     for i in 0..=m {
         let mut row: Vec<Vec<f64>> = Vec::with_capacity(n + 1);
@@ -190,14 +192,14 @@ mod tests {
         assert_eq!((three.low, three.ratio, three.high, three.confidence), (1.0, 2.0, 3.0, 0.75));
         let five = Ratio::paired(&pairs(5)).unwrap();
         assert_eq!((five.low, five.high, five.confidence), (1.0, 5.0, 0.9375));
-        // Of nine, one on each side may go: 1 - 2 (1 + 9) / 512.
+        // Of nine, one on each side may be left out: 1 - 2 (1 + 9) / 512.
         let nine = Ratio::paired(&pairs(9)).unwrap();
         assert_eq!((nine.low, nine.high), (2.0, 8.0));
         assert!((nine.confidence - (1.0 - 20.0 / 512.0)).abs() < 1e-12);
         assert_eq!(Ratio::paired(&pairs(1)).unwrap().confidence, 0.0);
     }
 
-    // Would catch ratios over rounds that mix pairs: a slow round slows both, and says nothing.
+    // Would catch ratios that mix pairs of rounds: a slow round slows both, and shows nothing.
     #[test]
     fn pairs_stay_together() {
         let ratio = Ratio::paired(&[(10.0, 5.0), (1000.0, 500.0), (20.0, 10.0)]).unwrap();
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!(Ratio::apart(&[1.0], &[1.0]).unwrap().confidence, 0.0);
     }
 
-    // Would catch a difference that is called clear though the interval holds one, or from too few rounds.
+    // Would catch a difference that is called clear although the interval contains 1, or from too few rounds.
     #[test]
     fn clear_needs_the_interval_and_the_confidence() {
         assert!(Ratio::paired(&[(2.0, 1.0); 5]).unwrap().is_clear());

@@ -1,5 +1,4 @@
-//! The allocation suite as `BENCHMARKS.md` shows it: programs from end to end, each against glibc, and their geometric
-//! means.
+//! The allocation suite as `BENCHMARKS.md` shows it: whole programs, each against glibc, and their geometric means.
 
 use crate::judge::{Judged, number, rank};
 use crate::means::{self, CASE as MEANS};
@@ -13,11 +12,11 @@ const WALL_LIMIT: f64 = 1.10;
 /// neap's peak resident memory may be at most this much of glibc's in any case.
 const PEAK_LIMIT: f64 = 1.50;
 
-/// The part of a run that is the allocation suite, with each round's ratios to glibc and the means. None where it was not
+/// The part of a run that is the allocation suite, with each round's ratios to glibc and the means. None if it was not
 /// run.
 pub fn of(run: &Run) -> Option<Run> {
-    // The lab measures each program as a whole: its figures are `run-wall` and so on.
-    // What was derived before is derived again.
+    // The lab measures each program as a whole: its figures are `run-wall` and so on. Figures that were derived before
+    // are derived again.
     let derived = |row: &Row| row.case == MEANS || row.metric.ends_with("-ratio");
     let own = |row: &&Row| row.experiment == NAME && !derived(row);
     let plain = |row: &Row| Row { metric: row.metric.trim_start_matches("run-").to_owned(), ..row.clone() };
@@ -129,7 +128,7 @@ fn verdicts(view: &View, cases: &[String]) -> Vec<crate::Verdict> {
     ]
 }
 
-/// Whether no ratio is above the limit; those that are, the greatest first.
+/// Whether no ratio is above the limit; the sentence has those that are, the greatest first.
 fn none_above(ratios: impl Iterator<Item = (f64, String)>, limit: f64, what: &str) -> Judged {
     let mut all: Vec<(f64, String)> = ratios.collect();
     let counted = all.len();
@@ -149,7 +148,7 @@ mod tests {
     use super::*;
     use crate::Allocator;
 
-    // Would catch figures of the lab that are not found under their names there, and a second pass that changes anything.
+    // Would catch figures that are not found under the lab's names, and a second pass that changes anything.
     #[test]
     fn the_labs_suite_is_shown() {
         let row = |experiment: &str, allocator: &str, metric: &str, value| Row {

@@ -23,12 +23,12 @@ impl<'a> Figure<'a> {
     }
 }
 
-/// What a figure came to.
+/// The value of a figure under one allocator.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Over the rounds.
+    /// The spread over the rounds.
     Is(Spread),
-    /// Why a run has no figures: the status of the first that failed.
+    /// It failed in a round: the status of the first failure.
     Failed(String),
     /// It was left out for a reason: the status, `skipped: WHY`.
     Skipped(String),
@@ -46,7 +46,7 @@ impl Value {
     }
 }
 
-/// One run of one case under one allocator.
+/// One execution of one case under one allocator.
 #[derive(Debug, Default)]
 struct Outcome {
     status: String,
@@ -62,7 +62,7 @@ type Key = (String, String, String, u32);
 pub struct View {
     /// In the order of the tables.
     allocators: Vec<String>,
-    /// Allocators that are another one with other settings, and which.
+    /// Variants, and the allocators that they are variants of.
     bases: BTreeMap<String, String>,
     runs: BTreeMap<Key, Outcome>,
 }
@@ -73,7 +73,7 @@ impl View {
         let mut runs: BTreeMap<Key, Outcome> = BTreeMap::new();
         for Row { experiment, case, allocator, round, status, metric, unit, value, .. } in &run.rows {
             let outcome = runs.entry((experiment.clone(), case.clone(), allocator.clone(), *round)).or_default();
-            // One row that failed is enough, wherever it stands among the others.
+            // One failed row is enough, wherever it is among the others.
             if outcome.status.is_empty() || outcome.status == "ok" {
                 outcome.status.clone_from(status);
             }
@@ -101,7 +101,7 @@ impl View {
         self.bases.get(name).map_or(name, String::as_str)
     }
 
-    /// The runs of one case under one allocator, by round.
+    /// The executions of one case under one allocator, by round.
     fn rounds(&self, figure: Figure, allocator: &str) -> impl Iterator<Item = (u32, &Outcome)> {
         let key = |round| (figure.experiment.to_owned(), figure.case.to_owned(), allocator.to_owned(), round);
         self.runs.range(key(0)..=key(u32::MAX)).map(|(key, outcome)| (key.3, outcome))
@@ -220,7 +220,7 @@ impl View {
         all
     }
 
-    /// The best allocator that is neither neap nor a variant of it, and that `admit` lets in.
+    /// The best allocator that is neither neap nor a variant of it, and that `admit` accepts.
     pub fn best_peer(&self, figure: Figure, better: Better, admit: impl Fn(&str) -> bool) -> Option<(&str, f64)> {
         self.ranked(figure, better).into_iter().find(|(name, _)| self.base(name) != NEAP && admit(name))
     }

@@ -1,4 +1,4 @@
-//! What was typed: bytes of a terminal to keys.
+//! Keys from the bytes of a terminal.
 
 /// A key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub enum Key {
     Enter,
     /// Escape alone.
     Escape,
-    /// Delete to the left.
+    /// Deletes to the left.
     Backspace,
     /// An arrow.
     Up,
@@ -29,7 +29,7 @@ pub enum Key {
     End,
 }
 
-/// The keys in what was read at once. A sequence begins with ESC; one that is unknown is nothing.
+/// The keys in one read. A sequence begins with ESC; an unknown one gives no key.
 pub fn keys(bytes: &[u8]) -> Vec<Key> {
     let mut keys = Vec::new();
     let text = String::from_utf8_lossy(bytes);
@@ -74,7 +74,7 @@ fn sequence(text: &str) -> Option<Key> {
 mod tests {
     use super::*;
 
-    /// Catches arrows that are taken for Escape and letters, in both modes of a terminal.
+    /// Catches arrows that become Escape and letters, in both modes of a terminal.
     #[test]
     fn sequences_are_keys() {
         assert_eq!(keys(b"\x1b[A\x1bOBq"), [Key::Up, Key::Down, Key::Char('q')]);

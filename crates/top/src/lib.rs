@@ -4,8 +4,8 @@
 //! |---|---|
 //! | `args.rs` | the arguments |
 //! | `rows.rs` | from processes to rows: figures, order, filter |
-//! | `plain.rs` | a table once, and JSON |
-//! | `keys.rs` | what was typed |
+//! | `plain.rs` | a single table, and JSON |
+//! | `keys.rs` | keys from the bytes of a terminal |
 //! | `view.rs` | the screen |
 //! | `screen.rs`, `sys.rs` | the terminal; its system calls |
 //! | `live.rs` | the loop |
@@ -28,7 +28,7 @@ use neap_launch::error::Error;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// How long one table may take.
+/// Time limit of a single table.
 const ONCE: Duration = Duration::from_secs(2);
 
 /// Runs `neap top`.

@@ -13,14 +13,14 @@ use ratatui::Terminal;
 use std::io::{self, Read};
 use std::time::{Duration, Instant};
 
-/// How long a key waits at most, and a change of the window.
+/// Limit on the wait of a key or a change of the window.
 const NAP: Duration = Duration::from_millis(100);
-/// New accounts are shown after that time.
+/// The screen is drawn again after this time, with new accounts.
 const REDRAW: Duration = Duration::from_millis(500);
 const CTRL_C: u8 = 3;
 const CTRL_Z: u8 = 26;
 
-/// Shows it until it is ended.
+/// Shows the screen until the user or a signal ends it.
 pub fn run(args: &TopArgs, shared: &Shared) -> Result<u8, Error> {
     let failed = |error: io::Error| Error::failed(format!("cannot use the terminal: {}", system_message(&error)));
     let inherited = signals::block();

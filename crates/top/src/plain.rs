@@ -1,4 +1,4 @@
-//! A table once, and JSON.
+//! A single table, and JSON.
 
 use crate::args::TopArgs;
 use crate::rows::{self, Column, Row};
@@ -6,7 +6,7 @@ use crate::sys;
 use neap_collect::Collector;
 use neap_launch::error::Error;
 
-/// Wide enough for whatever reads it: lines are cut for terminals only.
+/// The width without a terminal: lines are cut for terminals only.
 const WIDTH: usize = 4096;
 
 /// Prints all processes once.

@@ -6,14 +6,14 @@ use neap_collect::Process;
 use serde::Serialize;
 use std::cmp::Ordering;
 
-/// A column, and so an order.
+/// A column, by which rows can be sorted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Column {
     /// Number of the process.
     Pid,
     /// Resident.
     Rss,
-    /// Resident, shared memory divided.
+    /// Resident, with shared memory divided (PSS).
     Pss,
     /// What could be given back.
     Back,
@@ -21,7 +21,7 @@ pub enum Column {
     Live,
     /// Free blocks that the allocator keeps.
     Kept,
-    /// Free bytes on pages that live blocks keep.
+    /// Free bytes on OS pages that live blocks keep.
     Frag,
     /// Transparent huge pages.
     Huge,
@@ -52,7 +52,7 @@ impl Column {
         Column::Command,
     ];
 
-    /// Its head and its width; the last one takes what is left.
+    /// Its heading and width; the last column takes the rest.
     pub const fn head(self) -> (&'static str, usize) {
         match self {
             Column::Pid => ("PID", 7),
@@ -70,7 +70,7 @@ impl Column {
         }
     }
 
-    /// The columns that a width has room for: containers want more than 80.
+    /// The columns that fit a width: the one of containers needs 95.
     pub fn shown(width: usize) -> impl Iterator<Item = Column> {
         Column::ALL.into_iter().filter(move |&column| column != Column::Container || width >= 95)
     }
@@ -80,7 +80,7 @@ impl Column {
         !matches!(self, Column::Allocator | Column::Container | Column::Command)
     }
 
-    /// The one beside it.
+    /// The column `step` places to the right.
     pub fn beside(self, step: isize) -> Column {
         let at = Column::ALL.iter().position(|&column| column == self).unwrap_or(0);
         let next = (at as isize + step).rem_euclid(Column::ALL.len() as isize);
@@ -106,7 +106,7 @@ pub struct Row {
     pub swap_bytes: u64,
     pub cause: Option<String>,
     pub verdict: Option<String>,
-    /// The kernel denies this user more than the cheap figures.
+    /// The kernel denies this user all but the light figures.
     pub denied: bool,
 }
 
@@ -157,7 +157,7 @@ impl Row {
         }
     }
 
-    /// What stands in a column: one line, whatever a program calls itself.
+    /// The text in a column, without hidden characters of a program's name.
     pub fn text(&self, column: Column) -> String {
         match (column, self.figure(column)) {
             (Column::Pid, _) => self.pid.to_string(),
@@ -183,7 +183,7 @@ pub fn short(bytes: u64) -> String {
     if value < 9.95 { format!("{value:.1}{letter}") } else { format!("{value:.0}{letter}") }
 }
 
-/// Sorts rows: figures from large to small, unknown ones last, words from A to Z; what is equal by RSS.
+/// Sorts rows: figures from large to small, unknown ones last, pids and words ascending; equal ones by RSS.
 pub fn sort(rows: &mut [Row], column: Column, turned: bool) {
     rows.sort_by(|a, b| {
         let order = match column {
@@ -199,14 +199,14 @@ pub fn sort(rows: &mut [Row], column: Column, turned: bool) {
     });
 }
 
-/// Whether a row has the words that were typed as a filter.
+/// Whether a row matches the filter.
 pub fn has(row: &Row, words: &str) -> bool {
     let words = words.to_lowercase();
     let of = [&row.command, &row.container, &row.allocator].map(|text| text.to_lowercase());
     words.is_empty() || of.iter().any(|text| text.contains(&words)) || row.pid.to_string() == words
 }
 
-/// A row as a line of a width.
+/// A row as a line that fits a width.
 pub fn line(texts: impl Fn(Column) -> String, width: usize) -> String {
     let mut line = String::new();
     for column in Column::shown(width) {
@@ -228,7 +228,7 @@ pub fn line(texts: impl Fn(Column) -> String, width: usize) -> String {
 mod tests {
     use super::*;
 
-    /// Catches a name whose symbols are wider as emojis, which ended neap and would push other columns.
+    /// Catches a name whose symbols are wider as emojis, which once ended neap and would shift other columns.
     #[test]
     fn names_keep_their_columns() {
         let container = "\u{2764}\u{fe0f}".repeat(40);
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(Column::Pid.beside(-1), Column::Command);
     }
 
-    /// Catches a name that moves the cursor, and filters that look at the case.
+    /// Catches a name that moves the cursor, and filters that depend on case.
     #[test]
     fn names_and_filters() {
         let row = Row { pid: 47, command: "a\u{1b}[2J".into(), allocator: "glibc".into(), ..Row::default() };

@@ -1,5 +1,5 @@
-//! The terminal as a backend of ratatui, by the control sequences that all terminals of today know (ECMA-48 and the
-//! alternate screen of xterm). Those that ratatui has need the `std` of libc or rustix, see `docs/dependencies.md`.
+//! The terminal as a backend of ratatui, with the control sequences that all current terminals know (ECMA-48 and the
+//! alternate screen of xterm). ratatui's own backends need the `std` of libc or rustix, see `docs/dependencies.md`.
 
 use crate::sys::{self, Raw};
 use ratatui::backend::{Backend, ClearType, WindowSize};
@@ -11,10 +11,10 @@ use std::fs::File;
 use std::io::{self, Error, ErrorKind, Write};
 
 const USUAL: (u16, u16) = (80, 24);
-/// The most columns and lines that are drawn: a terminal may say 65535, and each place takes memory.
+/// Limit on the columns and lines that are drawn: a terminal may report 65535, and each cell takes memory.
 const LARGEST: u16 = 1000;
 
-/// The terminal of this process. When it is dropped the terminal is as it was.
+/// The terminal of this process. Dropping this value restores it.
 pub struct Screen {
     out: File,
     raw: Raw,
@@ -29,7 +29,7 @@ impl Screen {
         Ok(screen)
     }
 
-    /// The other screen, so that what was there comes back.
+    /// Switches to the alternate screen, so that the old content returns afterwards.
     fn enter(&mut self) -> io::Result<()> {
         self.out.write_all(b"\x1b[?1049h\x1b[?25l\x1b[2J")
     }
@@ -38,7 +38,7 @@ impl Screen {
         let _ = self.out.write_all(b"\x1b[0m\x1b[?25h\x1b[?1049l");
     }
 
-    /// Gives the terminal back while `stop` is under way, and takes it again.
+    /// Restores the terminal while `stop` runs, and takes it again.
     pub fn pause(&mut self, stop: impl FnOnce()) -> io::Result<()> {
         self.leave();
         self.raw.leave();
@@ -100,7 +100,7 @@ impl Backend for Screen {
                 last = Some(looks);
             }
             self.text.push_str(cell.symbol());
-            // Wide characters move by two: then the place is said again.
+            // Wide characters move the cursor by two, so the position is written again.
             at = cell.symbol().is_ascii().then_some((x + 1, y));
         }
         self.text.push_str("\x1b[0m");

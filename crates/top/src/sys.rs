@@ -4,11 +4,11 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// The settings that the terminal had; they come back when this is dropped.
+/// The settings that the terminal had, which dropping this value restores.
 pub struct Raw(libc::termios);
 
 impl Raw {
-    /// No echo, no lines, no signals from keys.
+    /// Enters raw mode: no echo, no lines, no signals from keys.
     pub fn enter() -> io::Result<Raw> {
         let mut before = MaybeUninit::<libc::termios>::uninit();
         // SAFETY: the buffer has room for the structure.
@@ -22,7 +22,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// The same again, as after a stop: the shell has put its own settings in place.
+    /// Enters raw mode again after a stop, during which the shell set its own settings.
     pub fn again(&self) -> io::Result<()> {
         let mut settings = self.0;
         // SAFETY: the structure is one that tcgetattr filled in.
@@ -30,7 +30,7 @@ impl Raw {
         set(&settings)
     }
 
-    /// Puts back what was.
+    /// Restores the settings.
     pub fn leave(&self) {
         let _ = set(&self.0);
     }
@@ -50,10 +50,10 @@ fn set(settings: &libc::termios) -> io::Result<()> {
     }
 }
 
-/// Columns and lines of the terminal; none where it does not know them.
+/// Columns and lines of the terminal; none if it does not know them.
 pub fn size() -> Option<(u16, u16)> {
     let mut size = MaybeUninit::<libc::winsize>::zeroed();
-    // SAFETY: the buffer has room for the structure, of which zero is a value.
+    // SAFETY: the buffer has room for the structure, for which all zeros are valid.
     let (result, size) = unsafe {
         let result = libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, size.as_mut_ptr());
         (result, size.assume_init())
@@ -61,7 +61,7 @@ pub fn size() -> Option<(u16, u16)> {
     (result == 0 && size.ws_col > 0 && size.ws_row > 0).then_some((size.ws_col, size.ws_row))
 }
 
-/// Waits for input, at most for a time; whether there is some, or its end.
+/// Waits for input, at most for `time`; true if there is input, or its end.
 pub fn wait_for_input(time: Duration) -> bool {
     let mut poll = libc::pollfd { fd: libc::STDIN_FILENO, events: libc::POLLIN, revents: 0 };
     let millis = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);

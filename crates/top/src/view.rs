@@ -1,4 +1,4 @@
-//! The screen: its layout, and what keys do to it.
+//! The screen: its layout, and the effect of keys.
 
 use crate::keys::Key;
 use crate::rows::{self, Column, Row, short};
@@ -12,7 +12,7 @@ const HELP: &str = "\
 q, Ctrl-C quit
 arrows    move (also j, k, PgUp, PgDn, Home, End)
 < >       the column to sort by (also left, right)
-r         turn the order
+r         reverse the order
 P M B     sort by PID, RSS, what could go back
 /         filter by program, container, allocator
 Enter     the verdict on a process: why it is so large
@@ -20,11 +20,11 @@ h         this list
 
 BACK  what could be given back: kept memory, zeros in huge pages
 KEPT  free blocks that the allocator keeps
-FRAG  free bytes on pages that live blocks keep
+FRAG  free bytes on OS pages that live blocks keep
 -     not known: not read yet, denied, or an allocator that
       cannot be split from outside";
 
-/// What lies over the table.
+/// What is shown over the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Over {
     Nothing,
@@ -39,18 +39,18 @@ pub struct View {
     sort: Column,
     turned: bool,
     filter: String,
-    /// The filter is being typed.
+    /// Whether the filter is being typed.
     typing: bool,
     over: Over,
-    /// The row with the cursor, by its process, so that it stays on it when the order changes.
+    /// The process of the row with the cursor, so that the cursor stays on it when the order changes.
     chosen: Option<u32>,
-    /// The first row that is shown, and how many there is room for.
+    /// The first row that is shown, and the number of rows that fit.
     first: usize,
     room: usize,
 }
 
 impl View {
-    /// An empty one.
+    /// An empty screen.
     pub fn new(sort: Column) -> View {
         let (rows, filter) = (Vec::new(), String::new());
         View { rows, sort, turned: false, filter, typing: false, over: Over::Nothing, chosen: None, first: 0, room: 1 }
@@ -72,7 +72,7 @@ impl View {
         self.matching().iter().skip(self.first).take(self.room).map(|row| row.pid).collect()
     }
 
-    /// Does what a key says; false to end.
+    /// Handles a key; false to end.
     pub fn press(&mut self, key: Key) -> bool {
         if self.typing {
             match key {
@@ -121,7 +121,7 @@ impl View {
         rows::sort(&mut self.rows, sort, turned);
     }
 
-    /// The place of the cursor.
+    /// The row of the cursor.
     fn place(&self, matching: &[&Row]) -> usize {
         let found = self.chosen.and_then(|pid| matching.iter().position(|row| row.pid == pid));
         found.unwrap_or(self.first).min(matching.len().saturating_sub(1))
@@ -135,7 +135,7 @@ impl View {
         self.first = self.first.min(place).max((place + 1).saturating_sub(self.room));
     }
 
-    /// Draws it.
+    /// Draws the screen.
     pub fn draw(&mut self, frame: &mut Frame<'_>) {
         let [summary, head, body, foot] =
             Layout::vertical([Constraint::Length(1), Constraint::Length(1), Constraint::Min(1), Constraint::Length(1)])
@@ -164,7 +164,7 @@ impl View {
         frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), body);
         let typed = match self.typing {
             true => format!("filter: {}_  Enter keeps it, Esc drops it", self.filter),
-            false if self.filter.is_empty() => "q quit  / filter  < > sort  r turn  Enter why  h help".to_owned(),
+            false if self.filter.is_empty() => "q quit  / filter  < > sort  r reverse  Enter why  h help".to_owned(),
             false => format!("filter: {}  / changes it, Esc drops it", self.filter),
         };
         frame.render_widget(Line::raw(typed), foot);
@@ -178,17 +178,17 @@ impl View {
             (Over::Verdict, Some(row)) => {
                 let unknown = match row.denied {
                     true => "Its files may not be read: run neap as its user, or as root.",
-                    false => "Not looked at yet.",
+                    false => "Not read yet.",
                 };
                 let verdict = row.verdict.clone().unwrap_or_else(|| unknown.to_owned()).replace(char::is_control, "?");
-                let text = format!("{verdict}\n\nneap why {} says more.", row.pid);
+                let text = format!("{verdict}\n\nneap why {} shows more.", row.pid);
                 (format!(" {} {} ", row.text(Column::Pid), row.text(Column::Command)), text)
             }
         };
         let area = frame.area();
         let width = area.width.min(72);
         let inner = usize::from(width.saturating_sub(2)).max(1);
-        // Words do not fill lines: one more for each three.
+        // Wrapped words do not fill the lines: a third more lines.
         let lines: usize = text.lines().map(|line| (line.chars().count() * 4 / 3).div_ceil(inner).max(1)).sum();
         let height = u16::try_from(lines + 2).unwrap_or(u16::MAX).min(area.height);
         let place = Rect { x: (area.width - width) / 2, y: (area.height - height) / 2, width, height };
@@ -264,7 +264,7 @@ mod tests {
         view.press(Key::Home);
         view.press(Key::Down);
         view.press(Key::Enter);
-        assert!(shown(&mut view, 80).iter().any(|line| line.contains("neap why 99 says more.")));
+        assert!(shown(&mut view, 80).iter().any(|line| line.contains("neap why 99 shows more.")));
         view.press(Key::Char('q'));
         for c in "/QGRAM-42".chars() {
             assert!(view.press(Key::Char(if c == 'Q' { 'o' } else { c })));

@@ -1,4 +1,4 @@
-//! A container: what the kernel says of a cgroup, of version 1 and 2, and of its processes.
+//! A container: the kernel's figures of a cgroup, of version 1 or 2, and of its processes.
 
 use crate::args::WhyArgs;
 use crate::output::Output;
@@ -14,9 +14,9 @@ use std::path::{Path, PathBuf};
 
 /// Where the hierarchies are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
-/// A limit of version 1 from here on is none.
+/// In version 1 a limit of at least this means no limit.
 const NO_LIMIT: u64 = 1 << 60;
-/// Files in memory that are looked at.
+/// Limit on the files in memory that are examined.
 const FILES: usize = 100_000;
 
 /// Shows the account of a cgroup.
@@ -26,13 +26,13 @@ pub fn show(args: &WhyArgs, path: &str) -> Result<u8, Error> {
     Ok(0)
 }
 
-/// The path of the cgroup of a process that memory is charged to, as `/proc/PID/cgroup` has it.
+/// The path, as in `/proc/PID/cgroup`, of the cgroup to which a process's memory is charged.
 pub fn of_process(pid: u32) -> Result<String, Error> {
     let text = sys::text(format!("/proc/{pid}/cgroup")).map_err(|error| failed::unreadable(pid, &error))?;
-    path_of(&text).ok_or_else(|| Error::failed(format!("process {pid} is in no cgroup that memory is charged to")))
+    path_of(&text).ok_or_else(|| Error::failed(format!("process {pid} is in no cgroup with a memory controller")))
 }
 
-/// The path in the line of version 1's memory, or of version 2.
+/// The path in the line of version 1's memory controller, or of version 2.
 fn path_of(text: &str) -> Option<String> {
     let line = |wanted: &dyn Fn(&str) -> bool| {
         text.lines().find_map(|line| {
@@ -46,7 +46,7 @@ fn path_of(text: &str) -> Option<String> {
 
 /// The account of the cgroup at a path; `self` is neap's own.
 pub fn look(path: &str) -> Result<Container, Error> {
-    // That of another one is none of neap's business to guess.
+    // Only neap's own cgroup may be mounted at the root, see [`folder`].
     let own = of_process(std::process::id());
     let path = if path == "self" { own.as_ref().map_err(cannot_know)?.clone() } else { path.to_owned() };
     let (folder, v2) = folder(&path, own.is_ok_and(|own| path == own))?;
@@ -68,7 +68,7 @@ fn cannot_know(error: &Error) -> Error {
 fn folder(path: &str, is_own: bool) -> Result<(PathBuf, bool), Error> {
     let below = path.strip_prefix(ROOT).unwrap_or(path).trim_start_matches('/');
     let given = [PathBuf::from(path), Path::new(ROOT).join(below), Path::new(ROOT).join("memory").join(below)];
-    // In a container its own cgroup may be mounted as the root.
+    // In a container the container's own cgroup may be mounted as the root.
     let root = [PathBuf::from(ROOT), Path::new(ROOT).join("memory")];
     let root = root.iter().filter(|_| is_own);
     for folder in given.iter().filter(|folder| folder.is_absolute()).chain(root) {
@@ -93,7 +93,7 @@ fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
         made.remedy(failed::remedy(error).unwrap_or("run neap as root; does the cgroup still exist?"))
     };
     let stat = fs::read_to_string(folder.join("memory.stat")).map_err(|error| cannot("memory.stat", &error))?;
-    // Without that nothing adds up; others may be missing, as kernels lack them.
+    // Required: without it the accounts have no sum. Some kernels lack other figures.
     let current = |name: &str| {
         let text = fs::read_to_string(folder.join(name)).map_err(|error| cannot(name, &error))?;
         text.trim().parse().map_err(|_| cannot(name, &io::ErrorKind::InvalidData.into()))
@@ -115,7 +115,7 @@ fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
             page_tables: of("pagetables"),
             kernel_stacks: of("kernel_stack"),
             percpu: of("percpu"),
-            // Buffers of sockets are charged beside it.
+            // Socket buffers are charged separately.
             kernel: of("kernel").saturating_sub(of("slab") + of("pagetables") + of("kernel_stack") + of("percpu")),
             swap: number(folder, "memory.swap.current").unwrap_or(0),
             ..common
@@ -137,14 +137,14 @@ fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
     })
 }
 
-/// The processes of a cgroup and of those below it.
+/// The processes of a cgroup and of all cgroups below it.
 fn members(folder: &Path, notes: &mut Vec<String>) -> Vec<Member> {
     let (mut all, mut missing) = (Vec::new(), Vec::new());
     let mut unread = 0;
     for pid in pids(folder) {
         let text = match sys::text(format!("/proc/{pid}/smaps_rollup")) {
             Ok(text) => text,
-            // Threads of the kernel and processes that end have none.
+            // Kernel threads and ending processes have none.
             Err(error) => {
                 unread += usize::from(error.kind() == io::ErrorKind::PermissionDenied);
                 if error.kind() == io::ErrorKind::NotFound {
@@ -163,7 +163,7 @@ fn members(folder: &Path, notes: &mut Vec<String>) -> Vec<Member> {
             anonymous_bytes: anonymous,
         });
     }
-    // What is not there and still belongs to it is hidden (hidepid).
+    // A process that is still in the cgroup but not in /proc is hidden (hidepid).
     if !missing.is_empty() {
         let now = pids(folder);
         unread += missing.iter().filter(|pid| now.contains(pid)).count();
@@ -185,10 +185,10 @@ fn pids(folder: &Path) -> Vec<u32> {
     all
 }
 
-/// The largest files in the file systems in memory that a process sees, where it has those of its own.
+/// The largest files in the memory file systems that a process sees, in its own mount namespace.
 fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
     let who = pid.map_or("self".to_owned(), |pid| pid.to_string());
-    // In another mount namespace or below another root the paths are others: those through the process are right here.
+    // A process with another mount namespace or root has other paths: here they are reached through /proc/PID/root.
     let view = |who: &str| {
         let root = fs::metadata(format!("/proc/{who}/root")).ok()?;
         Some((fs::read_link(format!("/proc/{who}/ns/mnt")).ok()?, root.dev(), root.ino()))
@@ -212,7 +212,7 @@ fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
     all
 }
 
-/// Adds the files below a folder of one file system.
+/// Adds the files below a folder, within its file system.
 fn walk(folder: &Path, all: &mut Vec<MemoryFile>, left: &mut usize) {
     let Ok(device) = fs::metadata(folder).map(|metadata| metadata.dev()) else { return };
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
@@ -225,7 +225,7 @@ fn walk(folder: &Path, all: &mut Vec<MemoryFile>, left: &mut usize) {
         if metadata.is_dir() && metadata.dev() == device {
             walk(&path, all, left);
         } else if metadata.is_file() && metadata.blocks() > 0 {
-            // Blocks are of 512 bytes, whatever the file system has.
+            // st_blocks counts units of 512 bytes on every file system.
             all.push(MemoryFile { path: path.display().to_string(), bytes: metadata.blocks() * 512 });
         }
     }
@@ -243,13 +243,13 @@ mod tests {
         assert_eq!(path_of("3:cpu,cpuacct:/\n"), None);
     }
 
-    /// Catches the path of a file in another mount namespace, where this one has another file or none: neap advises to
-    /// remove it.
+    /// Catches the path of a file in another mount namespace, which in this one names another file or none, although
+    /// neap advises to remove it.
     #[test]
     fn files_of_another_namespace_are_found_here() {
         use std::io::{BufRead, BufReader};
         use std::process::{Command, Stdio};
-        // The kernel writes the blank in the name of the mount as a number.
+        // The kernel writes the blank in the name of the mount as an octal escape.
         let script = "mount -t tmpfs none /mnt && mkdir '/mnt/a b' && mount -t tmpfs none '/mnt/a b' \
                       && head -c 9000000 /dev/zero > '/mnt/a b/large' && echo ready && read x";
         let mut command = Command::new("unshare");
@@ -270,7 +270,7 @@ mod tests {
         assert!(memory_files(None).iter().all(|file| !file.path.starts_with("/proc/")));
     }
 
-    /// Catches the path below another root: here it is another file's or none's.
+    /// Catches the path of a file below another root, which names another file or none here.
     #[test]
     fn files_below_another_root_are_found_here() {
         use std::sync::mpsc;
@@ -280,7 +280,7 @@ mod tests {
         let (say, said) = mpsc::channel();
         let (end, ended) = mpsc::channel::<()>();
         let thread = std::thread::spawn(move || {
-            // SAFETY: the call takes a number; from here on this thread has a root of its own.
+            // SAFETY: the call takes a number; from here on this thread has its own root.
             let is_apart = unsafe { libc::unshare(libc::CLONE_FS) } == 0;
             if is_apart && std::os::unix::fs::chroot("/dev").is_ok() {
                 // SAFETY: the call takes nothing.

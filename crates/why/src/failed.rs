@@ -1,4 +1,4 @@
-//! Why a process cannot be read: each cause in a line, with its remedy.
+//! Why a process cannot be read: one line for each cause, with its remedy.
 
 use neap_account::parse;
 use neap_launch::error::{Error, system_message};
@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-/// The system's words.
+/// The system's message.
 pub fn words(error: &io::Error) -> String {
     system_message(error)
 }
@@ -25,7 +25,7 @@ pub fn unreadable(pid: u32, error: &io::Error) -> Error {
     }
 }
 
-/// Fails where `/proc` is missing, or shows the processes of others by other numbers.
+/// Fails if `/proc` is missing, or belongs to another pid namespace.
 pub fn check_proc() -> Result<(), Error> {
     let own = fs::read_link("/proc/self").ok();
     check_own(own.as_deref().and_then(Path::to_str), std::process::id())
@@ -35,14 +35,14 @@ fn check_own(own: Option<&str>, pid: u32) -> Result<(), Error> {
     match own {
         None => Err(Error::failed("there is no /proc, which has all figures").remedy("mount -t proc proc /proc")),
         Some(own) if own != pid.to_string() => {
-            Err(Error::failed("/proc is that of another pid namespace: its numbers are not those of processes here")
+            Err(Error::failed("/proc is that of another pid namespace, with other process numbers")
                 .remedy("mount -t proc proc /proc; with unshare: --mount-proc"))
         }
         Some(_) => Ok(()),
     }
 }
 
-/// What helps against an error that has nothing to do with a process.
+/// The remedy for an error that does not depend on the process.
 pub fn remedy(error: &io::Error) -> Option<&'static str> {
     match error.raw_os_error()? {
         libc::EMFILE => Some("raise the limit of open files: ulimit -n 1024"),
@@ -52,7 +52,7 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
     }
 }
 
-/// Whether a process has ended and waits for its parent only.
+/// Whether a process has ended and is only waited for by its parent.
 pub fn is_zombie(pid: u32) -> bool {
     let status = crate::sys::text(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX")))
@@ -72,7 +72,7 @@ fn denied(pid: u32) -> Error {
 fn denied_by(pid: u32, owner: u32, own: u32) -> Error {
     if owner == own && own != 0 {
         return Error::failed(format!(
-            "process {pid} may not be read by its own user: it has rights that neap lacks, or forbids it \
+            "process {pid} may not be read by its own user: it has capabilities that neap lacks, or forbids it \
              (PR_SET_DUMPABLE)"
         ))
         .remedy("run neap as root: sudo neap why");
@@ -81,7 +81,7 @@ fn denied_by(pid: u32, owner: u32, own: u32) -> Error {
     error.remedy("run neap as that user, or as root: sudo neap why; in a container with --cap-add SYS_PTRACE")
 }
 
-/// The error for a process that has no memory: it has ended, or is a part of the kernel.
+/// The error for a process without memory: it has ended, or is a kernel thread.
 pub fn no_memory(pid: u32) -> Error {
     let Ok(status) = crate::sys::text(format!("/proc/{pid}/status")) else { return gone(pid) };
     no_memory_by(pid, &status)
@@ -94,7 +94,7 @@ fn no_memory_by(pid: u32, status: &str) -> Error {
         return Error::failed(format!("process {pid} has ended (a zombie): it has no memory"))
             .remedy(format!("its parent, process {parent}, has to wait for it"));
     }
-    // Linux 6.8 says it; before, a process that ends looks the same.
+    // Linux 6.8 has the field; in older versions an ending process looks the same.
     let is_kernel = match parse::value(status, "Kthread") {
         Some(answer) => answer == 1,
         None => fs::read_link(format!("/proc/{pid}/exe")).is_err(),
@@ -102,12 +102,12 @@ fn no_memory_by(pid: u32, status: &str) -> Error {
     match is_kernel {
         true => Error::failed(format!("process {pid} is a thread of the kernel: it has no memory of its own"))
             .remedy("neap why --cgroup PATH shows what the kernel charges to a container"),
-        false => Error::failed(format!("process {pid} has no memory: it has just ended, or just begins"))
+        false => Error::failed(format!("process {pid} has no memory: it has just ended, or is just starting"))
             .remedy("is it still running?"),
     }
 }
 
-/// The note where lists can be read and memory cannot.
+/// The note if the kernel's lists can be read but the memory cannot.
 pub fn not_readable(pid: u32) -> String {
     let scope = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let remedy = match scope.trim() {
@@ -121,7 +121,7 @@ pub fn not_readable(pid: u32) -> String {
 mod tests {
     use super::*;
 
-    /// Catches errors without a remedy, and causes that are taken for each other.
+    /// Catches errors without a remedy, and causes that are confused.
     #[test]
     fn errors_have_remedies() {
         let gone = unreadable(u32::MAX, &ErrorKind::NotFound.into()).to_string();

@@ -1,4 +1,4 @@
-//! The files that a process has mapped, for the walkers: their texts.
+//! The contents of the files that a process has mapped, for the walkers.
 
 use neap_account::seen;
 use neap_heaps::{Mapping, Unreadable};
@@ -9,19 +9,19 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Bytes of a file that are read at most.
+/// Limit on the bytes of a file that are read.
 const MOST: u64 = 1 << 30;
 
 /// The files of a process.
 pub struct Files {
     pid: u32,
-    /// Which file is at the start of a mapping.
+    /// Identity of the file, by the start of the mapping.
     identities: HashMap<u64, Identity>,
     fuel: Arc<Fuel>,
 }
 
 impl Files {
-    /// Those of process `pid`, which has these mappings.
+    /// The files of process `pid`, which has these mappings.
     pub fn new(pid: u32, mappings: &[seen::Mapping], fuel: &Arc<Fuel>) -> Self {
         let files = mappings.iter().filter(|mapping| mapping.inode != 0);
         let identity = |mapping: &seen::Mapping| Identity { device: mapping.device, inode: mapping.inode };
@@ -52,7 +52,7 @@ impl neap_heaps::Files for Files {
     }
 
     fn find(&self, mapping: &Mapping, text: &[u8]) -> Result<Option<u64>, Unreadable> {
-        // Programs map large files of data too, which have no allocator in them.
+        // Not in large data files, which contain no allocator.
         let mut front = [0; 4];
         match self.read(mapping, 0, &mut front) {
             0 => return Err(Unreadable),
@@ -60,7 +60,7 @@ impl neap_heaps::Files for Files {
             _ => {}
         }
         let found = neap_heaps::find_text(self, mapping, text)?;
-        // The rest of a file was not read once the look is over.
+        // When the time is over, a part of the file was not read.
         if found.is_none() && self.fuel.is_over() { Err(Unreadable) } else { Ok(found) }
     }
 }

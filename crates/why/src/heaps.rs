@@ -14,7 +14,7 @@ use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// How often heaps are looked for that cannot be where they were.
+/// How often heaps are searched, if the process changes meanwhile.
 const TRIES: u32 = 3;
 const LONG: Duration = Duration::from_millis(500);
 
@@ -31,7 +31,7 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         Vec::new()
     });
     for heap in found {
-        // A copy of glibc that serves no block, as beside neap, is no news.
+        // A copy of glibc without blocks, as in a program on neap, is not reported.
         if heap.parts.iter().any(|part| part.resident_bytes > 0) && !seen.allocators.contains(&heap.allocator) {
             seen.allocators.push(heap.allocator.clone());
         }
@@ -45,8 +45,8 @@ pub fn read(seen: &mut Seen, memory: &Process) {
     }
 }
 
-/// The heaps of other allocators. A heap that grows while it is looked for is not where the list of mappings has it: then
-/// it is looked for again, with a new list.
+/// The heaps of other allocators. A heap that grows during the search may no longer match the list of mappings; then
+/// the search is repeated with a new list.
 fn find(seen: &Seen, memory: &Process) -> io::Result<Vec<Heap>> {
     let (mut found, began) = (Vec::new(), Instant::now());
     for _ in 0..TRIES {
@@ -71,7 +71,7 @@ fn covered(heaps: &[Heap]) -> u64 {
     heaps.iter().flat_map(|heap| &heap.parts).map(|part| part.resident_bytes).sum()
 }
 
-/// A mapping as the walkers want it.
+/// A mapping in the walkers' form.
 pub fn listed(mapping: &Mapping) -> neap_heaps::Mapping {
     let name = mapping.name.strip_suffix(" (deleted)").unwrap_or(&mapping.name);
     neap_heaps::Mapping {
@@ -85,7 +85,7 @@ pub fn listed(mapping: &Mapping) -> neap_heaps::Mapping {
     }
 }
 
-/// The parts of ranges that are mapped, with what is resident of them.
+/// The mapped parts of ranges, with their resident bytes.
 fn pieces(ranges: &[Range<u64>], mappings: &[Mapping], memory: &Process) -> Vec<Piece> {
     let mut all = Vec::new();
     for range in ranges {

@@ -4,12 +4,12 @@ use crate::sys::text;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-/// What tells programs in processes apart. Another process with the number began at another time; another program in the
-/// process has another file, and its code or stack elsewhere.
+/// The identity of a program in a process. Another process with the same number has another start time; another program
+/// in the same process has another file, or its code or stack elsewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     started: u64,
-    /// Where code and stack begin; zeros where this user may not know that.
+    /// Where code and stack begin; 0 if this user may not know that.
     code: u64,
     stack: u64,
     /// Device and inode.
@@ -24,13 +24,13 @@ impl Identity {
     }
 }
 
-/// That of process `pid`; none if it has gone.
+/// The identity of process `pid`; none if it has gone.
 pub fn of(pid: u32) -> Option<Identity> {
     let file = fs::metadata(format!("/proc/{pid}/exe")).ok().map(|file| (file.dev(), file.ino()));
     parse(&text(format!("/proc/{pid}/stat")).ok()?, file)
 }
 
-/// That in a line of `stat`: fields 22, 26 and 28 of proc_pid_stat(5).
+/// The identity in a line of `stat`: fields 22, 26 and 28 of proc_pid_stat(5).
 fn parse(stat: &str, file: Option<(u64, u64)>) -> Option<Identity> {
     let (_, tail) = stat.rsplit_once(") ")?;
     let fields: Vec<&str> = tail.split_ascii_whitespace().take(26).collect();
@@ -42,7 +42,7 @@ fn parse(stat: &str, file: Option<(u64, u64)>) -> Option<Identity> {
 mod tests {
     use super::*;
 
-    /// Catches fields that are others, and a name that moves them.
+    /// Catches wrong fields, and a name that moves them.
     #[test]
     fn fields() {
         let line = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 3 0 5 2 0 0 20 0 1 0 8825 5 6 7 4096 9 140000 0 0";

@@ -1,4 +1,4 @@
-//! Remembers what files contain, because processes share libraries, and a process that is read again has the same ones.
+//! Caches what files contain, because processes share libraries, and a process that is read again has the same ones.
 
 use crate::files::Files;
 use neap_heaps::{Mapping, Unreadable};
@@ -7,10 +7,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// Answers that are remembered; then all are forgotten.
+/// Limit on cached answers; when it is reached, all are dropped.
 const MOST: usize = 8192;
 
-/// A file as it is now: another content has another time of change.
+/// A file in its present state: if its content changes, its time of change does too.
 type File = (u64, u64, u64, i64, i64);
 
 /// Where a text is in a file.
@@ -18,23 +18,23 @@ type Answers = HashMap<(File, Vec<u8>), Option<u64>>;
 
 static ANSWERS: LazyLock<Mutex<Answers>> = LazyLock::new(Mutex::default);
 
-/// The files of a process, with what is remembered of them.
+/// The files of a process, with the cache.
 pub struct Known {
     pid: u32,
     files: Files,
 }
 
 impl Known {
-    /// Those of process `pid`, which are `files`.
+    /// The files `files` of process `pid`.
     pub fn new(pid: u32, files: Files) -> Self {
         Known { pid, files }
     }
 
-    /// Which file is behind a mapping.
+    /// The file behind a mapping.
     fn file(&self, mapping: &Mapping) -> Option<File> {
         mapping.file()?;
         let (pid, range) = (self.pid, &mapping.range);
-        // The very file, whatever has its path now. Where that is denied nothing is remembered.
+        // The mapped file itself; its path may lead to another one now. Without permission, nothing is cached.
         let of = fs::metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end)).ok()?;
         Some((of.dev(), of.ino(), of.size(), of.ctime(), of.ctime_nsec()))
     }
@@ -51,7 +51,7 @@ impl neap_heaps::Files for Known {
         if let Some(known) = lock().get(&key) {
             return Ok(*known);
         }
-        // Not under the lock: it reads files. What cannot be read now may be read later.
+        // Not under the lock, because it reads files. An error is not cached: the file may be readable later.
         let found = self.files.find(mapping, text)?;
         let mut answers = lock();
         if answers.len() >= MOST {
@@ -71,7 +71,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Catches answers that are not those of the file.
+    /// Catches answers of another file.
     #[test]
     fn answers_are_those_of_the_file() {
         let pid = std::process::id();
@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(known.find(&other, b"x"), Err(Unreadable));
     }
 
-    /// Catches files of data that are searched, and texts that are said to be in no file as the look was over.
+    /// Catches data files that are searched, and texts that count as missing because the time was over.
     #[test]
     fn data_is_not_searched() {
         let path = std::env::temp_dir().join(format!("neap-known-{}", std::process::id()));

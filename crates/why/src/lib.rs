@@ -1,5 +1,5 @@
 //! `neap why`: why a process is as large as it is. Reads it from outside, without stopping it: `/proc`, PAGEMAP_SCAN,
-//! `process_vm_readv`. What that means is in `neap-account`; the structures of heaps are in `neap-heaps`.
+//! `process_vm_readv`. `neap-account` interprets what was read; `neap-heaps` knows the structures of heaps.
 //!
 //! Other commands call [`look`]. With [`Effort::Light`] reading a process costs as much as the kernel's own list, and
 //! its heaps are not split; with [`Effort::Full`] everything is read.
@@ -7,13 +7,13 @@
 //! | file | answers |
 //! |---|---|
 //! | `args.rs` | the arguments |
-//! | `read.rs`, `failed.rs` | from `/proc` to what was seen; why that failed |
+//! | `read.rs`, `failed.rs` | reads a process; why that failed |
 //! | `identity.rs` | is it still the same process and program |
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
-//! | `files.rs`, `known.rs` | its files; what is remembered of them |
+//! | `files.rs`, `known.rs` | its files; a cache of what they contain |
 //! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `repeated.rs`, `python.rs` | what its memory contains |
 //! | `cgroup.rs` | a container |
-//! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; where reports go |
+//! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; output files |
 //! | `stats.rs` | `neap stats` |
 //!
 //! May depend on `neap-account`, `neap-heaps`, `neap-survey`, `neap-observe`, `neap-launch`, well-kept

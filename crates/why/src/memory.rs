@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-/// Words of the page map that are read at once.
+/// Words of the page map in one read.
 const PIECE: u64 = 1 << 14;
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
@@ -22,19 +22,19 @@ pub struct Process {
     /// Whether the kernel has PAGEMAP_SCAN (Linux 6.7).
     scans: bool,
     page: u64,
-    /// What is left of the look.
+    /// The limits of time and bytes.
     pub fuel: Arc<Fuel>,
 }
 
 impl Process {
-    /// That of process `pid`; fails where this user may not look into it.
+    /// The memory of process `pid`; fails if this user may not read it.
     pub fn open(pid: u32, fuel: &Arc<Fuel>) -> io::Result<Self> {
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
         let scans = pagemap::can_scan(&pagemap);
         Ok(Process { pid, pagemap, scans, page: sys::page_size(), fuel: Arc::clone(fuel) })
     }
 
-    /// What of a range holds memory, or is swapped out, in order. The kernel's page of zeros is left out.
+    /// The regions of a range that are resident or swapped out, in order, without the kernel's zero page.
     pub fn regions(&self, range: Range<u64>) -> Vec<Region> {
         let mut found = Vec::new();
         let mut at = range.start & !(self.page - 1);
@@ -55,7 +55,7 @@ impl Process {
         found
     }
 
-    /// The same from the page map, for older kernels. The page of zeros is counted: the entries do not tell it apart.
+    /// The same from the page map, for older kernels. It includes the zero page, which the entries do not distinguish.
     fn words(&self, range: Range<u64>, found: &mut Vec<Region>) -> io::Result<u64> {
         let first = range.start / self.page;
         let count = (range.end / self.page - first).min(PIECE);
@@ -84,7 +84,7 @@ impl Process {
             .sum()
     }
 
-    /// Copies memory: all of it or none.
+    /// Copies memory; false if not all of it could be read.
     pub fn copy(&self, address: u64, into: &mut [u8]) -> bool {
         self.fuel.take(into.len() as u64)
             && sys::read_memory(self.pid, address, into).is_ok_and(|got| got == into.len())
@@ -119,16 +119,17 @@ impl Memory for Process {
 mod tests {
     use super::*;
 
-    /// Catches a scan and a page map that disagree, pages that are read only and count, and memory that is not copied.
+    /// Catches a scan and a page map that disagree, pages that count although they were only read, and memory that is
+    /// not copied.
     #[test]
     fn this_process_is_read() {
         let fuel = Arc::new(Fuel::new(std::time::Duration::from_secs(100), 2));
         let mut process = Process::open(std::process::id(), &fuel).expect("this process");
         let page = process.page as usize;
-        // A mapping: malloc may hand out memory that was used before.
+        // A mapping, because malloc may return memory that was used before.
         let length = 64 * page;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-        // SAFETY: a new mapping, which nothing else knows; it stays until this process ends.
+        // SAFETY: a new mapping, which no other code uses; it stays until this process ends.
         let block = unsafe {
             let at = libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
             assert_ne!(at, libc::MAP_FAILED);
@@ -150,7 +151,7 @@ mod tests {
             let words: Vec<Range<u64>> = process.regions(range).into_iter().map(|region| region.range).collect();
             assert_eq!(runs, words);
         }
-        // Two bytes were read: there is no more.
+        // The two bytes are all that was written.
         let mut runs = Vec::new();
         process.resident(base..base + page as u64 * 16, &mut runs);
         assert!(!runs.is_empty() && !process.is_over());

@@ -1,4 +1,4 @@
-//! Where reports go, and in what form.
+//! The files of reports, and their form.
 
 use crate::args::WhyArgs;
 use crate::failed;
@@ -13,7 +13,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
 
-/// Where reports go: opened before there is anything to write. A file that was there before is emptied only then.
+/// The output files, opened before the work begins. An existing file is emptied only when there is something to write.
 pub struct Output {
     file: Target,
     page: Option<Target>,
@@ -27,7 +27,7 @@ impl Output {
         Self::create(args, sys::standard_output)
     }
 
-    /// The same for a command, whose standard output is its own.
+    /// The same for a command, which has standard output for itself.
     pub fn of_command(args: &WhyArgs) -> Result<Self, Error> {
         Self::create(args, || io::stderr().as_fd().try_clone_to_owned().map(Into::into))
     }
@@ -94,19 +94,19 @@ impl Output {
 /// A file to write to.
 struct Target {
     file: File,
-    /// Whether it holds an earlier report still.
+    /// Whether it still has its old content.
     is_old: bool,
 }
 
 impl Target {
-    /// Opens a file, and leaves what is in it until there is something new.
+    /// Opens a file, and keeps its content until the first write.
     fn open(path: &Path) -> io::Result<Target> {
         let file = File::options().write(true).create(true).truncate(false).open(path)?;
         let is_old = file.metadata()?.is_file();
         Ok(Target { file, is_old })
     }
 
-    /// One that is written to as it is.
+    /// A file that is not emptied first.
     fn now(file: File) -> Target {
         Target { file, is_old: false }
     }

@@ -1,4 +1,4 @@
-//! `neap why --watch`: reads a process again and again, until it ends, the time is over, or neap is interrupted.
+//! `neap why --watch`: reads a process repeatedly, until it ends, the time is over, or neap is interrupted.
 
 use crate::args::WhyArgs;
 use crate::output::Output;
@@ -12,7 +12,7 @@ use neap_launch::signals;
 use neap_launch::units::bytes;
 use std::time::Instant;
 
-/// How many changes a look shows.
+/// How many changes are shown for a reading.
 const CHANGES: usize = 4;
 
 /// Watches process `pid`.
@@ -38,7 +38,7 @@ pub fn run(args: &WhyArgs, pid: u32) -> Result<u8, Error> {
                 break;
             }
             Ok(report) => report,
-            // It has ended, or waits for its parent only.
+            // It has ended, or is a zombie.
             Err(_) if now.is_none() || failed::is_zombie(pid) => break,
             Err(error) => {
                 ended = Some(error);
@@ -57,15 +57,15 @@ pub fn run(args: &WhyArgs, pid: u32) -> Result<u8, Error> {
 }
 
 fn another(pid: u32) -> Error {
-    Error::failed(format!("process {pid} is another program now, or another process with its number"))
-        .remedy("what was seen so far is of the first one; watch the other one: neap why --watch PID")
+    Error::failed(format!("process {pid} now runs another program, or is another process with the same number"))
+        .remedy("the figures so far are of the first one; to watch the other one: neap why --watch PID")
 }
 
 fn header() -> &'static str {
     "    time        Rss       live       kept fragmented    swapped\n"
 }
 
-/// A look: its figures, and what changed most since the first one.
+/// A reading: its figures, and what changed most since the first one.
 fn line(step: &Step) -> String {
     let look = &step.look;
     let figures =

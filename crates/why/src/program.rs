@@ -1,8 +1,8 @@
 //! `neap why -- CMD`: runs a command, and accounts for it at the peak of its Rss.
 //!
-//! A thread reads Rss continuously, and makes an account when it is a tenth above that of the last account. At the end
+//! A thread reads Rss every 20 ms, and makes an account when Rss is a tenth above that of the last account. At the end
 //! the kernel stops the process when it is about to exit, with all its memory still there, and a last account is made.
-//! The report is the account with the largest Rss, and says from which moment it is.
+//! The report is the last account, unless an earlier one has clearly more Rss, and says when it was made.
 
 use crate::args::WhyArgs;
 use crate::output::Output;
@@ -19,9 +19,9 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long between two looks at Rss.
+/// The pause between two readings of Rss.
 const NAP: Duration = Duration::from_millis(20);
-/// The same after an account that took long.
+/// The longest pause, after an account that took long.
 const LONGEST: Duration = Duration::from_millis(400);
 
 /// Runs the command; the result is its exit status.
@@ -42,7 +42,7 @@ pub fn run(args: &WhyArgs) -> Result<u8, Error> {
     signals.release();
     if let Err(error) = result {
         error.report();
-        // The command's own failure is worth more to the caller than ours.
+        // The command's own failure matters more to the caller than neap's.
         if ended.status.success() {
             return Ok(FAILED);
         }
@@ -50,7 +50,7 @@ pub fn run(args: &WhyArgs) -> Result<u8, Error> {
     Ok(child::end_like(ended.status))
 }
 
-/// A command that is being watched; for `supervise_watched`.
+/// A watched command, for `supervise_watched`.
 pub struct Watched {
     started: Instant,
     traced: bool,
@@ -60,20 +60,20 @@ pub struct Watched {
     exit: Option<Exit>,
 }
 
-/// What is known of a command that is about to exit.
+/// Figures of a command that is about to exit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Exit {
     /// How long it ran.
     pub after: Duration,
-    /// The most that it had resident, without the programs that it started.
+    /// Its peak resident memory, without the programs that it started.
     pub peak_bytes: u64,
 }
 
 impl Watched {
-    /// Begins, before the process becomes the program.
+    /// Starts the watch, before the process becomes the program.
     pub fn start(pid: i32) -> Result<Self, Error> {
         let started = Instant::now();
-        // Where that is denied it is accounted for while it runs, at least.
+        // If that is denied, only accounts of the running command are made.
         let traced = ptrace::seize(pid, libc::PTRACE_O_TRACEEXIT).is_ok();
         let sampler = Sampler::start(pid.unsigned_abs(), started)
             .map_err(|error| Error::failed(format!("cannot start a thread: {}", system_message(&error))))?;
@@ -84,7 +84,7 @@ impl Watched {
     fn finish(mut self) -> Result<Report, Error> {
         self.end_sampler();
         let rss = |report: &Option<Report>| report.as_ref().map_or(0, |report| report.rss_bytes);
-        // The end, unless it had clearly more before.
+        // The end, unless an earlier account has over 5 % more.
         let better = rss(&self.at_end).saturating_mul(21) >= rss(&self.peak).saturating_mul(20);
         let chosen = if better { self.at_end.or(self.peak) } else { self.peak.or(self.at_end) };
         chosen.ok_or_else(|| {
@@ -93,13 +93,13 @@ impl Watched {
         })
     }
 
-    /// The same for a command whose time counts: nothing looks at it before its end.
+    /// The same for a command that is timed: it is not read before its end.
     pub fn start_unseen(pid: i32) -> Self {
         let traced = ptrace::seize(pid, libc::PTRACE_O_TRACEEXIT).is_ok();
         Watched { started: Instant::now(), traced, sampler: None, peak: None, at_end: None, exit: None }
     }
 
-    /// The account of its end, when that came, and its own peak, as far as it could be traced.
+    /// The account at its end, and its time and peak; none if it could not be traced.
     pub fn end(self) -> (Option<Report>, Option<Exit>) {
         (self.at_end, self.exit)
     }
@@ -131,7 +131,7 @@ impl Attendant for Watched {
     }
 }
 
-/// A thread that accounts for the command while it grows. It takes no signals: they are blocked already.
+/// A thread that makes accounts of the command while it grows. It gets no signals, because they are blocked already.
 struct Sampler {
     /// Dropped to end the thread.
     stop: mpsc::Sender<()>,
@@ -158,7 +158,7 @@ impl Sampler {
                         best = Some(Report { moment: Some(format!("at its peak, after {after:.2} s")), ..report });
                     }
                 }
-                // Looking takes a third of the time at most, but a peak is not to be missed.
+                // Accounts take a third of the time, or more if they are slow: a longer pause could miss a peak.
                 nap = (began.elapsed() * 2).clamp(NAP, LONGEST);
             }
             best

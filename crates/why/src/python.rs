@@ -1,4 +1,4 @@
-//! Pools of CPython's own allocator: found in nameless memory by the front of each pool.
+//! Finds pools of CPython's own allocator in nameless memory by their headers.
 
 use crate::memory::Process;
 use neap_account::model::Kind;
@@ -6,9 +6,9 @@ use neap_account::python::{HEADER, POOLS, pool};
 use neap_account::seen::{Claim, Mapping, Piece, Seen};
 use std::ops::Range;
 
-/// Bytes that are read at once.
+/// Bytes in one read.
 const STEP: u64 = 1 << 20;
-/// The smallest arenas that there are.
+/// The size of the smallest arenas.
 const LEAST: u64 = 256 << 10;
 
 /// Claims the pools of a process that has CPython.
@@ -52,7 +52,7 @@ struct Found {
     free: u64,
 }
 
-/// Whether one of `ranges`, which are in order and apart, has the address.
+/// Whether an address is in one of `ranges`, which are in order and do not overlap.
 fn has(ranges: &[Range<u64>], address: u64) -> bool {
     let next = ranges.partition_point(|range| range.end <= address);
     ranges.get(next).is_some_and(|range| range.start <= address)
@@ -62,7 +62,7 @@ fn has(ranges: &[Range<u64>], address: u64) -> bool {
 fn search(memory: &Process, mapping: &Mapping, taken: &[Range<u64>], found: &mut [Found]) {
     let mut buffer = vec![0; STEP as usize];
     for region in memory.regions(mapping.range.clone()).into_iter().filter(|region| !region.swapped) {
-        // A pool of each size begins where a step does.
+        // The step is a multiple of each size of pool.
         let mut at = region.range.start & !(STEP - 1);
         while at < region.range.end {
             let place = at.max(region.range.start)..region.range.end.min(at + STEP);
@@ -78,7 +78,7 @@ fn search(memory: &Process, mapping: &Mapping, taken: &[Range<u64>], found: &mut
 }
 
 impl Found {
-    /// Those in `bytes`, which are at `start`.
+    /// Adds the pools in `bytes`, which are at address `start`.
     fn pools(&mut self, bytes: &[u8], start: u64, mapping: &Mapping, taken: &[Range<u64>]) {
         let first = start.next_multiple_of(self.size);
         let bytes = bytes.get((first - start) as usize..).unwrap_or_default();
@@ -114,7 +114,7 @@ impl Found {
 mod tests {
     use super::*;
 
-    /// Catches addresses on the borders of ranges that are taken for the other side.
+    /// Catches addresses at the ends of ranges that count as the other side.
     #[test]
     fn ranges_have_addresses() {
         let ranges = [10..20, 20..30, 40..50];

@@ -14,21 +14,21 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a process is read again whose Rss changes meanwhile.
+/// How often a process is read if its Rss changes meanwhile.
 const TRIES: u32 = 4;
 const PAUSE: Duration = Duration::from_millis(20);
 /// A process that takes longer to read is read once.
 const LONG: Duration = Duration::from_secs(2);
 
-/// Longest names of a program's sections, together.
+/// Limit on the length of a program's section names.
 const NAMES: u64 = 1 << 20;
 
-/// How much is read.
+/// How much of a process is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
     /// The kernel's lists only: some milliseconds for a large process. Heaps are not split.
     Light,
-    /// Heaps, stacks, pools and huge pages too.
+    /// Also heaps, stacks, pools and huge pages.
     Full,
 }
 
@@ -37,13 +37,13 @@ pub fn look(pid: u32, effort: Effort) -> Result<neap_account::Report, Error> {
     look_until(pid, effort, || false)
 }
 
-/// The same, cut short when `stop` says so.
+/// The same, but ends early when `stop` returns true.
 pub fn look_until(pid: u32, effort: Effort, stop: fn() -> bool) -> Result<neap_account::Report, Error> {
     let via = living(pid);
     read(via, effort, &Arc::new(Fuel::of(via, stop))).map(|seen| neap_account::report(&Seen { pid, ..seen }))
 }
 
-/// Reads process `pid`, with this much fuel.
+/// Reads process `pid` within the limits of `fuel`.
 fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     let (mut last, began) = (None, Instant::now());
     let (mut low, mut high) = (u64::MAX, 0);
@@ -51,14 +51,15 @@ fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
         let identity = identity::of(pid);
         let seen = once(pid, effort, fuel)?;
         let after = rollup(pid)?;
-        // It has executed another program: that is read.
+        // It has executed another program, which is then read.
         let now = identity::of(pid);
         if !now.is_some_and(|now| identity.as_ref().is_some_and(|before| now.is_of(before))) {
             (last, low, high) = (None, u64::MAX, 0);
             continue;
         }
         let listed: u64 = seen.mappings.iter().map(|mapping| mapping.figures.rss).sum();
-        // Not a look before too: each has the kernel walk all page tables, while the process waits to map memory.
+        // No reading before: each makes the kernel walk all page tables, and the process waits if it maps memory
+        // meanwhile.
         let all = [listed, seen.total.rss, after.rss];
         let (least, most) = (all.into_iter().min().unwrap_or(0), all.into_iter().max().unwrap_or(0));
         (low, high) = (low.min(least), high.max(most));
@@ -78,8 +79,7 @@ fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     Ok(seen)
 }
 
-/// The process or thread by whose number the memory of process `pid` can be read: the first thread may have ended while
-/// others run.
+/// The id by which the memory of process `pid` can be read: the first thread may have ended while others run.
 pub fn living(pid: u32) -> u32 {
     let status = |tid: u32| text(format!("/proc/{tid}/status")).unwrap_or_default();
     let lives = |status: &str| parse::value(status, "VmRSS").is_some();
@@ -91,7 +91,7 @@ pub fn living(pid: u32) -> u32 {
     tids(pid).into_iter().find(|tid| lives(&status(*tid))).unwrap_or(pid)
 }
 
-/// The figures of the whole process, by the kernel.
+/// The kernel's figures of the whole process.
 fn rollup(pid: u32) -> Result<Figures, Error> {
     match text(format!("/proc/{pid}/smaps_rollup")) {
         Ok(text) if !text.is_empty() => Ok(parse::rollup(&text)),
@@ -127,8 +127,7 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     };
     let parent = parse::value(&status, "PPid").and_then(|parent| u32::try_from(parent).ok()).unwrap_or(0);
     if effort == Effort::Full && parent > 0 && sys::have_same_memory(pid, parent) {
-        seen.notes
-            .push(format!("it has the memory of its parent, process {parent} (vfork): what is here is there too"));
+        seen.notes.push(format!("it shares the memory of its parent, process {parent} (vfork): both have all of this"));
     }
     if seen.threads.is_empty() {
         seen.notes.push("its threads cannot be listed: their stacks are not known".into());
@@ -144,11 +143,11 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     Ok(seen)
 }
 
-/// What its memory says.
+/// Reads what is in its memory.
 fn deep(seen: &mut Seen, memory: &Process) {
     let mut probe = [0; 1];
     let may_be = |mapping: &&Mapping| mapping.read && mapping.figures.rss > 0 && !mapping.name.starts_with("[v");
-    // A page that is resident: others would become so by being read, and their fault may wait for another program.
+    // Probes a resident page: reading another one would make it resident, and that fault may wait for another program.
     let first = seen
         .mappings
         .iter()
@@ -165,15 +164,15 @@ fn deep(seen: &mut Seen, memory: &Process) {
         heaps::read(seen, memory);
         python::read(seen, memory);
     }
-    // After the heaps: blocks of malloc may be stacks.
+    // After the heaps, because blocks of malloc may be stacks.
     stacks::read(seen, memory);
     zeros::read(seen, memory);
     if memory.fuel.is_over() {
-        seen.notes.push("the look took too long and was cut short: heaps and pools are known in part only".into());
+        seen.notes.push("reading took too long and was cut short: heaps and pools are only partly known".into());
     }
 }
 
-/// The program and its arguments; its name where it has none.
+/// The program and its arguments; without any, its name.
 pub fn command(pid: u32) -> Vec<String> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = bytes.split(|&byte| byte == 0).filter(|word| !word.is_empty());
@@ -198,7 +197,7 @@ fn threads(pid: u32, effort: Effort) -> Vec<Thread> {
     tids(pid).into_iter().map(thread).collect()
 }
 
-/// Their numbers, the first one first.
+/// The ids of the threads, the first thread's first.
 fn tids(pid: u32) -> Vec<u32> {
     let entries = fs::read_dir(format!("/proc/{pid}/task"));
     let numbers = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -207,7 +206,7 @@ fn tids(pid: u32) -> Vec<u32> {
     numbers
 }
 
-/// The stack pointer in `/proc/PID/task/TID/syscall`: the last but one word, unless the thread runs.
+/// The stack pointer in `/proc/PID/task/TID/syscall`: the second to last word; none if the thread runs.
 ///
 /// ```text
 /// 202 0x7f5c0e0b9990 0x189 0x0 0x0 0x0 0x0 0x7f5c0e0b9930 0x7f5c0e13d117
@@ -217,13 +216,13 @@ fn stack_pointer(call: &str) -> Option<u64> {
     u64::from_str_radix(pointer.strip_prefix("0x")?, 16).ok()
 }
 
-/// Whether the program is made with Go: its linker leaves a section for that.
+/// Whether the program was built with Go, whose linker adds a section.
 fn is_go(pid: u32) -> bool {
     fs::File::open(format!("/proc/{pid}/exe"))
         .is_ok_and(|file| has_section(&file, b"\0.go.buildinfo\0").unwrap_or(false))
 }
 
-/// Whether the ELF file's names of sections have this one, with the zeros around it. What the file says is not trusted.
+/// Whether the section names of an ELF file have `name`, with the zeros around it. The file's fields are not trusted.
 fn has_section(file: &fs::File, name: &[u8]) -> Option<bool> {
     let (mut header, mut section) = ([0; 64], [0; 64]);
     file.read_exact_at(&mut header, 0).ok()?;
@@ -243,7 +242,7 @@ fn has_section(file: &fs::File, name: &[u8]) -> Option<bool> {
     Some(bytes.windows(name.len()).any(|window| window == name))
 }
 
-/// Whether the program is for 32 bits.
+/// Whether it is a 32-bit program.
 fn is_32_bit(pid: u32) -> bool {
     let mut head = [0; 5];
     let read = fs::File::open(format!("/proc/{pid}/exe")).and_then(|file| file.read_exact_at(&mut head, 0));
@@ -254,7 +253,7 @@ fn is_32_bit(pid: u32) -> bool {
 mod tests {
     use super::*;
 
-    /// Catches the instruction pointer that is taken for the stack's, and a thread that runs.
+    /// Catches the instruction pointer that is taken for the stack pointer, and a running thread with a stack pointer.
     #[test]
     fn stack_pointers() {
         assert_eq!(stack_pointer("202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ff0 0x7f5c\n"), Some(0x7ff0));
@@ -274,7 +273,7 @@ mod tests {
         assert!(report.threads >= 1 && !report.command.is_empty());
     }
 
-    /// Catches looks that are cut short without a note, and that are not cut short.
+    /// Catches a reading that is cut short without a note, and one that is not cut short.
     #[test]
     fn a_look_that_is_cut_short_says_so() {
         let fuel = Arc::new(Fuel::new(Duration::from_secs(100), 100));
@@ -282,7 +281,7 @@ mod tests {
         assert!(fuel.is_over() && seen.notes.iter().any(|note| note.contains("cut short")), "{:?}", seen.notes);
     }
 
-    /// Catches a name that is not found, and files whose tables are as long as they say: the section of names says 3 GiB.
+    /// Catches a name that is not found, and a length that is trusted: the section of names says 3 GiB.
     #[test]
     fn names_of_sections() {
         let path = std::env::temp_dir().join(format!("neap-sections-{}", std::process::id()));

@@ -1,14 +1,14 @@
-//! Memory that a process maps at several addresses: Rss counts it at each of them.
+//! Memory that a process maps at several addresses: Rss counts it for each of them.
 
 use crate::memory::Process;
 use neap_account::seen::{Mapping, Seen};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Parts that are joined at once, at least.
+/// Least number of new parts before they are joined.
 const MANY: usize = 1 << 12;
 
-/// Adds what is counted again of each shared file or memory file.
+/// Adds the bytes that are counted again, for each shared file or memory file.
 pub fn read(seen: &mut Seen, memory: &Process) {
     let mut files: BTreeMap<((u32, u32), u64), Vec<&Mapping>> = BTreeMap::new();
     for mapping in seen.mappings.iter().filter(|of| of.shared && of.inode != 0 && of.figures.rss > 0) {
@@ -24,20 +24,20 @@ pub fn read(seen: &mut Seen, memory: &Process) {
     seen.repeated = repeated;
 }
 
-/// The parts of its file that are resident in a mapping.
+/// The parts of the file that are resident in a mapping.
 fn parts(mapping: &Mapping, memory: &Process) -> Vec<Range<u64>> {
     let at = |address: u64| mapping.offset.saturating_add(address.saturating_sub(mapping.range.start));
     let resident = memory.regions(mapping.range.clone()).into_iter().filter(|region| !region.swapped);
     resident.map(|region| at(region.range.start)..at(region.range.end)).collect()
 }
 
-/// By how much the parts in all lists are longer together than what they cover. What is kept is bounded by that and one
-/// list: a file may be mapped thousands of times.
+/// The length of all parts together, minus the length that they cover. The memory used is bounded by that coverage and
+/// one list, because a file may be mapped thousands of times.
 fn again(lists: impl Iterator<Item = Vec<Range<u64>>>) -> u64 {
     let (mut again, mut joined, mut parts) = (0, 0, Vec::new());
     for list in lists {
         parts.extend(list);
-        // Not after each list: joining takes as long as all parts.
+        // Not after each list, because joining goes through all parts.
         if parts.len() > 2 * joined + MANY {
             again += join(&mut parts);
             joined = parts.len();
@@ -46,7 +46,7 @@ fn again(lists: impl Iterator<Item = Vec<Range<u64>>>) -> u64 {
     again + join(&mut parts)
 }
 
-/// Joins parts that overlap or touch; the answer is by how much they are shorter then.
+/// Joins parts that overlap or touch; returns by how much that shortens them.
 fn join(parts: &mut Vec<Range<u64>>) -> u64 {
     let mut again = 0;
     parts.sort_by_key(|part| part.start);
@@ -65,7 +65,7 @@ fn join(parts: &mut Vec<Range<u64>>) -> u64 {
 mod tests {
     use super::*;
 
-    /// Catches parts that overlap in part, lie in others, or only touch.
+    /// Catches wrong sums of parts that overlap partly, are inside others, or only touch.
     #[test]
     fn what_overlaps_counts_again() {
         let of = |parts: &[(u64, u64)]| again(parts.iter().map(|&(start, end)| std::iter::once(start..end).collect()));
@@ -73,7 +73,7 @@ mod tests {
         assert_eq!(of(&[]), 0);
     }
 
-    /// Catches parts that are lost or kept as many lists are joined in between.
+    /// Catches parts that are lost or counted again when many lists are joined in between.
     #[test]
     fn many_lists() {
         const PARTS: u64 = 5000;

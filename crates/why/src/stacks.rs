@@ -1,15 +1,15 @@
-//! Stacks: which part is in use, which part was only touched once, and where the thread's own record is.
+//! Stacks: which part is in use, which part was only touched before, and where the thread's own record is.
 //!
-//! A stack of glibc is a mapping with the thread's record on top; below it are thread-local storage and the stack. The
-//! record is known by its words: the first and the third are its own address (`tcbhead_t`: `tcb`, `self`).
+//! A stack of glibc is a mapping with the thread's record at the top; below it are thread-local storage and the stack.
+//! The record is recognised by its first and third word, which are its own address (`tcbhead_t`: `tcb`, `self`).
 
 use crate::memory::Process;
 use neap_account::seen::{Seen, StackUse, is_in};
 
-/// How far from the end of a stack the record is looked for.
+/// How far below the end of a stack the record is searched.
 const TOP: u64 = 8 << 10;
 
-/// Adds the stacks of all threads that do not run just now.
+/// Adds the stacks of all threads that are not running at this moment.
 pub fn read(seen: &mut Seen, memory: &Process) {
     let page = crate::sys::page_size();
     let mut stacks: Vec<StackUse> = Vec::new();
@@ -47,7 +47,7 @@ pub fn read(seen: &mut Seen, memory: &Process) {
 fn record(memory: &Process, end: u64, page: u64) -> Option<u64> {
     let start = end - TOP.max(page);
     let mut bytes = vec![0; (end - start) as usize];
-    // What was never touched is not to be read.
+    // OS pages that were never touched must not be read.
     if memory.resident_bytes(start..end) < end - start || !memory.copy(start, &mut bytes) {
         let last = (bytes.len() as u64 - page) as usize;
         if memory.resident_bytes(end - page..end) < page || !memory.copy(end - page, &mut bytes[last..]) {
@@ -71,7 +71,7 @@ fn find(start: u64, bytes: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// Catches records that are not found, and words that are taken for one.
+    /// Catches records that are not found, and other words that are taken for one.
     #[test]
     fn records_are_found() {
         let mut bytes = vec![0; 4096];

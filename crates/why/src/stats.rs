@@ -1,4 +1,4 @@
-//! `neap stats`: what the counters page of a process says.
+//! `neap stats`: the counters page of a process.
 
 use crate::args::StatsArgs;
 use neap_account::text::wrapped;

@@ -2,23 +2,23 @@
 
 use std::{fs, io};
 
-/// A file of the kernel's. Names in it need not be UTF-8.
+/// The text of a file of the kernel. Names in it may be other bytes than UTF-8.
 pub fn text(path: String) -> io::Result<String> {
     fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Copies memory of another process, without stopping it; how many bytes there were.
+/// Copies memory of another process, without stopping it; returns the number of bytes.
 pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec { iov_base: into.as_mut_ptr().cast(), iov_len: into.len() };
     let remote = libc::iovec { iov_base: std::ptr::without_provenance_mut(address as usize), iov_len: into.len() };
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from_raw_os_error(libc::ESRCH))?;
-    // SAFETY: the local vector is the buffer, which is writable and as long; the remote one is an address of the other
+    // SAFETY: the local vector is the buffer, with its length, and writable; the remote one is an address of the other
     // process, which the kernel checks.
     let got = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether two processes have the same memory (`KCMP_VM`); false where the kernel does not say.
+/// Whether two processes share their memory (`KCMP_VM`); false if the kernel does not say.
 pub fn have_same_memory(one: u32, other: u32) -> bool {
     const KCMP_VM: libc::c_long = 1;
     // SAFETY: the call takes numbers only.

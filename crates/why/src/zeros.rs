@@ -1,16 +1,16 @@
-//! OS pages that hold only zeros: in transparent huge pages, where they are memory that ordinary OS pages would not have
-//! taken; and in locked memory, which the kernel made resident before the program used it.
+//! OS pages that hold only zeros: in transparent huge pages, where ordinary OS pages would not be resident; and in
+//! locked memory, which the kernel made resident before the program used it.
 
 use crate::memory::Process;
 use neap_account::seen::{Seen, Zeros};
 use std::ops::Range;
 
-/// Bytes that are read at once.
+/// Bytes in one read.
 const STEP: u64 = 2 << 20;
-/// Bytes that are read of one process at most.
+/// Limit on the bytes that are read of one process.
 const MOST: u64 = 2 << 30;
 
-/// Counts them.
+/// Counts these bytes.
 pub fn read(seen: &mut Seen, memory: &Process) {
     let mut reader =
         Reader { memory, left: MOST, page: crate::sys::page_size() as usize, buffer: vec![0; STEP as usize] };
@@ -73,7 +73,7 @@ impl Reader<'_> {
 
 fn is_zero(page: &[u8]) -> bool {
     let words = page.as_chunks::<8>().0;
-    // Most pages that hold something show it at once.
+    // Most pages with contents have some in their first words.
     words.iter().take(8).all(|word| *word == [0; 8])
         && words.iter().fold(0, |all, word| all | u64::from_ne_bytes(*word)) == 0
 }

@@ -1,4 +1,4 @@
-//! The test programs of the workspace, as cargo lists them when it builds them: there is no list by hand.
+//! The test programs of the workspace, as cargo lists them when it builds them, so that no list is kept by hand.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,7 +18,7 @@ pub struct Binary {
     pub args: Vec<String>,
 }
 
-/// A message of `cargo --message-format=json`, as far as it matters here.
+/// The members of a message of `cargo --message-format=json` that are used.
 #[derive(Deserialize)]
 struct Message {
     reason: String,
@@ -67,7 +67,7 @@ pub fn listed(output: &str, root: &Path) -> Result<Vec<Binary>> {
 }
 
 impl Binary {
-    /// The command that runs it as `cargo test` would.
+    /// The command that runs it like `cargo test`.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.path);
         command.args(&self.args).current_dir(&self.package).env("CARGO_MANIFEST_DIR", &self.package);

@@ -1,4 +1,4 @@
-//! Runs one command of CI: its output goes to a file, its time is measured, and it is ended where it hangs.
+//! Runs one command of CI: writes its output to a file, measures its time, and ends it if it hangs.
 
 use std::fs::File;
 use std::mem::MaybeUninit;
@@ -21,7 +21,7 @@ pub struct Ended {
     /// The file that holds the output.
     pub log: PathBuf,
     pub time: Duration,
-    /// Processor time, also of the processes that it started and waited for.
+    /// Processor time, including the processes that it started and waited for.
     pub cpu: Duration,
     /// The tests that it ran.
     pub count: Count,
@@ -44,7 +44,7 @@ pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended> 
             break ended;
         }
         if start.elapsed() > limit && !hangs {
-            // What it started itself is ended by its own limits.
+            // The processes that it started end by their own limits.
             child.kill()?;
             hangs = true;
         }
@@ -54,7 +54,7 @@ pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended> 
     let time = start.elapsed();
     let mut output = String::from_utf8_lossy(&std::fs::read(log)?).into_owned();
     if hangs {
-        output.push_str(&format!("\nci: ended, as it still ran after {} s\n", limit.as_secs()));
+        output.push_str(&format!("\nci: ended because it still ran after {} s\n", limit.as_secs()));
     } else if !status.success() {
         output.push_str(&format!("\nci: {status}\n"));
     }
@@ -62,7 +62,7 @@ pub fn run(command: &mut Command, log: &Path, limit: Duration) -> Result<Ended> 
     Ok(Ended { success: status.success() && !hangs, output, log: log.to_owned(), time, cpu, count })
 }
 
-/// Status and processor time of a child and of what it waited for, once it ended.
+/// Status and processor time of a child, including the processes that it waited for; none while it runs.
 fn poll(child: &Child) -> Result<Option<(ExitStatus, Duration)>> {
     let (mut status, mut usage) = (0, MaybeUninit::<libc::rusage>::zeroed());
     // SAFETY: both are valid for writes. The child was not waited for, so its number is its own.
@@ -71,7 +71,7 @@ fn poll(child: &Child) -> Result<Option<(ExitStatus, Duration)>> {
         -1 => Err(std::io::Error::last_os_error()).context("wait4"),
         0 => Ok(None),
         _ => {
-            // SAFETY: zeroes are a value of it, and the call wrote it.
+            // SAFETY: all zeros are valid for it, and the call wrote it.
             let usage = unsafe { usage.assume_init() };
             let cpu = [usage.ru_utime, usage.ru_stime].map(|t| t.tv_sec as f64 + t.tv_usec as f64 / 1e6);
             Ok(Some((ExitStatus::from_raw(status), Duration::from_secs_f64(cpu.iter().sum()))))

@@ -1,4 +1,4 @@
-//! Counts tests from what test programs print.
+//! Counts tests in the output of test programs.
 
 use std::ops::AddAssign;
 

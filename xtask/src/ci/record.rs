@@ -1,4 +1,4 @@
-//! What a run of CI has done so far: prints a line for each step, and the sums at the end.
+//! The record of a run of CI: prints a line for each step, and the sums at the end.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +10,9 @@ use anyhow::Result;
 use super::command::{Ended, run};
 use super::count::Count;
 
-/// A step that takes longer than this many times its budget is pointed out.
+/// A step that takes longer than this multiple of its budget is reported as slow.
 const SLOW: u32 = 2;
-/// How many lines of a failed step are repeated at the end, where they are found even if only that was kept.
+/// How many lines of a failed step's output are repeated at the end, for readers who have only that.
 const REPEATED: usize = 60;
 
 /// A run of CI. Its lanes share it.
@@ -26,7 +26,7 @@ pub struct Record {
 #[derive(Default)]
 struct Sums {
     count: Count,
-    /// The steps that failed, and the end of what they printed.
+    /// The steps that failed, and the end of their output.
     failed: Vec<(String, String)>,
     skipped: Vec<String>,
     slow: Vec<String>,
@@ -40,12 +40,12 @@ impl Record {
         Ok(Record { logs, start: Instant::now(), sums: Mutex::default() })
     }
 
-    /// Runs a step: `command`, which should take `budget` seconds, and is ended after `limit`.
+    /// Runs a step: `command`, which should take `budget` seconds and is ended after `limit`.
     pub fn step(&self, name: &str, budget: u64, limit: Duration, command: &mut Command) -> bool {
         self.output(name, budget, limit, command).is_some()
     }
 
-    /// [`Record::step`]; what it printed, if it passed.
+    /// [`Record::step`]; returns its output if it passed.
     pub fn output(&self, name: &str, budget: u64, limit: Duration, command: &mut Command) -> Option<String> {
         let log = self.logs.join(format!("{}.log", name.replace(['/', ' '], "-")));
         let ended = run(command, &log, limit);
@@ -62,7 +62,7 @@ impl Record {
         }
     }
 
-    /// Notes that a step failed that ran no program.
+    /// Records a failed step that ran no program.
     pub fn fail(&self, name: &str, why: &str) {
         let mut sums = self.lock();
         sums.count.failed += 1;
@@ -72,7 +72,7 @@ impl Record {
 
     fn note(&self, name: &str, budget: u64, ended: &Ended, command: &str) {
         let mut sums = self.lock();
-        // A step without tests is a test itself, as is one that failed beside its tests.
+        // A step without tests counts as one test, and so does a step that failed although no test did.
         let mut count = ended.count;
         if count == Count::default() && ended.success {
             count.passed = 1;
@@ -102,7 +102,7 @@ impl Record {
         }
     }
 
-    /// Prints what failed, what was left out and what was slow, and the closing line; whether all passed.
+    /// Prints the failed, left-out and slow steps, and the closing line; returns whether all passed.
     pub fn finish(&self, tier: &str) -> bool {
         let sums = self.lock();
         for line in &sums.skipped {
@@ -133,7 +133,7 @@ impl Record {
     }
 }
 
-/// The arguments of a command, and the environment that it gets beside that of this process.
+/// The arguments of a command, and the variables that it gets in addition to this process's.
 fn words(command: &Command) -> String {
     let args: Vec<String> = command.get_args().map(|a| a.to_string_lossy().into_owned()).collect();
     let env: Vec<String> = command

@@ -34,7 +34,7 @@ pub fn write(counts: &[Count]) -> Result<()> {
     Ok(())
 }
 
-/// Compares neap's figures with the baseline; an error where one is over the tolerance.
+/// Compares neap's figures with the baseline; fails if one exceeds the tolerance.
 pub fn check(counts: &[Count]) -> Result<()> {
     let mut reader = csv::Reader::from_path(path())
         .context("no baseline; write one with `cargo xtask icount --bless` and commit it")?;
@@ -55,7 +55,7 @@ pub fn check(counts: &[Count]) -> Result<()> {
     Ok(())
 }
 
-/// What the comparison says of one operation.
+/// The result of the comparison for one operation.
 struct Verdict {
     line: String,
     worse: bool,

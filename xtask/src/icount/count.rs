@@ -12,12 +12,12 @@ use neap_lab::allocators::Allocator;
 use neap_lab::toolchain::{cc, is_stale, run};
 use neap_results::NEAP;
 
-/// Names of the two ways to count, as they stand in the CSV.
+/// Names of the two ways to count, as in the CSV.
 pub const CALLGRIND: &str = "callgrind";
 /// The slow way, for a peer that does not start under valgrind.
 pub const SINGLE_STEP: &str = "single-step";
 
-/// Stepping does this part of the operations: each step is a trap into the kernel.
+/// Stepping does one in this many operations, because each step is a trap into the kernel.
 const STEPPED_PART: u64 = 50;
 
 /// The two programs of lab/icount, built.
@@ -29,7 +29,7 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Builds both, as far as they are not up to date.
+    /// Builds both, unless they are up to date.
     pub fn build() -> Result<Programs> {
         fs::create_dir_all(root().join("target/lab"))?;
         Ok(Programs { ops: compile("ops")?, step: compile("step")? })
@@ -40,7 +40,7 @@ impl Programs {
         eprint!("{} {}: ", allocator.name, op.title);
         let mut method = CALLGRIND;
         let mut result = per_operation(op.counts, |n| self.callgrind(allocator, op.letter, n));
-        // neap itself must run under valgrind; for a peer that does not, stepping stands in.
+        // neap itself must run under valgrind; a peer that does not is stepped.
         if let (Err(error), true) = (&result, allocator.name != NEAP) {
             eprint!("{error:#}; single-stepping ... ");
             method = SINGLE_STEP;
@@ -131,7 +131,7 @@ fn parse_collected(stderr: &str) -> Option<u64> {
 mod tests {
     use super::parse_collected;
 
-    // Would catch a change of callgrind's words that turns every count into a failure.
+    // Would catch a format of callgrind whose count is not found.
     #[test]
     fn callgrinds_total_is_read() {
         let stderr = "==7== Events    : Ir\n==7== Collected : 123456\n==7==\n";

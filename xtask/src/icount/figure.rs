@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 
 /// One kind of operation.
 pub struct Op {
-    /// What ops.c is called with.
+    /// The argument of ops.c.
     pub letter: char,
-    /// For the table.
+    /// The title in the table.
     pub title: &'static str,
     /// The two counts.
     pub counts: (u64, u64),
@@ -24,11 +24,11 @@ pub struct Count {
     pub version: String,
     /// Letter of the operation.
     pub op: char,
-    /// What the operation is.
+    /// Title of the operation.
     pub title: String,
     /// `callgrind` or `single-step`.
     pub method: String,
-    /// Instructions per operation; none where the allocator failed.
+    /// Instructions per operation; none if the allocator failed.
     pub instructions: Option<f64>,
 }
 

@@ -1,11 +1,11 @@
 //! `cargo xtask icount`: instructions per operation, counted by callgrind.
 //!
-//! Each kind of operation (lab/icount/ops.c) is run with two counts; the difference of the
-//! instructions over the difference of the counts is the cost of one operation, the loop and the
-//! PLT included. The figures repeat to a fraction of a percent, so a regression can be seen.
+//! Each kind of operation (lab/icount/ops.c) is run with two counts; the difference of the instructions divided by the
+//! difference of the counts is the cost of one operation, including the loop and the PLT. The figures repeat to a
+//! fraction of a percent, so regressions are visible.
 //!
-//! A peer that does not start under valgrind is single-stepped instead (lab/icount/step.c): much
-//! slower, so with fewer operations, and marked in the table.
+//! A peer that does not start under valgrind is single-stepped instead (lab/icount/step.c). That is much slower, so it
+//! has fewer operations, and is marked in the table.
 
 mod baseline;
 mod count;
@@ -44,8 +44,8 @@ pub struct Args {
     bless: bool,
 }
 
-/// The kinds of ops.c. Counts are multiples of 1,000 for d and g, and of 86 for h, so that both runs
-/// end at the same point of their cycle; big blocks cost much more each, so fewer will do.
+/// The kinds of ops.c. Counts are multiples of 1,000 for d and g, and of 86 for h, so that both runs end at the same
+/// point of their cycle. Large blocks cost much more each, so they have lower counts.
 const OPS: [Op; 13] = [
     op('a', "malloc(64) pair", 100_000),
     op('b', "malloc(16..1039) pair", 100_000),
@@ -107,7 +107,8 @@ pub fn main(args: Args) -> Result<()> {
 fn chosen_ops(letters: &[char]) -> Result<Vec<&'static Op>> {
     for letter in letters {
         if !OPS.iter().any(|op| op.letter == *letter) {
-            bail!("no operation is called `{letter}`; they go from a to l");
+            let known: Vec<String> = OPS.iter().map(|op| op.letter.to_string()).collect();
+            bail!("no operation is called `{letter}`; there are {}", known.join(", "));
         }
     }
     let chosen = |op: &&Op| letters.is_empty() || letters.contains(&op.letter);
@@ -140,6 +141,14 @@ fn markdown(counts: &[Count], allocators: &[Allocator], ops: &[&Op]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // Would catch a list of operations without the last one.
+    #[test]
+    fn all_operations_are_named() {
+        assert!(chosen_ops(&['m']).is_ok());
+        let error = chosen_ops(&['z']).err().unwrap().to_string();
+        assert!(error.contains("`z`; there are a, b, ") && error.ends_with(", m"), "{error}");
+    }
 
     // Would catch two rows of the table that run the same loop.
     #[test]

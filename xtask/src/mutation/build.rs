@@ -19,7 +19,7 @@ pub struct Built {
     pub tests: Vec<Binary>,
     /// The simulation.
     pub simulation: PathBuf,
-    /// The site of each mutant that was put in.
+    /// The site of each mutant in the build.
     pub sites: HashMap<u32, u32>,
 }
 
@@ -32,7 +32,8 @@ struct File {
 /// Builds all in `folder`, from a copy of the repository at `root`.
 pub fn build(root: &Path, folder: &Path, mutants: &[Mutant]) -> Result<Built> {
     let tree = folder.join("tree");
-    // What was refused before is left out at once, so that files that did not change are not built again.
+    // Mutants that were refused before are left out from the start, so that files that did not change are not built
+    // again.
     let record = folder.join("refused.txt");
     let before = std::fs::read_to_string(&record).unwrap_or_default();
     let before: HashSet<&str> = before.lines().collect();
@@ -44,7 +45,7 @@ pub fn build(root: &Path, folder: &Path, mutants: &[Mutant]) -> Result<Built> {
         if found.is_empty() {
             break sites;
         }
-        println!("mutants: {} cannot be put in", found.len());
+        println!("mutants: {} cannot be built", found.len());
         refused.extend(found);
     };
     let names: Vec<&str> = refused.iter().map(|&id| mutants[id as usize].name.as_str()).collect();
@@ -52,7 +53,7 @@ pub fn build(root: &Path, folder: &Path, mutants: &[Mutant]) -> Result<Built> {
     Ok(Built { tests: tests(&tree, &folder.join("tests"))?, simulation: simulation(&tree, folder)?, sites })
 }
 
-/// Writes the copy, with all mutants in it but `refused`.
+/// Writes the copy with all mutants except `refused`.
 fn write(
     root: &Path,
     tree: &Path,
@@ -76,7 +77,7 @@ fn write(
     copy_tree(root, tree, &|path, bytes| {
         let mut bytes = texts.get(path).map_or(bytes, |text| text.clone().into_bytes());
         if path == "crates/core/src/lib.rs" {
-            // Errors by lints are for people who write the code.
+            // Lints do not apply to generated code.
             let lints = b"#![allow(warnings, arithmetic_overflow, unconditional_panic, overflowing_literals)]";
             bytes = [&lints[..], &bytes, b"\npub mod switch;\n"].concat();
         }
@@ -113,23 +114,23 @@ struct Span {
     is_primary: bool,
 }
 
-/// cargo for the copy. `RUSTFLAGS` of this process would build it anew.
+/// cargo for the copy, without this process's `RUSTFLAGS`, which would cause a new build.
 fn cargo(tree: &Path, target: &Path, args: &[&str]) -> Command {
     let mut command = Command::new("cargo");
-    // `cargo xtask` is a cargo itself, and names this package.
+    // `cargo xtask` runs under cargo, whose variables name this package.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("CARGO_")) {
         if name != "CARGO_HOME" {
             command.env_remove(name);
         }
     }
     command.args(args).arg("--target-dir").arg(target).current_dir(tree).env_remove("RUSTFLAGS");
-    // Tests of core and simulation: as optimised as always, but quicker to build.
+    // Core tests and simulation are optimised as usual, but without debug information they build faster.
     command.args(["--config", "profile.dev.debug=false", "--config", "profile.sim.debug=false"]);
     command
 }
 
-/// The mutants on account of which the core does not compile: constant functions cannot ask which one is on, and types
-/// may be wrong. All of a site, where the error is in none of them.
+/// The mutants with which the core does not compile: constant functions cannot ask which one is active, and types may
+/// not fit. If an error is in none of a site's mutants, all of them.
 fn refused_by_compiler(tree: &Path, target: &Path, files: &[File]) -> Result<HashSet<u32>> {
     let output = cargo(tree, target, &["check", "-p", "neap-core", "--message-format=json"])
         .output()

@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::place::copy_tree;
 
-/// The release of cargo-mutants in use: another makes other mutants.
+/// The release of cargo-mutants to use; another one makes other mutants.
 const VERSION: &str = "27.1.0";
 
 /// One change of the source.
@@ -21,12 +21,12 @@ pub struct Mutant {
     pub file: String,
     /// What is replaced.
     pub span: Span,
-    /// By what; empty: it is deleted.
+    /// The replacement; empty for a deletion.
     pub replacement: String,
     pub genre: Genre,
 }
 
-/// What kind of change it is.
+/// The kind of change.
 #[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq)]
 pub enum Genre {
     /// A function returns a fixed value at once.
@@ -55,8 +55,8 @@ pub struct Place {
     pub column: usize,
 }
 
-/// Names without line and column, which change with the code above: `age.rs: replace + with - in next`. The second one
-/// of a name is `... #2`.
+/// Names without line and column, which change with the code above: `age.rs: replace + with - in next`. The second
+/// mutant with one name gets `... #2`.
 pub fn names(mutants: &[Mutant]) -> Vec<String> {
     let mut seen: HashMap<String, usize> = HashMap::new();
     let name = |mutant: &Mutant| {
@@ -70,7 +70,7 @@ pub fn names(mutants: &[Mutant]) -> Vec<String> {
     mutants.iter().map(name).collect()
 }
 
-/// Installs cargo-mutants if it is not there in the release that is wanted.
+/// Installs cargo-mutants, unless the right release is installed.
 fn install() -> Result<()> {
     let version = Command::new("cargo").args(["mutants", "--version"]).output().context("cannot start cargo")?;
     if String::from_utf8_lossy(&version.stdout).split_whitespace().any(|word| word == VERSION) {
@@ -85,8 +85,8 @@ fn install() -> Result<()> {
     Ok(())
 }
 
-/// All mutants of the core at `root`. A copy at `tree` is read instead, as cargo-mutants leaves out unsafe functions with
-/// all that is in them, and so most of an allocator: there they are safe ones, and everything stays in its column.
+/// All mutants of the core at `root`. cargo-mutants skips unsafe functions, and so most of an allocator. So it reads a
+/// copy at `tree`, in which they are safe functions and everything keeps its column.
 pub fn all(root: &Path, tree: &Path) -> Result<Vec<Mutant>> {
     install()?;
     copy_tree(root, tree, &|path, bytes| match String::from_utf8(bytes) {

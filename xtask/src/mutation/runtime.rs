@@ -1,9 +1,10 @@
-//! `crate::switch` of a core with mutants in it (see `switch.rs`): which one is on, and where the program came.
+//! `crate::switch` of a core with mutants (see `switch.rs`): which mutant is active, and which sites the program
+//! reached.
 
 use core::ffi::{c_char, c_int, c_long, c_void};
 use core::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// The mutant that is on; all ones: none, but sites are noted.
+/// The active mutant, or one of these: no mutant; no mutant, but sites are recorded.
 static ON: AtomicU32 = AtomicU32::new(NONE);
 const NONE: u32 = u32::MAX - 1;
 const NOTED: u32 = u32::MAX;
@@ -11,12 +12,12 @@ const NOTED: u32 = u32::MAX;
 /// A byte for each site, in a file.
 static SITES: AtomicPtr<u8> = AtomicPtr::new(core::ptr::null_mut());
 
-/// The mutant that is on, at `site`.
+/// The active mutant, for `site`.
 #[inline]
 pub fn at(site: u32) -> u32 {
     let on = ON.load(Ordering::Relaxed);
     if on == NOTED {
-        // SAFETY: `begin` mapped a byte for each site before that number was there.
+        // SAFETY: `begin` mapped a byte for each site before it set this number.
         unsafe { SITES.load(Ordering::Relaxed).add(site as usize).write_volatile(1) };
     }
     on
@@ -27,10 +28,9 @@ unsafe extern "C" {
     fn mmap(at: *mut c_void, len: usize, prot: c_int, flags: c_int, fd: c_int, offset: c_long) -> *mut c_void;
 }
 
-/// What the environment says of `name`, which ends in `=`.
+/// The value of the variable `name` in the environment; `name` ends in `=`.
 ///
-/// # Safety
-/// `environment` is a list of C strings with a null behind it.
+/// `environment` is a list of C strings that ends in a null pointer.
 unsafe fn value(mut environment: *const *const c_char, name: &[u8]) -> Option<*const c_char> {
     // SAFETY: as the caller promises; the comparison ends at the end of a string.
     unsafe {
@@ -44,7 +44,7 @@ unsafe fn value(mut environment: *const *const c_char, name: &[u8]) -> Option<*c
     None
 }
 
-/// Before `main`: `NEAP_MUTANT` is a number, or `NEAP_SITES` a file with a byte for each site.
+/// Runs before `main`: `NEAP_MUTANT` is a number, or `NEAP_SITES` a file with a byte for each site.
 extern "C" fn begin(_: c_int, _: *const *const c_char, environment: *const *const c_char) {
     // SAFETY: the C library passes the environment to constructors.
     unsafe {

@@ -1,7 +1,7 @@
-//! Puts all mutants of a file into its text, each behind a number: one build serves all of them.
+//! Puts all mutants of a file into its text, each with a number, so that one build serves all of them.
 //!
-//! `a + b` becomes `(match crate::switch::at(7) { 7 => a - b, 8 => a * b, _ => a + b })`, and so on. `runtime.rs` is what
-//! the text calls.
+//! `a + b` becomes `(match crate::switch::at(7) { 7 => a - b, 8 => a * b, _ => a + b })`, and so on. The text calls
+//! `runtime.rs`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -15,9 +15,9 @@ use super::list::{Genre, Mutant};
 /// A file with its mutants in it.
 pub struct Switched {
     pub text: String,
-    /// What of the text belongs to which mutants: a site to all that are there, an arm to its own.
+    /// Parts of the text with their mutants: a site has all its mutants, an arm its own.
     pub parts: Vec<(Range<usize>, Vec<u32>)>,
-    /// The site of each mutant: the number that is noted when the program comes there.
+    /// The site of each mutant: the number that is recorded when the program reaches it.
     pub sites: HashMap<u32, u32>,
 }
 
@@ -28,7 +28,7 @@ enum Form {
     Expression,
     /// At the beginning of a function's body.
     Body,
-    /// Behind the pattern of an arm.
+    /// After the pattern of an arm.
     Pattern,
 }
 
@@ -38,7 +38,7 @@ struct Site<'a> {
     mutants: Vec<(u32, &'a Mutant, Range<usize>)>,
 }
 
-/// `source` with `mutants`, each with its number, in it. Those that cannot be put in have no site afterwards.
+/// Puts `mutants` with their numbers into `source`. Those that cannot be put in have no site in the result.
 pub fn switch(source: &str, mutants: &[(u32, &Mutant)]) -> Result<Switched> {
     let file = syn::parse_file(source).context("syntax")?;
     let lines = Lines::new(source);
@@ -91,7 +91,7 @@ struct Finder<'a> {
 }
 
 impl Finder<'_> {
-    /// Mutants of these genres that replace exactly `at` are put in at `range`.
+    /// Adds the mutants of `genres` that replace exactly `at`, as a site at `range`.
     fn add(&mut self, at: Range<usize>, genres: &[Genre], form: Form, range: Range<usize>) {
         let Some(found) = self.wanted.get(&(at.start, at.end)) else { return };
         let mutants: Vec<_> = found
@@ -132,7 +132,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 
     fn visit_expr_binary(&mut self, e: &'ast syn::ExprBinary) {
-        // What has a `let` in it is no expression that could stand elsewhere.
+        // A chain with a `let` cannot be used as an expression elsewhere.
         if !chains(&e.left) && !chains(&e.right) {
             self.add(e.op.span().byte_range(), &[Genre::BinaryOperator], Form::Expression, e.span().byte_range());
         }
@@ -180,7 +180,7 @@ fn chains(e: &syn::Expr) -> bool {
 /// Writes the new text.
 struct Writer<'a> {
     source: &'a str,
-    /// By their beginnings, the outer one first.
+    /// Sorted by start, the outer one first.
     sites: &'a [Site<'a>],
     next: usize,
     out: Switched,
@@ -221,7 +221,7 @@ impl Writer<'_> {
                     self.arm(*id, &format!("{before}{}{after}", mutant.replacement));
                 }
                 self.out.text.push_str("_ => ");
-                // Sites in it are written once: only one mutant is on at a time.
+                // Sites in it are written once, because only one mutant is active at a time.
                 self.copy(site.range.clone());
                 self.out.text.push_str(" })");
             }
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
     use crate::mutation::list::{Place, Span};
 
-    /// A mutant that replaces `old`, which is on line 1 of `source`, from its `nth` place on.
+    /// A mutant that replaces the `nth` occurrence of `old`, on line 1 of `source`.
     fn mutant(source: &str, old: &str, nth: usize, genre: Genre, new: &str) -> Mutant {
         let column = source.match_indices(old).nth(nth).expect("it is there").0 + 1;
         let [start, end] = [column, column + old.len()].map(|column| Place { line: 1, column });
@@ -272,7 +272,7 @@ mod tests {
         assert_eq!(switched.sites[&13], 12);
     }
 
-    /// Catches arms and guards that cannot be turned off, and expressions taken out of a chain of `let`.
+    /// Catches arms and guards that cannot be disabled, and expressions taken out of a chain with `let`.
     #[test]
     fn arms_and_chains() {
         let source =

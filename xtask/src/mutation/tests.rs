@@ -1,4 +1,4 @@
-//! The tests that mutants have to pass, each with the sites where it comes and the time that it takes.
+//! The tests that mutants have to pass, each with the sites that it reaches and its time.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -14,36 +14,37 @@ use anyhow::{Context, Result, ensure};
 use super::build::Built;
 use crate::ci::binaries::Binary;
 
-/// Fewer cases of what is random, for all tests: most mutants fail in each case.
+/// Fewer random cases in all tests, because most mutants fail in each case.
 const ENVIRONMENT: &[(&str, &str)] = &[("PROPTEST_CASES", "12"), ("RUST_BACKTRACE", "0")];
 /// Steps of the simulation.
 const STEPS: &str = "1_000_000";
-/// A process that uses no processor for so long waits for what does not come. Tests sleep for milliseconds.
+/// A process that uses no processor time for this long waits for something that never happens. Tests sleep for
+/// milliseconds.
 const IDLE_MS: i32 = 5000;
-/// What the start of a process takes.
+/// Seconds that the start of a process takes.
 const START: f64 = 0.005;
-/// Tests that are this quick share a process.
+/// Tests that take at most this many seconds share a process.
 const QUICK: f64 = 0.25;
 
 /// One test.
 pub struct Test {
-    /// Folder and name, for people.
+    /// Folder and name, for messages.
     pub name: String,
     program: PathBuf,
     folder: PathBuf,
-    /// As the program calls it; `None`: the program is the simulation.
+    /// Its name in the program; `None`: the program is the simulation.
     filter: Option<String>,
     /// Processor seconds.
     pub seconds: f64,
-    /// Where it comes.
+    /// The sites that it reaches.
     reached: Vec<bool>,
-    /// For how many mutants it ran, and how many it caught.
+    /// The number of mutants for which it ran, and that it caught.
     ran: AtomicU32,
     caught: AtomicU32,
 }
 
 impl Test {
-    /// Whether it comes to `site`.
+    /// Whether it reaches `site`.
     pub fn reaches(&self, site: u32) -> bool {
         self.reached[site as usize]
     }
@@ -53,19 +54,19 @@ impl Test {
         Test { name, program, folder, filter, seconds: 0.0, reached: Vec::new(), ran, caught }
     }
 
-    /// Whether it is the one that the program calls `name`.
+    /// Whether its name in the program is `name`.
     pub fn is_called(&self, name: &str) -> bool {
         self.filter.as_deref() == Some(name)
     }
 
-    /// Notes what became of a mutant.
+    /// Records the result for a mutant.
     pub fn note(&self, caught: bool) {
-        // Relaxed: these are counts, and order nothing.
+        // Relaxed: these are only counts.
         self.ran.fetch_add(1, Ordering::Relaxed);
         self.caught.fetch_add(u32::from(caught), Ordering::Relaxed);
     }
 
-    /// How likely it passes, from what it did so far.
+    /// The likelihood that it passes, from its results so far.
     fn passes(&self) -> f64 {
         // Relaxed: as above.
         let [ran, caught] = [&self.ran, &self.caught].map(|count| f64::from(count.load(Ordering::Relaxed)));
@@ -83,8 +84,8 @@ pub struct Ended {
     pub seconds: f64,
 }
 
-/// All tests of `built`, each run once without a mutant, `jobs` at a time. Those that take longer than `longest` seconds
-/// are left out. `folder` holds what they write.
+/// All tests of `built`, each run once without a mutant, `jobs` at a time. Those that take longer than `longest`
+/// seconds are left out. They write to `folder`.
 pub fn measure(built: &Built, sites: usize, folder: &Path, jobs: usize, longest: f64) -> Result<Vec<Test>> {
     let mut tests = Vec::new();
     for binary in &built.tests {
@@ -104,7 +105,7 @@ pub fn measure(built: &Built, sites: usize, folder: &Path, jobs: usize, longest:
         let (log, map) = (folder.join(format!("job-{job}.log")), folder.join(format!("sites-{job}")));
         loop {
             let Some(mut test) = waiting.lock().expect("no worker panics").pop() else { return Ok(()) };
-            // The simulation is worth its time.
+            // The simulation may take long.
             let longest = if test.filter.is_none() { 3600.0 } else { longest };
             if !known.fill(&mut test, longest)? {
                 std::fs::write(&map, vec![0; sites])?;
@@ -134,7 +135,7 @@ pub fn measure(built: &Built, sites: usize, folder: &Path, jobs: usize, longest:
     tests.retain(|test| {
         let fits = test.filter.is_none() || test.seconds <= longest;
         if !fits {
-            println!("mutants: left out, as it takes long: {}", test.name);
+            println!("mutants: left out because it takes long: {}", test.name);
         }
         fits
     });
@@ -143,7 +144,7 @@ pub fn measure(built: &Built, sites: usize, folder: &Path, jobs: usize, longest:
     Ok(tests)
 }
 
-/// What was measured of programs that are the same still: for each test its time and where it comes.
+/// Measurements of programs that have not changed: the time of each test and the sites that it reaches.
 struct Known {
     sites: usize,
     tests: HashMap<String, (f64, Vec<usize>)>,
@@ -160,7 +161,7 @@ impl Known {
         Known { sites, tests: text.lines().filter_map(line).collect() }
     }
 
-    /// A test, and what its program was built from, so far as that tells in its time and in the number of sites.
+    /// The key of a test: its name, its program with the time of its build, and the number of sites.
     fn key(&self, test: &Test) -> Result<String> {
         let built = std::fs::metadata(&test.program)?.modified()?.duration_since(std::time::UNIX_EPOCH)?;
         Ok(format!("{} of {} at {} with {}", test.name, test.program.display(), built.as_nanos(), self.sites))
@@ -172,8 +173,8 @@ impl Known {
         Ok(format!("{}\t{}\t{}\n", self.key(test)?, test.seconds, list.join(",")))
     }
 
-    /// Fills in what is known of `test`; false if it has to run. Of one that was ended early, with a smaller
-    /// `longest`, no site is known.
+    /// Fills in the measurements of `test`; false if it has to run. For one that was ended early, with a smaller
+    /// `longest`, the sites are not known.
     fn fill(&self, test: &mut Test, longest: f64) -> Result<bool> {
         let Some((seconds, list)) = self.tests.get(&self.key(test)?) else { return Ok(false) };
         test.seconds = *seconds;
@@ -196,8 +197,9 @@ fn names(binary: &Binary) -> Result<Vec<String>> {
     Ok(names(&text).into_iter().filter(|name| !ignored.contains(name)).collect())
 }
 
-/// The tests that reach `site`, those of one program that are quick in one group. First the groups that catch most for
-/// their time, by what they caught before; as many as take `budget` seconds, and the simulation. Also how many do not fit.
+/// The tests that reach `site`; quick tests of one program are one group. The groups that catch most for their time, by
+/// their results so far, come first, as many as take `budget` seconds; the simulation is always included. Also returns
+/// how many tests do not fit.
 pub fn groups(tests: &[Test], site: u32, budget: f64) -> (Vec<Group>, usize) {
     let mut groups: Vec<Group> = Vec::new();
     for (i, test) in tests.iter().enumerate().filter(|(_, test)| test.reaches(site)) {
@@ -246,26 +248,26 @@ pub fn command(tests: &[&Test]) -> Command {
     command
 }
 
-/// Runs `command`, for at most `cpu` seconds of a processor and `wall` seconds of time: a mutant may run or wait for ever.
-/// What it starts ends with it.
+/// Runs `command`, for at most `cpu` processor seconds and `wall` seconds of time, because a mutant may run or wait for
+/// ever. Ends the processes that it started with it.
 pub fn run(command: &mut Command, log: &Path, cpu: u64, wall: u32) -> Result<Ended> {
     let file = File::create(log).with_context(|| format!("cannot write {}", log.display()))?;
     command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file).process_group(0);
     let limit = move || {
         for (which, most) in [(libc::RLIMIT_CPU, cpu), (libc::RLIMIT_CORE, 0)] {
             let limit = libc::rlimit { rlim_cur: most, rlim_max: most };
-            // SAFETY: reads the record.
+            // SAFETY: the call only reads the record.
             if unsafe { libc::setrlimit(which, &raw const limit) } != 0 {
                 return Err(std::io::Error::last_os_error());
             }
         }
-        // SAFETY: strings of C, and a buffer of that length. A mutant may fill all memory: it is the first to end then.
+        // SAFETY: C strings, and a buffer with its length. A mutant may fill all memory; then it is killed first.
         unsafe {
             let file = libc::open(c"/proc/self/oom_score_adj".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
             libc::write(file, c"1000".as_ptr().cast(), 4);
             libc::close(file);
         }
-        // SAFETY: no pointers. The signal ends the process, also behind exec.
+        // SAFETY: no pointers. The signal ends the process, also after exec.
         unsafe { libc::alarm(wall) };
         Ok(())
     };
@@ -273,7 +275,7 @@ pub fn run(command: &mut Command, log: &Path, cpu: u64, wall: u32) -> Result<End
     unsafe { command.pre_exec(limit) };
     let child = command.spawn().with_context(|| format!("cannot start {}", command.get_program().display()))?;
     let pid = child.id().cast_signed();
-    // Not collected, so that the number of its group stays its own.
+    // The child is not collected yet, so that its group's number is not reused.
     wait_until_done(pid)?;
     // SAFETY: no pointers; the group is that of the child, which is not collected yet.
     unsafe { libc::kill(-pid, libc::SIGKILL) };
@@ -281,13 +283,13 @@ pub fn run(command: &mut Command, log: &Path, cpu: u64, wall: u32) -> Result<End
     // SAFETY: both are valid for writes, and nothing collected the child before.
     let waited = unsafe { libc::wait4(pid, &mut status, 0, usage.as_mut_ptr()) };
     ensure!(waited == pid, "wait4: {}", std::io::Error::last_os_error());
-    // SAFETY: zeroes are a value of it, and the call wrote it.
+    // SAFETY: all zeros are valid for it, and the call wrote it.
     let usage = unsafe { usage.assume_init() };
     let seconds = [usage.ru_utime, usage.ru_stime].map(|t| t.tv_sec as f64 + t.tv_usec as f64 / 1e6).iter().sum();
     Ok(Ended { status: ExitStatus::from_raw(status), seconds })
 }
 
-/// Waits until the child `pid` has ended, or waits for something that does not come.
+/// Waits until the child `pid` has ended, or is idle for [`IDLE_MS`].
 fn wait_until_done(pid: i32) -> Result<()> {
     let mut before = None;
     // SAFETY: no pointers.
@@ -310,7 +312,7 @@ fn wait_until_done(pid: i32) -> Result<()> {
 /// Ticks of a processor that the process `pid` has used so far.
 fn processor_time(pid: i32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may hold anything, begins the third field; the 14th and 15th are these.
+    // The third field follows the name, which may contain anything; the 14th and 15th are these.
     let fields: Vec<&str> = stat.rsplit(')').next()?.split_whitespace().collect();
     Some(fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?)
 }

@@ -1,5 +1,5 @@
-//! `neap profile --pid`, again and again, while a run is under way: two at a time, of all views and formats, to files that
-//! take a profile and to a full disk; some are killed in the middle.
+//! Requests profiles with `neap profile --pid` repeatedly during a run: two at a time, of all views and formats, to
+//! files that accept a profile and to a full disk; some are killed halfway.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,24 +11,25 @@ use std::time::{Duration, Instant};
 
 use super::plan::Draw;
 
-/// Longest time that an ask may take beyond its duration, on a busy machine.
+/// Limit on the time of a request beyond its duration, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Time that a program may take to start.
 const START: Duration = Duration::from_secs(10);
-/// An answer comes at a slow path: where the program works and no call is late, it comes within this time.
+/// Milliseconds within which an answer certainly comes: it comes at a slow path, so the program must work and no call
+/// may be delayed.
 const SURE: u64 = 1500;
 
-/// Asks that go on until they are ended.
+/// Requests that go on until they are ended.
 pub struct Asks {
     over: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Result<u32, String>>>,
 }
 
-/// What is asked, and of whom.
+/// The parameters of requests.
 #[derive(Clone)]
 struct Asker {
     neap: PathBuf,
-    /// The process that was started; the program is this one or a child.
+    /// The process that was started; the program is this process or a child.
     first: u32,
     folder: PathBuf,
     /// Whether all calls are served in time.
@@ -36,7 +37,7 @@ struct Asker {
 }
 
 impl Asks {
-    /// Begins to ask the program that `first` is, or starts.
+    /// Starts requests to the program that `first` is or starts.
     pub fn start(neap: &Path, first: u32, folder: &Path, seed: u64, prompt: bool) -> Self {
         let over = Arc::new(AtomicBool::new(false));
         let asker = Asker { neap: neap.into(), first, folder: folder.into(), prompt };
@@ -57,7 +58,7 @@ impl Asks {
         Asks { over: over.clone(), threads: threads.collect() }
     }
 
-    /// Ends that; what was wrong, if something was.
+    /// Ends the requests; returns the first error.
     pub fn end(self) -> Option<String> {
         self.over.store(true, Ordering::Relaxed);
         self.threads.into_iter().filter_map(|thread| thread.join().expect("an asker does not panic").err()).next()
@@ -68,7 +69,7 @@ impl Asks {
 fn program(first: u32) -> Option<u32> {
     let mut pid = first;
     for _ in 0..4 {
-        // The program names itself when it has begun.
+        // The program sets its name when it has started.
         if fs::read_to_string(format!("/proc/{pid}/comm")).ok()?.trim() == "torture" {
             let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
             let words = command.split(|&byte| byte == 0).take(1).flatten().copied().collect::<Vec<u8>>();
@@ -106,7 +107,7 @@ impl Asker {
         let first = lines.lines().next().unwrap_or("");
         let gone =
             first.contains("no such process") || first.contains("the process ended") || over.load(Ordering::Relaxed);
-        // Before its libraries are loaded a program has no neap.
+        // Before its libraries are loaded a program does not run on neap.
         let early = first.contains("does not run on neap") && begun.elapsed() < START;
         let silent = first.contains("has not answered") && !(self.prompt && duration == SURE);
         match output.status.success() {
@@ -122,7 +123,7 @@ impl Asker {
     }
 }
 
-/// What a process has written on standard error when it ends; `None`, and it is killed, if it does not in time.
+/// The output of a process when it ends; `None` if it does not end in time and is killed.
 fn end_of(mut child: Child, patience: Duration) -> Option<Output> {
     let begun = Instant::now();
     while child.try_wait().ok()?.is_none() {

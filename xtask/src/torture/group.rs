@@ -9,7 +9,7 @@ use std::time::Duration;
 pub struct Group(PathBuf);
 
 impl Group {
-    /// Tries below the roots of both versions.
+    /// Creates it below the root of version 1 or 2.
     pub fn new(name: &str, limit: u64) -> Result<Self, String> {
         let mut why = "no cgroups are mounted".to_owned();
         for (root, file) in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")] {
@@ -35,7 +35,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What ends is in the cgroup for some milliseconds more.
+        // Ended processes stay in the cgroup for some milliseconds.
         for _ in 0..100 {
             if fs::remove_dir(&self.0).is_ok() || !self.0.exists() {
                 return;

@@ -1,8 +1,8 @@
-//! `cargo xtask torture`: programs that check every byte of every block, with options, threads, forks, signals, limits and
-//! system calls that are late or fail, chosen by a seed.
+//! `cargo xtask torture`: runs programs that check every byte of every block, with options, threads, forks, signals,
+//! limits and late or failing system calls, all chosen by a seed.
 //!
-//! A run is a plan ([`plan`]) that is carried out and watched ([`process`]). The plan follows from the run's seed alone; the
-//! order of threads is the system's, so a finding may need several runs of its seed to come again (`--times`).
+//! A run is a plan ([`plan`]) that is executed and watched ([`process`]). The plan follows from the run's seed alone.
+//! The order of threads is the system's, so a finding may need several runs of its seed to recur (`--times`).
 
 mod asks;
 mod group;
@@ -20,7 +20,7 @@ use anyhow::{Result, bail, ensure};
 use plan::{Draw, Plan};
 use process::{Tools, Verdict};
 
-/// How many lines of a finding's output are printed: the machine with the whole of it may be gone later.
+/// How many lines of a finding's output are printed, in case the file with all of it is lost with the machine.
 const SHOWN: usize = 100;
 
 /// Arguments of `cargo xtask torture`.
@@ -35,7 +35,7 @@ pub struct Args {
     /// How long: seconds, or with the unit min or h
     #[arg(long, default_value = "120", value_parser = parse_time)]
     time: Duration,
-    /// What all runs follow from; by default the clock
+    /// The seed of all runs [default: from the clock]
     #[arg(long, value_parser = parse_seed)]
     seed: Option<u64>,
     /// Only runs of this kind
@@ -47,7 +47,7 @@ pub struct Args {
     /// How often to repeat it
     #[arg(long, default_value_t = 1)]
     times: u32,
-    /// Another library than a fresh build, for instance one with a fault put back
+    /// Another library instead of a fresh build, for instance one with a fault
     #[arg(long)]
     library: Option<PathBuf>,
     /// Runs at a time
@@ -62,12 +62,12 @@ pub struct Args {
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {
-    u64::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|e| format!("a hexadecimal number is wanted: {e}"))
+    u64::from_str_radix(text.trim_start_matches("0x"), 16).map_err(|e| format!("expected a hexadecimal number: {e}"))
 }
 
 fn parse_time(text: &str) -> Result<Duration, String> {
     let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text[..split].parse().map_err(|_| "a number of seconds is wanted".to_owned())?;
+    let number: u64 = text[..split].parse().map_err(|_| "expected a number of seconds".to_owned())?;
     let unit = match &text[split..] {
         "" | "s" => 1,
         "min" => 60,
@@ -147,7 +147,7 @@ fn seeds(args: &Args) -> Result<Seeds> {
     let seed = args.seed.unwrap_or_else(clock);
     println!("torture: --seed {seed:x}, {} kinds of runs", kinds.len());
     Ok(Box::new(move |n| {
-        // Each round has all kinds, in an order of its own.
+        // Each round has all kinds, in another order.
         let round = (n / kinds.len()) as u64;
         let mut order = kinds.clone();
         let mut draw = Draw::new(seed ^ round.wrapping_mul(0xD134_2543_DE82_EF95));
@@ -160,7 +160,7 @@ fn seeds(args: &Args) -> Result<Seeds> {
 }
 
 impl Series {
-    /// One job: a run after the other until the time is over or something is found.
+    /// One job: one run after another until the time is over or something is found.
     fn work(&self, seeds: &Seeds) -> Result<()> {
         while self.start.elapsed() < self.time && !self.over.load(Ordering::Relaxed) {
             let Some(seed) = seeds(self.next.fetch_add(1, Ordering::Relaxed)) else { break };

@@ -1,8 +1,8 @@
-//! What a run does: program, options and injected system calls, all from one seed.
+//! The plan of a run: program, options and injected system calls, all from one seed.
 
 use std::fmt::Write;
 
-/// A generator whose numbers depend on nothing but its seed (splitmix64).
+/// A random number generator that depends only on its seed (splitmix64).
 pub struct Draw(u64);
 
 impl Draw {
@@ -26,7 +26,7 @@ impl Draw {
     }
 }
 
-/// Who makes system calls late or fail.
+/// How system calls are delayed or made to fail.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Inject {
     None,
@@ -50,12 +50,12 @@ struct Profile {
     name: &'static str,
     actors: &'static [&'static str],
     env: &'static [(&'static str, &'static str)],
-    /// Options of which one value is drawn in each run.
+    /// Options, and the values of which each run draws one.
     drawn: &'static [(&'static str, &'static [&'static str])],
     injection: Injection,
-    /// Actors by chance, on top.
+    /// Number of further random actors.
     extras: usize,
-    /// Options by chance, on top.
+    /// Whether further random options are set.
     options: bool,
     /// A limit of a memory cgroup, MiB.
     memory: Option<u64>,
@@ -203,7 +203,7 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("NEAP_GUARDS", &["on", "report"]),
     ("NEAP_GUARDS_INTERVAL", &["1", "4K", "64K"]),
     ("NEAP_PREFAULT", &["8M", "all", "file:lib*"]),
-    // On standard error it would count as a complaint.
+    // A report on standard error would count as a complaint.
     ("NEAP_STATS", &["/dev/null"]),
     ("MALLOC_PERTURB_", &["165"]),
     ("MALLOC_TRIM_THRESHOLD_", &["131072"]),
@@ -211,8 +211,8 @@ const OPTIONS: &[(&str, &[&str])] = &[
     ("MALLOC_ARENA_MAX", &["1"]),
 ];
 
-/// System calls, and the errors that their manual pages name. What the C library itself ends the process for is left out:
-/// munmap (stacks), and all of futex but EAGAIN and EINTR.
+/// System calls, and the errors that their manual pages name. Left out is what makes the C library end the process:
+/// munmap (stacks), and all errors of futex but EAGAIN and EINTR.
 const CALLS: &[(&str, &[&str])] = &[
     ("madvise", &["EAGAIN", "ENOMEM", "EINVAL", "EPERM", "EBUSY", "ENOSYS", "EINTR", "EBADF"]),
     ("mmap", &["ENOMEM", "EAGAIN", "EPERM"]),
@@ -234,18 +234,18 @@ const CALLS: &[(&str, &[&str])] = &[
     ("close", &[]),
 ];
 
-/// Everything about a run but the order of its threads.
+/// Everything about a run except the order of its threads.
 #[derive(Debug)]
 pub struct Plan {
     pub seed: u64,
     pub profile: &'static str,
-    /// Words for the program.
+    /// Arguments of the program.
     pub actors: Vec<String>,
     pub env: Vec<(&'static str, String)>,
     pub inject: Inject,
-    /// Whether the program with an allocator of its own runs.
+    /// Whether the program with its own allocator runs.
     pub wrapped: bool,
-    /// Bytes that a memory cgroup lets the program have.
+    /// Limit of the program's memory cgroup, in bytes.
     pub memory: Option<u64>,
     /// Whether other processes ask for profiles.
     pub asked: bool,
@@ -253,10 +253,10 @@ pub struct Plan {
     pub pool: bool,
 }
 
-/// Numbers of the profiles whose name is `only`; all where it is empty.
+/// Numbers of the profiles called `only`; if empty, of all that need not be named.
 pub fn chosen(only: &str) -> Vec<usize> {
-    // By name only: registration of fork handlers, where glibc up to 2.36 may fail by itself, and what changes settings of
-    // the machine.
+    // Only by name: registration of fork handlers, which may fail in glibc up to 2.36 itself, and profiles that change
+    // settings of the machine.
     let by_name = |name: &str| matches!(name, "handlers" | "pool");
     let is_chosen = |name: &str| if only.is_empty() { !by_name(name) } else { name == only };
     (0..PROFILES.len()).filter(|&i| is_chosen(PROFILES[i].name)).collect()
@@ -314,10 +314,10 @@ impl Plan {
         };
         let memory = profile.memory.map(|mib| mib << 20);
         if memory.is_some() {
-            // A third of the limit may wait then, while the program takes memory that is not neap's.
+            // Without purges a third of the limit may wait, while the program takes memory that is not neap's.
             env.retain(|(name, value)| *name != "NEAP_PURGE" || value != "never");
         }
-        // A limit of neap's own takes the place of the cgroup's; and the C library ends a program that has no memory for the
+        // neap's own limit would replace the cgroup's; and the C library ends a program that has no memory for the
         // thread storage of a library.
         if memory.is_some() || actors.iter().any(|actor| actor.starts_with("libraries")) {
             env.retain(|(name, _)| *name != "NEAP_LIMIT");
@@ -332,7 +332,7 @@ impl Plan {
             plan.actors.push("fail".to_owned());
         }
         if plan.fails_calls() || matches!(plan.inject, Inject::Filter(_)) {
-            // A file that cannot be made costs a line, and so does one that a process under a filter does not make.
+            // A file that cannot be created causes a message, and a process under a filter does not create it.
             plan.env.retain(|(_, value)| value != "@");
         }
         plan
@@ -369,8 +369,8 @@ impl Plan {
     }
 }
 
-/// One to three calls, each late or refused. strace counts the calls of each thread: what the loader makes first is let
-/// through.
+/// One to three calls, each delayed or refused. strace counts the calls of each thread; the first ones are the
+/// loader's, which are left alone.
 fn by_strace(draw: &mut Draw) -> Vec<String> {
     let mut rules = Vec::new();
     for _ in 0..=draw.below(3) {
@@ -380,7 +380,7 @@ fn by_strace(draw: &mut Draw) -> Vec<String> {
         }
         let loader = matches!(call, "mmap" | "mprotect" | "openat" | "munmap" | "prctl");
         let every = 1 + draw.below(8);
-        // strace does not tell a wait from a wake-up, which cannot fail.
+        // strace does not distinguish a wait from a wake-up, which cannot fail.
         let rule = if errors.is_empty() || call == "futex" || draw.one_in(2) {
             let place = draw.pick(&["delay_enter", "delay_exit"]);
             let us = draw.pick(&[200, 2000, 20_000]);
@@ -394,7 +394,7 @@ fn by_strace(draw: &mut Draw) -> Vec<String> {
     rules
 }
 
-/// Calls that neap leaves out in a process that was started under a filter, because that may end the process for them.
+/// Calls that neap does not make in a process that was started under a filter, because the filter may end the process.
 const KILLED: &[&str] = &["memfd_create", "close_range", "mincore", "userfaultfd"];
 
 fn by_filter(draw: &mut Draw, needed: &[&str]) -> Vec<String> {
@@ -405,11 +405,13 @@ fn by_filter(draw: &mut Draw, needed: &[&str]) -> Vec<String> {
     }
     for _ in 0..=draw.below(4) {
         let (call, errors) = draw.pick(CALLS);
-        // Most calls of the program itself are futexes and looks at the clock: late ones would be all that happens.
+        // Most calls of the program itself are futexes and readings of the clock: if they were late, little else would
+        // happen.
         let busy = matches!(call, "futex" | "clock_gettime" | "rt_sigprocmask" | "close");
         let percent = if busy { 2 } else { draw.pick(&[3, 20, 60, 100]) };
         let what = if errors.is_empty() || draw.one_in(2) {
-            // A trim makes a call for each run of free OS pages: one of many seconds is no hang.
+            // A trim makes a call for each run of free OS pages: with long delays it would take many seconds and look
+            // like a hang.
             let late = if percent > 20 { "5000" } else { "50000" };
             draw.pick(&["100", "1000", "5000", late]).to_owned()
         } else {

@@ -1,4 +1,4 @@
-//! A pool of huge pages that grows and is taken away while a run is under way. It is the machine's, so one run at a time has
+//! A pool of huge pages that grows and is taken away during a run. It is the machine's, so only one run at a time uses
 //! it, and no test that changes such settings runs meanwhile.
 
 use std::fs::{self, File};
@@ -10,12 +10,12 @@ use std::time::Duration;
 use super::plan::Draw;
 
 const SIZE: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-/// In the folder for temporary files: as the tests that change settings of huge pages have it.
+/// The lock file in the temporary folder, which tests that change settings of huge pages use too.
 const LOCK: &str = "neap-tests-huge-page-settings";
-/// Pages that the pool has in turn: none, few, as many as a program of the torture wants.
+/// Pages that the pool has in turn: none, few, as many as a program of the torture needs.
 const SIZES: &[u32] = &[0, 3, 16, 60, 200];
 
-/// The pool; put back when dropped.
+/// The pool; restored when dropped.
 pub struct Pool {
     before: String,
     over: Arc<AtomicBool>,
@@ -25,7 +25,7 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// Begins to change the size, as the seed says; why that cannot be.
+    /// Starts to change the size, in an order from the seed; the error says why that is not possible.
     pub fn start(seed: u64) -> Result<Self, String> {
         let why = |error| format!("the pool of huge pages cannot be changed: {error}");
         let lock = File::options().create(true).append(true).open(std::env::temp_dir().join(LOCK)).map_err(why)?;
@@ -38,7 +38,7 @@ impl Pool {
         let thread = std::thread::spawn(move || {
             while !ends.load(Ordering::Relaxed) {
                 std::thread::sleep(Duration::from_millis(10 + draw.below(400) as u64));
-                // Refused where memory is short: the size stays.
+                // Refused if memory is short; then the size stays.
                 let _ = fs::write(SIZE, draw.pick(SIZES).to_string());
             }
         });
@@ -53,7 +53,7 @@ impl Drop for Pool {
             let _ = thread.join();
         }
         if let Err(error) = fs::write(SIZE, self.before.trim()) {
-            eprintln!("could not put {} back into {SIZE}: {error}", self.before.trim());
+            eprintln!("could not restore {} in {SIZE}: {error}", self.before.trim());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Builds the programs, runs one plan, watches it, and says what became of it.
+//! Builds the programs, runs one plan, watches it, and judges the result.
 
 use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -19,21 +19,22 @@ use crate::place::root;
 const FLAGS: &[&str] =
     &["-O1", "-g", "-pthread", "-fno-builtin", "-Wall", "-Wextra", "-Wno-unused-result", "-D_GNU_SOURCE"];
 const SOURCES: &[&str] = &["main.c", "blocks.c", "threads.c", "processes.c", "system.c", "memory.c"];
-/// What tests/torture/main.c maps: counters and names of actors.
+/// The file that tests/torture/main.c maps: counters and names of actors.
 const BEATS: usize = 64;
 const NAME: usize = 24;
-/// How often the watcher looks, and how many looks in a row an actor may stand still: a machine under load delays both.
+/// How often the watcher checks, and for how many checks in a row an actor may stand still, because a machine under
+/// load delays both.
 const LOOK: Duration = Duration::from_millis(100);
 const STILL: u32 = 150;
-/// What strace's notes and its slowness, the rest at the end and a busy machine may add to a run.
+/// Limit on what strace, the rest at the end and a busy machine may add to the time of a run.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Exit status of a program that cannot run here.
 const CANNOT: i32 = 77;
 
-/// What became of a run.
+/// The result of a run.
 pub enum Verdict {
     Passed,
-    /// It cannot run here; why.
+    /// It cannot run here, and why.
     Skipped(String),
     Found(Finding),
 }
@@ -42,7 +43,7 @@ pub enum Verdict {
 pub struct Finding {
     /// What was found, in one line.
     pub what: String,
-    /// What the program printed, behind it the stacks of one that hangs.
+    /// The program's output, and after it the stacks of one that hangs.
     pub output: String,
     /// The file that keeps all of it.
     pub kept: PathBuf,
@@ -52,14 +53,14 @@ pub struct Finding {
 pub struct Tools {
     dir: PathBuf,
     library: PathBuf,
-    /// The command, where it is of the library's build.
+    /// The command, if it was built with the library.
     neap: Option<PathBuf>,
     strace: bool,
     runs: AtomicUsize,
 }
 
 impl Tools {
-    /// Compiles the programs; builds the library where none is given.
+    /// Compiles the programs; builds the library if none is given.
     pub fn build(library: Option<&Path>) -> Result<Self> {
         let dir = root().join("target/torture");
         fs::create_dir_all(dir.join("bin"))?;
@@ -92,7 +93,7 @@ impl Tools {
             Ok(pool) => pool,
             Err(why) => return Ok(Verdict::Skipped(why)),
         };
-        // Two runs of one seed may be under way at once.
+        // Two runs of one seed may run at the same time.
         let number = self.runs.fetch_add(1, Ordering::Relaxed);
         let scratch = self.dir.join(format!("run-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&scratch);
@@ -139,7 +140,7 @@ impl Tools {
         })
     }
 
-    /// The command of a plan: the library reaches only the program, not what injects.
+    /// The command of a plan. The library is preloaded only into the program, not into the injector.
     fn command(&self, plan: &Plan, seconds: u64, scratch: &Path, group: Option<&Group>) -> Command {
         let bin = |name: &str| self.dir.join("bin").join(name);
         let program = bin(if plan.wrapped { "wrapped" } else { "torture" });
@@ -211,7 +212,7 @@ fn build(package: &str, release: bool) -> Result<PathBuf> {
     Ok(root().join(if release { "target/release" } else { "target/debug" }))
 }
 
-/// How a program ended: its status, or why it was stopped, and the stacks of its threads.
+/// How a program ended: its status, or why it was stopped and the stacks of its threads.
 enum End {
     Status(std::process::ExitStatus),
     Hang(String, String),
@@ -244,7 +245,7 @@ fn watch(child: &mut Child, beats: &Path, time: Duration) -> End {
     }
 }
 
-/// The threads of all processes of the group: what gdb says, or what the kernel does where gdb cannot look.
+/// The threads of all processes of the group: their stacks by gdb, or what the kernel shows if gdb fails.
 fn stacks(group: u32) -> String {
     let mut text = String::new();
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
@@ -273,11 +274,11 @@ fn stacks(group: u32) -> String {
 }
 
 fn kill_group(group: u32) {
-    // An error: the group has ended.
+    // It fails if the group has ended.
     let _ = Command::new("kill").args(["-9", "--", &format!("-{group}")]).stderr(Stdio::null()).status();
 }
 
-/// What a run's end and output mean.
+/// The meaning of a run's end and output.
 enum Judgement {
     Passed,
     /// The program cannot run here.
@@ -287,8 +288,8 @@ enum Judgement {
 }
 
 fn judge(end: &End, output: &str) -> Judgement {
-    // Where the system refuses memory, the options `prefault` and `guards` cannot have any, and say so; so do
-    // `huge=hugetlb` where the pool is empty, and `stats` where its file cannot be opened.
+    // If the system refuses memory, the options `prefault` and `guards` cannot get any, and report that; so do
+    // `huge=hugetlb` if the pool is empty, and `stats` if its file cannot be opened.
     let expected = |line: &str| {
         line.starts_with("neap: NEAP_PREFAULT=") && line.ends_with("nothing is prefaulted")
             || line.starts_with("neap: huge=hugetlb: the pool has no free page")

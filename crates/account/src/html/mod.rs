@@ -93,10 +93,10 @@ impl Parts<'_> {
     }
 }
 
-/// The most characters of a command line.
+/// Columns of a command line.
 const LONGEST: usize = 160;
 
-/// A text in which commands stand between backquotes.
+/// A text with commands in backquotes.
 fn with_code(words: &str) -> String {
     let parts: Vec<&str> = words.split('`').collect();
     if parts.len().is_multiple_of(2) {
@@ -114,7 +114,7 @@ fn text(text: &str) -> String {
     escaped(&plain(text)).to_string()
 }
 
-/// The groups of the bar: a class of colour, what it is called, its kinds.
+/// The groups of the bar: class of the colour, label, kinds.
 const GROUPS: &[(&str, &str, &[Kind])] = &[
     ("live", "live blocks", &[Kind::HeapLive, Kind::Heap]),
     ("kept", "free, kept", &[Kind::HeapFree]),
@@ -187,9 +187,9 @@ fn heaps(heaps: &[HeapFigures]) -> String {
     table("Heaps", "heaps", &head, &rows)
 }
 
-/// Columns that are not numbers, by their heads.
+/// Headings of columns that are not numbers.
 const WORDS: [&str; 4] = ["kind", "owner", "part", "process"];
-/// Columns that a narrow screen leaves out.
+/// Headings of columns that a narrow screen leaves out.
 const WIDE: [&str; 6] = ["Pss", "private", "reserved", "in caches", "trimmable", "live blocks"];
 
 fn table(title: &str, class: &str, head: &[&str], rows: &[String]) -> String {
@@ -252,7 +252,7 @@ mod tests {
         String::from_utf8(bytes).expect("UTF-8")
     }
 
-    /// Catches names that become marks, and marks that stay.
+    /// Catches names that become markup, and marks of the frame that are not filled.
     #[test]
     fn names_stay_text() {
         let page = made();

@@ -1,8 +1,8 @@
 //! Where the chunks of an arena are.
 //!
-//! The main arena grows by brk; where that fails, or in a second copy of glibc, by mappings. Each other arena has heaps of
-//! 64 MiB, aligned to that, of which a part is in use: `struct heap_info` is at the front, the arena itself behind that of
-//! the first.
+//! The main arena grows by brk; where that fails, or in a second copy of glibc, by mappings. Each other arena has heaps
+//! of 64 MiB, aligned to 64 MiB, of which a part is in use. `struct heap_info` is at the front of each heap; after that
+//! of the first heap comes the arena itself.
 
 use super::layout::{Layout, Settings, State};
 use super::walk::Area;
@@ -11,15 +11,15 @@ use crate::{Amount, Mapping, Memory};
 use std::collections::HashSet;
 use std::ops::Range;
 
-/// Bytes of `struct heap_info`: to 2.34, since 2.35.
+/// Bytes of `struct heap_info`: up to 2.34, and since 2.35.
 const INFOS: [u64; 2] = [0x20, 0x30];
-/// Bytes and alignment of heaps: the usual one; with huge pages by a tunable.
+/// Bytes and alignment of heaps: the usual value, and those with huge pages by a tunable.
 const HEAPS: [u64; 3] = [64 << 20, 8 << 20, 4 << 30];
-/// Arenas and heaps that are believed, of all copies of glibc.
+/// Limit on arenas and heaps, of all copies of glibc.
 pub const MOST: usize = 1 << 16;
-/// How often a ring of arenas is read that does not close.
+/// How often an arena is read that does not fit.
 const TRIES: u32 = 4;
-/// Flag of an arena that has mappings beside what brk gave.
+/// Flag of an arena that has mappings besides the memory from brk.
 const HAS_MAPPINGS: u32 = 2;
 
 /// An arena's memory.
@@ -30,19 +30,19 @@ pub struct Arena {
     pub areas: Vec<Area>,
     /// The structures in front of chunks.
     pub metadata: Amount,
-    /// What is not open for use yet.
+    /// Reserved bytes that are not in use yet.
     pub reserved: u64,
     /// All its memory.
     pub ranges: Vec<Range<u64>>,
     pub fastbins: Vec<u64>,
-    /// Bytes that it has from the system, as it says.
+    /// Bytes from the system, by its own count.
     pub system: u64,
-    /// Where it has the address of its top.
+    /// The address of its `top` field.
     pub top_at: u64,
 }
 
-/// All arenas behind the main one; none if they do not lead back to it, because then it is no main arena. `left` arenas
-/// may be read for all that may be main ones.
+/// All arenas after the main one; none if they do not lead back to it, because then it is not a main arena. `left`
+/// limits the arenas that are read for all candidates.
 pub fn others(memory: &dyn Memory, layout: &Layout, main: &State, left: &mut usize) -> Option<Vec<State>> {
     let (mut arenas, mut seen): (Vec<State>, _) = (Vec::new(), HashSet::new());
     let (mut at, mut bytes) = (main.next, vec![0; layout.size as usize]);
@@ -62,12 +62,13 @@ pub fn others(memory: &dyn Memory, layout: &Layout, main: &State, left: &mut usi
     Some(arenas)
 }
 
-/// Bytes in front of an arena that lies in a heap, behind its `struct heap_info`; none of the main one.
+/// Bytes of the `struct heap_info` before an arena that is in a heap; none for the main arena.
 pub fn info(memory: &dyn Memory, arena: u64) -> Option<u64> {
     INFOS.into_iter().find(|info| peek(memory, arena.wrapping_sub(*info)) == Some(arena))
 }
 
-/// The memory of an arena but the main one. A heap is one arena's: `seen` are those that were found before.
+/// The memory of an arena other than the main one. A heap belongs to one arena: `seen` are those that were found
+/// before.
 pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize, seen: &mut HashSet<u64>) -> Arena {
     let (fastbins, system, top_at) = (state.fastbins.clone(), state.system, state.top_at);
     let mut arena = Arena { number, fastbins, system, top_at, ..Arena::default() };
@@ -105,10 +106,10 @@ pub fn heaps(memory: &dyn Memory, layout: &Layout, state: &State, number: usize,
     arena
 }
 
-/// The most that brk may have given since the list of mappings was made: a top that says more is damaged.
+/// Limit on the growth of brk since the list of mappings was made: a larger top is damaged.
 const GROWN: u64 = 1 << 30;
 
-/// The memory that brk gave, and where it may have grown since the list of mappings was made: up to the next mapping.
+/// The memory from brk, up to where it may have grown since the list of mappings was made: the next mapping.
 pub fn brk(mappings: &[Mapping]) -> Option<Range<u64>> {
     let span = spans(mappings, |mapping| mapping.name.as_deref() == Some("[heap]")).into_iter().next()?;
     let next = mappings.iter().map(|mapping| mapping.range.start).find(|start| *start >= span.end);
@@ -142,12 +143,12 @@ pub fn main(memory: &dyn Memory, state: &State, settings: Option<Settings>, mapp
     if !arena.has(state.top)
         && let Some(span) = span(state.top).filter(|span| end <= span.end)
     {
-        // What the arena has beside the rest is the mapping of the top, unless there are more of them.
+        // The rest of the arena's bytes is the mapping of the top, unless there are more mappings.
         let start = end.checked_sub(state.system.saturating_sub(known)).filter(|start| span.contains(start));
         arena.add(start.unwrap_or(span.start)..end, Some(state.top), start.is_some());
         known += end - start.unwrap_or(span.start);
     }
-    // Other mappings are known by free chunks in them.
+    // Other mappings are recognised by free chunks in them.
     for chunk in state.chunks.iter().chain(&state.fastbins) {
         if known < state.system
             && !arena.has(*chunk)
@@ -176,7 +177,7 @@ impl Arena {
     }
 }
 
-/// Mappings that `belong`, joined where one ends at the next.
+/// Mappings that `belong`, joined if they are adjacent.
 pub fn spans(mappings: &[Mapping], belong: impl Fn(&Mapping) -> bool) -> Vec<Range<u64>> {
     let mut spans: Vec<Range<u64>> = Vec::new();
     for mapping in mappings.iter().filter(|mapping| belong(mapping)) {

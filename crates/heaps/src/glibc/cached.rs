@@ -8,11 +8,11 @@ use crate::Memory;
 use crate::window::{copy, peek, word};
 use std::ops::Range;
 
-/// Chunks of fastbins that are remembered.
+/// Limit on chunks of fastbins.
 const FAST: usize = 4 << 20;
 /// Largest chunk of a fastbin.
 const FAST_LARGEST: u64 = 0xb0;
-/// Blocks of one size in one cache that are followed.
+/// Limit on the blocks of one size in one cache.
 const LONGEST: usize = 1 << 16;
 
 /// The memory of a heap's arenas, in order.
@@ -31,18 +31,18 @@ impl Ranges {
         address.is_multiple_of(16) && after.checked_sub(1).is_some_and(|at| address < self.0[at].end)
     }
 
-    /// What a link that stands at `at` leads to.
+    /// The chunk to which the link stored at `at` leads.
     fn follow(&self, raw: u64, at: u64) -> Option<u64> {
         [raw ^ (at >> 12), raw].into_iter().find(|address| self.has(*address))
     }
 }
 
-/// The chunks of fastbins, by address, and whether those are all.
+/// The chunks of fastbins, by address, and whether these are all.
 pub fn fastbins(memory: &dyn Memory, heads: &[u64], ranges: &Ranges) -> (Vec<u64>, bool) {
     let (mut chunks, mut page) = (Vec::new(), Near::new(memory));
     let mut are_all = true;
     for &head in heads {
-        // A list that changed while it was read may lead in a circle: it does if a remembered chunk comes again.
+        // A list that changed while it was read may be circular: then a remembered chunk comes again.
         let (mut chunk, mut remembered, mut steps) = (head, 0, 0_u32);
         while ranges.has(chunk) && chunk != remembered {
             let Some((size, link)) = page.chunk(chunk) else { break };
@@ -65,8 +65,8 @@ pub fn fastbins(memory: &dyn Memory, heads: &[u64], ranges: &Ranges) -> (Vec<u64
     (chunks, are_all)
 }
 
-/// What was read last: lists often stay near, because blocks are freed in the order of their addresses. A list that
-/// jumps costs an OS page each time, one that goes on next to what was read costs larger and larger pieces.
+/// The piece that was read last. Lists often lead to near chunks, because blocks are freed in the order of their
+/// addresses. A jump reads one OS page; reads next to the last piece become larger and larger.
 struct Near<'m> {
     memory: &'m dyn Memory,
     start: u64,
@@ -75,7 +75,7 @@ struct Near<'m> {
 }
 
 impl<'m> Near<'m> {
-    /// Bytes that are read for a jump, and at most.
+    /// Bytes of a read after a jump, and of the largest read.
     const LEAST: u64 = 4096;
     const MOST: u64 = 64 << 10;
 
@@ -94,13 +94,13 @@ impl<'m> Near<'m> {
         Some((size, link))
     }
 
-    /// Reads what is around `at`.
+    /// Reads a piece around `at`.
     fn read(&mut self, at: u64) -> Option<()> {
         let page = at & !(Self::LEAST - 1);
         let end = self.start + self.bytes.len() as u64;
         let (is_above, is_below) = (page == end, page + Self::LEAST == self.start);
         self.length = if is_above || is_below { (2 * self.length).min(Self::MOST) } else { Self::LEAST };
-        // Below: the piece ends behind the page.
+        // Below the last piece: the new one ends with this page.
         let start = if is_below { (page + Self::LEAST).saturating_sub(self.length) } else { page };
         for (start, length) in [(start, self.length), (page, Self::LEAST)] {
             self.start = start;
@@ -120,21 +120,21 @@ impl<'m> Near<'m> {
 pub struct Cache {
     /// The chunk that holds it.
     pub chunk: u64,
-    /// Bytes of that.
+    /// Bytes of that chunk.
     pub bytes: u64,
-    /// Chunks in it: where, and how long.
+    /// Chunks in it: address and size.
     pub chunks: Vec<(u64, u64)>,
 }
 
-/// How caches are built.
+/// The form of caches in a version.
 struct Shape {
-    /// Bytes of the chunk that holds a cache: these, or 16 more where they would have been left over.
+    /// Bytes of the chunk that holds a cache; 16 more if the rest would be too small for a chunk.
     chunk: u64,
-    /// Sizes: for each a number of 16 bits, then for each a link.
+    /// Number of sizes: first a 16-bit number for each, then a link for each.
     sizes: usize,
-    /// Those that have blocks of one size only.
+    /// How many of them have blocks of exactly one size.
     exact: usize,
-    /// Whether numbers are those of blocks, instead of those of free places.
+    /// Whether the numbers count blocks, instead of free places.
     are_counts: bool,
 }
 
@@ -145,31 +145,31 @@ const SHAPES: [Shape; 2] = [
     Shape { chunk: 0x300, sizes: 76, exact: 64, are_counts: false },
 ];
 
-/// The cache of a thread in the chunk at `at`, if it is one. `places` is the number of blocks that it may hold of a size,
-/// where that is known.
+/// The cache of a thread in the chunk at `at`, if it is one. `places` is the number of blocks of one size that it may
+/// hold, if that is known.
 pub fn cache(memory: &dyn Memory, at: u64, ranges: &Ranges, places: Option<u64>) -> Option<Cache> {
     let size = peek(memory, at + 8)? & !7;
     let shape = SHAPES.iter().find(|shape| size == shape.chunk || size == shape.chunk + 16)?;
-    // A chunk's memory ends in the first word of the next one.
+    // A chunk's memory includes the first word of the next chunk.
     let mut bytes = vec![0; shape.chunk as usize - 8];
     if !copy(memory, at + 16, &mut bytes) {
         return None;
     }
     let number = |bin: usize| bytes.get(2 * bin..2 * bin + 2).map(|two| u64::from(two[0]) | u64::from(two[1]) << 8);
     let link = |bin: usize| word(&bytes, 2 * shape.sizes + 8 * bin);
-    // First what costs no reading: each size has blocks and a link, or neither.
+    // First the check that needs no further read: each size has blocks and a link, or neither.
     let (mut holds, mut wrong) = (0, 0);
     for bin in 0..shape.sizes {
         let (number, link) = (number(bin)?, link(bin)?);
         let fits = if shape.are_counts { (number != 0) == (link != 0) } else { number <= places.unwrap_or(65535) };
         wrong += u32::from(!fits);
-        // One may be changing now.
+        // One size may be changing now.
         if wrong > 1 || link != 0 && !(ranges.has(link.wrapping_sub(16)) || is_mmapped(memory, link)) {
             return None;
         }
         holds += usize::from(link != 0);
     }
-    // An empty cache looks as any block of zeros, or as any block of one small number.
+    // An empty cache looks like any block of zeros, or of one small number.
     let is_new = !shape.are_counts && (0..shape.sizes).all(|bin| number(bin) == places && number(bin) != Some(0));
     if holds == 0 && !is_new {
         return None;
@@ -184,7 +184,7 @@ pub fn cache(memory: &dyn Memory, at: u64, ranges: &Ranges, places: Option<u64>)
             let (size, is_first) = (field & !7, cache.chunks.len() == before);
             let fits = bin >= shape.exact || size == 32 + 16 * bin as u64;
             if !fits {
-                // The first block of a size tells whether this is a cache at all; the rest may have changed.
+                // The first block of a size must fit if this is a cache; later ones may have changed.
                 if is_first {
                     return None;
                 }

@@ -1,8 +1,8 @@
-//! Where things are in glibc's structures, and how they are found without symbols.
+//! The layout of glibc's structures, and how they are found without symbols.
 //!
-//! `struct malloc_state` (an arena) has its `bins` two words behind `top`, and an empty bin points to the word two
+//! `struct malloc_state` (an arena) has its `bins` two words after `top`, and an empty bin points to the word two
 //! before it. The last bin is for no size and always empty; the others may all have chunks. So an arena is recognised
-//! by 127 pairs of addresses, of which the last points to itself. [`LAYOUTS`] has the differences between versions;
+//! by 127 pairs of addresses, of which the last points to itself. [`LAYOUTS`] has the differences between versions; the
 //! memory shows which row fits.
 
 use crate::window::word;
@@ -40,7 +40,7 @@ pub struct State {
     pub flags: u32,
     pub fastbins: Vec<u64>,
     pub top: u64,
-    /// Where that stands.
+    /// The address of `top` itself.
     pub top_at: u64,
     /// Free chunks that the bins point to.
     pub chunks: Vec<u64>,
@@ -57,7 +57,7 @@ impl Layout {
         for bin in 0..BINS {
             let itself = address.checked_add((self.bins + bin * PAIR) as u64)?.checked_sub(PAIR as u64)?;
             let links = [word(bins, bin * PAIR)?, word(bins, bin * PAIR + 8)?];
-            // While a bin gets its first chunk or loses its last, one link may already be the other's.
+            // While a bin gets its first chunk or loses its last, one link may already be changed.
             if bin == BINS - 1 && links != [itself; 2] || !links.into_iter().all(is_chunk) {
                 return None;
             }
@@ -73,7 +73,7 @@ impl Layout {
             .then_some(State { address, flags, fastbins, top, top_at, chunks, next, system })
     }
 
-    /// All that may be arenas in `bytes`, which lie at `start`.
+    /// All candidates for arenas in `bytes`, which are at `start`.
     pub fn search(&self, bytes: &[u8], start: u64) -> Vec<State> {
         let last = self.bins + (BINS - 1) * PAIR;
         let places = (last..bytes.len().saturating_sub(PAIR - 1)).step_by(8);
@@ -90,7 +90,7 @@ fn is_chunk(address: u64) -> bool {
     address.is_multiple_of(8) && (1 << 12..1 << 56).contains(&address)
 }
 
-/// What the settings of a copy of glibc (`struct malloc_par`) tell.
+/// Settings of a copy of glibc (`struct malloc_par`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
     /// How many blocks have a mapping of their own.
@@ -104,8 +104,8 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Looks for them in the data of a copy of glibc. They are recognised by the settings of the caches of threads, which
-    /// come last: 64 sizes, the largest size, the number of blocks; and by the limit of mappings in front of them.
+    /// Finds them in the data of a copy of glibc. They are recognised by the settings of the caches of threads at their
+    /// end (64 sizes, the largest size, the number of blocks), and by the limit of mappings before them.
     pub fn search(bytes: &[u8]) -> Option<Settings> {
         const SIZES: u64 = 64;
         (0..bytes.len().saturating_sub(48)).step_by(8).find_map(|at| {
@@ -120,7 +120,7 @@ impl Settings {
                 let place = at.checked_sub(back)?;
                 Some(u64::from(u32::from_le_bytes(bytes.get(place..place + 4)?.try_into().ok()?)))
             };
-            // Numbers of mappings: now, limit, most so far. With huge pages (2.35) there is one more int in front.
+            // Numbers of mappings: now, limit, most so far. Since 2.35 (huge pages) one more int precedes them.
             [16, 20].into_iter().find_map(|back| {
                 let (now, limit, most) = (number(back)?, number(back - 4)?, number(back - 8)?);
                 let fits = now <= most && most <= limit.max(now) && limit >= 1 && (now == 0) == (mmapped_bytes == 0);
@@ -134,7 +134,7 @@ impl Settings {
 mod tests {
     use super::*;
 
-    /// Catches arenas that are not found once nearly all bins have chunks, and bins that change while they are read.
+    /// Catches arenas that are not found if nearly all bins have chunks, and bins that change while they are read.
     #[test]
     fn full_bins() {
         const AT: usize = 0x7000;
@@ -145,7 +145,7 @@ mod tests {
                 for bin in 0..BINS {
                     let (at, chunk) = (layout.bins + bin * PAIR, 0x10_0000 + 64 * bin);
                     let itself = AT + at - PAIR;
-                    // The last full one loses its only chunk just now.
+                    // The last full bin is just losing its only chunk.
                     set(at, if bin + 1 < full { chunk } else { itself });
                     set(at + 8, if bin < full { chunk } else { itself });
                 }

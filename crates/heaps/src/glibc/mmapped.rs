@@ -10,7 +10,7 @@ use std::ops::Range;
 
 /// OS pages without a header that are read before the search ends.
 const PAGES: u32 = 1 << 20;
-/// Bytes that are read at once, where no block was found for a while.
+/// Bytes of a read after a longer part without blocks.
 const PIECE: u64 = 256 << 10;
 /// Flags of a header: the block has its own mapping.
 const MMAPPED: u64 = 2;
@@ -25,7 +25,7 @@ pub struct Blocks {
     bytes: u64,
 }
 
-/// Looks for blocks in `spans`, until there are `number` and as many `bytes`.
+/// Finds blocks in `spans`, until there are `number` blocks with `bytes` bytes.
 pub fn search(memory: &dyn Memory, spans: &[Range<u64>], number: u64, bytes: u64) -> Blocks {
     let (mut blocks, mut pages) = (Blocks::default(), PAGES);
     for span in spans {
@@ -37,7 +37,7 @@ pub fn search(memory: &dyn Memory, spans: &[Range<u64>], number: u64, bytes: u64
     blocks
 }
 
-/// Looks from `at` on, in a part of a span. The answer is where to go on.
+/// Searches a part of a span from `at` on; returns where to continue.
 fn part(memory: &dyn Memory, span: &Range<u64>, at: u64, blocks: &mut Blocks, pages: &mut u32) -> u64 {
     let size = page_size(memory);
     let end = at.saturating_add(16 << 20).min(span.end);
@@ -53,7 +53,7 @@ fn part(memory: &dyn Memory, span: &Range<u64>, at: u64, blocks: &mut Blocks, pa
                 read = place..run.end.min(place + step);
                 step = (2 * step).min(PIECE);
                 piece.resize((read.end - place) as usize, 0);
-                // What cannot be read in one go may be gone in part.
+                // If the piece cannot be read, a part of it may be gone: one OS page is tried.
                 if memory.read(place, &mut piece).is_err() {
                     read = place..run.end.min(place + size);
                     piece.resize((read.end - place) as usize, 0);
@@ -64,7 +64,7 @@ fn part(memory: &dyn Memory, span: &Range<u64>, at: u64, blocks: &mut Blocks, pa
             }
             let offset = (place - read.start) as usize;
             let bytes = piece.get(offset..offset + size as usize);
-            // A block that begins in memory which is another's is none.
+            // A block cannot begin inside another one.
             let block = bytes.and_then(|bytes| block(bytes, place, span));
             let Some(block) = block.filter(|block| blocks.ranges.last().is_none_or(|last| block.start >= last.end))
             else {
@@ -77,7 +77,7 @@ fn part(memory: &dyn Memory, span: &Range<u64>, at: u64, blocks: &mut Blocks, pa
             blocks.swapped += swapped;
             blocks.bytes += length;
             place = block.end;
-            // Behind a block another one is likely: its header is all that is wanted.
+            // After a block another one is likely, of which only the header is needed.
             step = size;
             blocks.ranges.push(block);
         }

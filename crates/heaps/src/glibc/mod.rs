@@ -1,7 +1,7 @@
 //! glibc's malloc, 2.31 to 2.43: found in the data of a library or of a program, without symbols, then walked.
 //!
-//! `layout` finds the arenas, `areas` their memory, `walk` goes from chunk to chunk, `cached` has the free blocks that look
-//! used, `mmapped` the blocks outside of arenas.
+//! `layout` finds the arenas, `areas` their memory; `walk` goes from chunk to chunk; `cached` finds free blocks that
+//! look used, `mmapped` the blocks outside of arenas.
 
 mod areas;
 mod cached;
@@ -19,10 +19,10 @@ use std::collections::HashSet;
 use std::ops::Range;
 use walk::{Area, Found};
 
-/// Copies of glibc that are believed: a program can load 16.
+/// Limit on copies of glibc; a program can load 16.
 const COPIES: usize = 64;
 
-/// How often the data of a copy is read in which no arena is seen.
+/// How often the data of a copy is read if no arena is found in it.
 const TRIES: u32 = 8;
 
 /// The heaps of all copies of glibc in a process.
@@ -33,14 +33,15 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     for (mapping, range) in &data {
         search.look(mapping, range, &read(memory, range.clone()));
     }
-    // What is read while it changes may look like no arena; but the copy that has taken memory by brk has one.
+    // An arena that changes while it is read may not be recognised. But the copy that has taken memory by brk certainly
+    // has one.
     for (mapping, range) in &data {
         for _ in 0..TRIES {
             let bytes = if search.has_brk() { Vec::new() } else { read(memory, range.clone()) };
             if !Settings::search(&bytes).is_some_and(|settings| search.is_brk(settings.base)) {
                 break;
             }
-            // What is seen now takes the place of a copy whose arena could not be read.
+            // The new result replaces that of a copy whose arena could not be read.
             let (before, count) = (search.place(mapping), search.found.len());
             search.look(mapping, range, &bytes);
             if let Some(before) = before.filter(|_| search.found.len() > count) {
@@ -58,15 +59,15 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
 struct Search<'m> {
     memory: &'m dyn Memory,
     mappings: &'m [Mapping],
-    /// What brk gave, and may have given since.
+    /// The memory from brk, up to where it may have grown.
     brk: Option<Range<u64>>,
     found: Vec<(Copy<'m>, Arena)>,
-    /// Arenas that may be read still.
+    /// Arenas that may still be read.
     left: usize,
 }
 
 impl<'m> Search<'m> {
-    /// Adds what is found in the data of a file: `bytes`, which lie at `range`.
+    /// Adds the copies in the data of a file: `bytes`, which are at `range`.
     fn look(&mut self, mapping: &'m Mapping, range: &Range<u64>, bytes: &[u8]) {
         let states = LAYOUTS
             .iter()
@@ -77,7 +78,7 @@ impl<'m> Search<'m> {
             if self.found.len() == COPIES || !self.is_brk(state.top) && !self.mappings.iter().any(is_anonymous) {
                 continue;
             }
-            // A heap of a thread may lie directly behind the data of a library.
+            // A heap of a thread may directly follow the data of a library.
             if areas::info(self.memory, state.address).is_some() {
                 continue;
             }
@@ -92,12 +93,12 @@ impl<'m> Search<'m> {
         self.brk.as_ref().is_some_and(|brk| brk.contains(&address))
     }
 
-    /// Where the copy with that data is.
+    /// The index of the copy with that data.
     fn place(&self, mapping: &Mapping) -> Option<usize> {
         self.found.iter().position(|(copy, _)| std::ptr::eq(copy.mapping, mapping))
     }
 
-    /// Whether what brk gave belongs to a copy, or there is nothing of that.
+    /// Whether the memory from brk belongs to a copy, or there is none.
     fn has_brk(&self) -> bool {
         let mut ranges = self.found.iter().flat_map(|(_, arena)| &arena.ranges);
         self.brk.is_none() || self.found.len() == COPIES || ranges.any(|range| self.is_brk(range.start))
@@ -114,7 +115,7 @@ struct Copy<'m> {
 }
 
 impl Copy<'_> {
-    /// Walks its heap. `taken` is memory that is known to be of heaps; `seen` are heaps of arenas that were found.
+    /// Walks its heap. `taken` is memory that is known to belong to heaps; `seen` are heaps of arenas that were found.
     fn heap(
         self,
         memory: &dyn Memory,
@@ -156,7 +157,7 @@ impl Copy<'_> {
         }
         let mut found = walk::walk(memory, &areas, &fast);
         let places = self.settings.map(|settings| settings.cache);
-        // Chunks that are in a cache or are one, by address.
+        // Chunks that are in a cache, or that hold a cache, by address.
         let mut seen = HashSet::new();
         let mut apart = fast;
         let candidates: Vec<u64> = found.iter_mut().flat_map(|found| std::mem::take(&mut found.caches)).collect();
@@ -227,7 +228,7 @@ impl Copy<'_> {
     }
 }
 
-/// What is left of `spans` where `taken` is.
+/// The parts of `spans` outside of `taken`.
 fn without(spans: Vec<Range<u64>>, taken: &mut [Range<u64>]) -> Vec<Range<u64>> {
     taken.sort_by_key(|range| range.start);
     let mut left = Vec::new();
@@ -248,7 +249,7 @@ fn without(spans: Vec<Range<u64>>, taken: &mut [Range<u64>]) -> Vec<Range<u64>> 
 }
 
 impl Found {
-    /// Takes a chunk that looked live as one in a cache, or as a cache.
+    /// Counts a chunk that looked live as one in a cache, or as a cache.
     fn regard(&mut self, memory: &dyn Memory, chunk: u64, size: u64, is_cache: bool) {
         let amount = Amount { blocks: 1, bytes: size, resident: crate::window::resident(memory, chunk..chunk + size) };
         let live = &mut self.split.live;
@@ -259,7 +260,7 @@ impl Found {
     }
 }
 
-/// The part of an arena, from what was found in its areas. `apart` are chunks that are free although they look used.
+/// The part of an arena, from the walks of its areas. `apart` are chunks that are free although they look used.
 fn part<'a>(memory: &dyn Memory, arena: &Arena, found: impl Iterator<Item = (&'a Area, Found)>, apart: &[u64]) -> Part {
     let mut split = crate::Split { metadata: arena.metadata, ..Default::default() };
     for (area, found) in found {
@@ -301,7 +302,7 @@ fn part<'a>(memory: &dyn Memory, arena: &Arena, found: impl Iterator<Item = (&'a
     }
 }
 
-/// The version that the file says, as `2.36`.
+/// The version in the file, such as `2.36`.
 fn version(files: &dyn Files, mapping: &Mapping) -> Option<String> {
     const BEFORE: &[u8] = b"release version ";
     let (place, mut line) = (files.find(mapping, b"GNU C Library").ok()??, [0_u8; 256]);

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Smallest chunk.
 const LEAST: u64 = 32;
-/// Bytes in front of a free chunk's memory that the allocator uses: its header and four links.
+/// Bytes at the front of a free chunk that the allocator uses: its header and four links.
 const LINKS: u64 = 48;
 /// Bytes of a stretch.
 const STRETCH: u64 = 32 << 20;
@@ -25,7 +25,7 @@ const CACHES: [u64; 4] = [0x290, 0x2a0, 0x300, 0x310];
 const SEARCHED: u32 = 2048;
 /// Chunks that must fit together before a guess is believed.
 const FITTING: u32 = 24;
-/// Candidates for caches of threads that a stretch remembers.
+/// Limit on candidates for caches of threads in a stretch.
 const CANDIDATES: usize = 1 << 16;
 
 /// Memory with chunks from end to end.
@@ -35,11 +35,11 @@ pub struct Area {
     pub range: Range<u64>,
     /// The chunk at the end from which others are cut, as it was when the arena was read.
     pub top: Option<u64>,
-    /// Where the arena has its address now.
+    /// The address of the arena's `top` field, which has the present top.
     pub top_at: u64,
     /// Whether it is the main arena's.
     pub is_main: bool,
-    /// Whether `range.start` is a chunk for sure.
+    /// Whether `range.start` is certainly a chunk.
     pub is_start_known: bool,
 }
 
@@ -56,7 +56,7 @@ pub struct Found {
 }
 
 impl Area {
-    /// Where the chunks end that are walked: at the top.
+    /// The end of the chunks that are walked: the top.
     fn chunks_end(&self) -> u64 {
         self.top.unwrap_or(self.range.end)
     }
@@ -68,7 +68,7 @@ impl Area {
         (field & wrong == 0 && size >= LEAST && size <= self.chunks_end().saturating_sub(at)).then_some(size)
     }
 
-    /// The range of the chunk with that header if it is the top by now.
+    /// The range of the chunk with that header, if it is now the top.
     fn top_now(&self, memory: &dyn Memory, at: u64, field: u64) -> Option<Range<u64>> {
         let is_top = self.top.is_some() && peek(memory, self.top_at) == Some(at);
         is_top.then(|| at..at.saturating_add(field & !7).min(self.range.end))
@@ -104,7 +104,7 @@ pub fn walk(memory: &dyn Memory, areas: &[Area], fast: &[u64]) -> Vec<Found> {
     };
     std::thread::scope(|scope| {
         for _ in 1..THREADS.min(tasks.len()) {
-            // Without a second thread it takes longer.
+            // Without a second thread the walk takes longer.
             let _ = std::thread::Builder::new().spawn_scoped(scope, work);
         }
         work();
@@ -133,14 +133,14 @@ pub fn walk(memory: &dyn Memory, areas: &[Area], fast: &[u64]) -> Vec<Found> {
 struct Stretch {
     /// The first chunk.
     start: u64,
-    /// Behind the last one.
+    /// The end of the last one.
     end: u64,
     found: Found,
 }
 
 impl Found {
-    /// Adds the chunks of `range`, which starts with a chunk. `guessed` is a walk of the same from a guess: it counts if
-    /// the chunks lead there. The answer is where the next chunk is.
+    /// Adds the chunks of `range`, which starts with a chunk; returns where the next chunk is. `guessed` is a walk of
+    /// the same range from a guess, which counts if the chunks lead to its start.
     fn join(
         &mut self,
         memory: &dyn Memory,
@@ -166,7 +166,7 @@ impl Found {
         end
     }
 
-    /// Adds a range that is not to be read. The answer is its end.
+    /// Adds a range that may not be read; returns its end.
     fn unread(&mut self, range: Range<u64>) -> u64 {
         self.split.unsure.add(&Amount { blocks: 0, bytes: range.end - range.start, resident: 0 });
         range.end
@@ -191,7 +191,7 @@ impl Found {
         }
     }
 
-    /// Adds the top, which is no stretch's.
+    /// Adds the top, which is in no stretch.
     fn top(&mut self, memory: &dyn Memory, area: &Area) {
         let before = || area.top.map(|top| top..area.range.end);
         let Some(top) = self.top.clone().or_else(before).filter(|top| top.start < top.end) else { return };
@@ -216,7 +216,7 @@ struct Walk<'a> {
     fast: &'a [u64],
     page: u64,
     found: Found,
-    /// Free chunks and those in fastbins that lie together: where they begin.
+    /// The start of adjacent chunks that are free or in fastbins.
     together: Option<u64>,
     /// Those of them that are in fastbins.
     fast_together: Vec<Range<u64>>,
@@ -239,12 +239,12 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Walks a stretch from a guess, or from its start where that is a chunk.
+    /// Walks a stretch from a guess, or from its start if that is a chunk.
     fn guessed(mut self, range: &Range<u64>) -> Stretch {
         let is_known = range.start == self.area.range.start && self.area.is_start_known;
         let start = if is_known { Some(range.start) } else { self.guess(range.start, range.end) };
         match start {
-            // What lies before the first chunk of an area cannot be walked by another stretch.
+            // No other stretch can walk what is before the first chunk of an area.
             Some(at) if range.start == self.area.range.start => {
                 self.unsure(range.start..at);
                 let mut stretch = self.from(at, range.end);
@@ -256,7 +256,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Walks from the chunk at `start` until one starts at `end` or behind.
+    /// Walks from the chunk at `start` until one starts at or after `end`.
     fn from(mut self, start: u64, end: u64) -> Stretch {
         let mut fast = self.fast.partition_point(|chunk| *chunk < start);
         let (mut at, mut tries, mut near) = (start, 0, [start; 2]);
@@ -272,7 +272,7 @@ impl<'a> Walk<'a> {
                 } else if let Some(top) = self.area.top_now(self.memory, at, field) {
                     self.close(at);
                     self.found.top = Some(top);
-                    // What a walk from a guess found behind it is no chunk now.
+                    // What a walk from a guess found after it is not a chunk now.
                     at = self.area.chunks_end();
                 } else if tries < 3 {
                     // Torn, because a chunk was cut or joined between two reads.
@@ -324,7 +324,7 @@ impl<'a> Walk<'a> {
         if next >= self.area.range.end {
             return Some((next, false));
         }
-        // A long chunk's next header is read alone, so that the piece stays for what is asked of this chunk.
+        // The header after a long chunk is read separately, so that the piece stays for questions about this chunk.
         let (before, after) = if self.window.has(next) { self.window.pair(next) } else { self.window.pair_apart(next) };
         let is_free = after & 1 == 0;
         if is_free && before != size || after < 16 && next + LEAST < self.area.range.end {
@@ -333,12 +333,12 @@ impl<'a> Walk<'a> {
         Some((next, is_free))
     }
 
-    /// The end of the headers that stand at the end of an area's part without a top: sizes 16 and 0.
+    /// The end of the headers at the end of an area without a top: sizes 16 and 0.
     fn fence(&mut self, at: u64, field: u64) -> Option<u64> {
         let left = self.area.chunks_end() - at;
         let size = match field & !7 {
             16 if field & 1 == 1 && left >= 16 => 16,
-            // The last header: only padding is behind it.
+            // The last header: only padding follows.
             0 | 16 if left <= LEAST && self.area.top.is_none() => left,
             _ => return None,
         };
@@ -348,7 +348,7 @@ impl<'a> Walk<'a> {
         Some(at + size)
     }
 
-    /// Passes over what cannot be walked.
+    /// Skips memory that cannot be walked.
     fn skip(&mut self, at: u64, end: u64) -> u64 {
         self.close(at);
         let next = self.guess(at.saturating_add(16), end).unwrap_or(end);
@@ -361,7 +361,7 @@ impl<'a> Walk<'a> {
         self.found.split.unsure.add(&Amount { blocks: 0, bytes: range.end - range.start, resident });
     }
 
-    /// Looks for a chunk from `from` on.
+    /// Searches a chunk from `from` on.
     fn guess(&mut self, from: u64, end: u64) -> Option<u64> {
         let mut at = from.checked_next_multiple_of(16)?;
         while at < end && self.searched < SEARCHED {
@@ -379,13 +379,13 @@ impl<'a> Walk<'a> {
         None
     }
 
-    /// Whether many chunks follow from `at`. The first few may belong to no chain and only lead into one: the answer is
-    /// where they surely are chunks, unless that is at the end.
+    /// Whether a chain of many chunks begins at `at`. The first few may be false and only lead into a chain: returns
+    /// where they certainly are chunks, unless that is at the end.
     fn fits(&mut self, at: u64) -> Option<u64> {
         let (mut place, mut start, mut apart) = (at, at, 0);
         for step in 0..FITTING {
             if !self.window.has(place) {
-                // Long chunks lead out of the piece: a few of them prove nothing yet.
+                // Long chunks lead out of the piece; a few of them are not enough evidence.
                 apart += 1;
                 if apart > 4 {
                     return None;
@@ -405,7 +405,7 @@ impl<'a> Walk<'a> {
         Some(start)
     }
 
-    /// Ends free chunks that lie together, at `end`: whole OS pages in them can be given back.
+    /// Ends adjacent free chunks at `end`: whole OS pages in them can be given back.
     #[inline]
     fn close(&mut self, end: u64) {
         let Some(start) = self.together.take() else { return };
@@ -422,7 +422,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The last chunk in use below the top, except those in `cached`: where it is, and its size.
+/// The last chunk in use below the top, except those in `cached`: address and size.
 pub fn last_live(memory: &dyn Memory, area: &Area, near: u64, cached: &[u64]) -> Option<(u64, u64)> {
     let end = area.chunks_end();
     if near < area.range.start || end.saturating_sub(near) > 4 * PIECE.max(STRETCH) {
@@ -469,13 +469,13 @@ mod tests {
         }
     }
 
-    /// Catches a top that blocks joined, or whose end was given back, while the walk went on: its memory is not unsure,
-    /// and what stands in it from before is no chunk.
+    /// Catches a top that blocks joined, or whose end was given back, during the walk: its memory is not unsure, and
+    /// old headers in it are not chunks.
     #[test]
     fn a_top_that_moves() {
         const PAGES: u64 = 4;
         let end = START + PAGES * 4096;
-        // The arena is in front: the first word has the address of its top.
+        // The arena is at the front: its first word is the address of its top.
         let chunks = START + 16;
         for (now, size, is_unsure) in
             [(0x800, end - chunks - 0x800, false), (0x800, 0x3010, false), (0x840, 0x3010, true)]

@@ -1,11 +1,11 @@
-//! Recorded heaps with damage, which any bytes describe: those of a random generator, or those of the fuzzer.
+//! Recorded heaps with damage, which is described by bytes: those of a random generator, or those of the fuzzer.
 
 use super::recording::Recording;
 use neap_heaps::{Heap, Memory, Run, Unreadable};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Damages of one copy.
+/// Limit on damages of one copy.
 const MOST: usize = 128;
 
 /// All recordings, by name.
@@ -16,13 +16,13 @@ pub fn recordings() -> Vec<(PathBuf, Recording)> {
     let folder = folders.into_iter().find(|folder| folder.is_dir()).expect("fixtures");
     let entries = std::fs::read_dir(folder).expect("fixtures");
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.expect("an entry").path()).collect();
-    // Its structures are not walked, and it is large.
+    // Not this one: its structures are not walked, and it is large.
     paths.retain(|path| !path.ends_with("tcmalloc-google.heap"));
     paths.sort();
     paths.into_iter().map(|path| (path.clone(), Recording::read(&path).expect("a recording"))).collect()
 }
 
-/// Where damage hurts: words that are sizes or pointers of the recording, and what they are.
+/// Words whose damage matters, with their values: sizes and pointers of the recording.
 pub fn words(recording: &Recording) -> Vec<(u64, u64)> {
     let mut all = Vec::new();
     for (run, bytes) in &recording.runs {
@@ -37,7 +37,7 @@ pub fn words(recording: &Recording) -> Vec<(u64, u64)> {
     all
 }
 
-/// A recording with words that are replaced when they are read, and with OS pages that go away.
+/// A recording with words that are replaced when they are read, and with OS pages that disappear.
 pub struct Damaged<'r> {
     recording: &'r Recording,
     words: Vec<(u64, u64)>,
@@ -45,8 +45,8 @@ pub struct Damaged<'r> {
 }
 
 impl<'r> Damaged<'r> {
-    /// What `bytes` describe: a damage is a byte for its kind, three for the place, and what the kind needs. `words` are
-    /// those of the recording.
+    /// The damage that `bytes` describe: each is a byte for its kind, three for the place, and what the kind needs.
+    /// `words` are those of the recording.
     pub fn new(recording: &'r Recording, words: &[(u64, u64)], bytes: &[u8]) -> Self {
         let mut damaged = Damaged { recording, words: Vec::new(), gone: Vec::new() };
         let mut bytes = bytes.iter().copied();
@@ -75,7 +75,7 @@ impl<'r> Damaged<'r> {
         damaged
     }
 
-    /// Walks it. What is found must add up.
+    /// Walks it, and checks that the figures add up.
     pub fn walk(&self) -> Vec<Heap> {
         let heaps = neap_heaps::find(self, &self.recording.mappings, self.recording);
         for part in heaps.iter().flat_map(|heap| &heap.parts) {

@@ -1,4 +1,4 @@
-//! What `malloc_info` says, and the count of `tests/heaps/busy.c` in front of it.
+//! The output of `malloc_info`, and the count of `tests/heaps/busy.c` before it.
 
 /// Sums over all arenas.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub struct Info {
     pub mmapped: (u64, u64),
     /// Bytes that arenas have from the system.
     pub system: u64,
-    /// What `mallinfo2` says, where it was asked: bytes in use and free, and those of the free ones in fastbins.
+    /// Figures of `mallinfo2`, if the program printed them: bytes in use and free, and free ones in fastbins.
     pub mallinfo: Option<[u64; 3]>,
 }
 
@@ -46,7 +46,7 @@ impl Info {
         info
     }
 
-    /// How far a walk is from what it says: used and free bytes of all arenas, each as a share of all.
+    /// How far a walk is from these figures: used and free bytes of all arenas, each as a fraction of all.
     pub fn distance(&self, heap: &neap_heaps::Heap) -> (f64, f64) {
         let parts = heap.parts.iter().filter(|part| part.name != "mmapped blocks");
         let sums = parts.filter_map(|part| part.split.as_ref()).fold((0, 0), |sums, split| {
@@ -58,7 +58,7 @@ impl Info {
         (share(sums.0, used), share(sums.1, self.rest.1))
     }
 
-    /// Compares with a walk, where the process was at rest: all but the program's own count is exact.
+    /// Compares with a walk of a process at rest: all but the program's own count is exact.
     pub fn check(&self, heap: &neap_heaps::Heap) -> Result<(), String> {
         let mut sum = neap_heaps::Split::default();
         let (mut bytes, mut mmapped) = (0, (0, 0));
@@ -107,7 +107,7 @@ impl Info {
         if sum.cached.bytes < self.fast.1 || sum.cached.blocks < self.fast.0 {
             return Err(format!("cached: {:?}, fastbins alone {:?}", sum.cached, self.fast));
         }
-        // Of the C library's own blocks there are a few for each thread.
+        // The C library has a few blocks of its own for each thread.
         let more = (sum.live.blocks.wrapping_sub(self.live.0), sum.live.bytes.wrapping_sub(self.live.1));
         if more.0 > 64 || more.1 > 100_000 {
             return Err(format!("live: {:?}, the program has {:?}; {heap:#?}", sum.live, self.live));

@@ -1,8 +1,8 @@
 //! Recordings of processes: `NAME.heap` is a gzip of sections, each a line `NAME LENGTH` and the bytes.
 //!
 //! - `maps`: `/proc/PID/maps`, of `pagemap` and memory only what a program may write.
-//! - `truth`: what the process said of its own heap.
-//! - `file PATH`: lines of a file that tell a version.
+//! - `truth`: what the process reported about its own heap.
+//! - `file PATH`: lines of a file that show a version.
 //! - `pages`: for each run of OS pages two words (start, end with 1 added if swapped), then its bytes if resident.
 
 use super::{Process, mapping};
@@ -12,7 +12,7 @@ use std::io::{Read, Write};
 use std::ops::Range;
 use std::path::Path;
 
-/// Texts that tell an allocator, its version or the name of its settings.
+/// Texts that show an allocator, its version or the name of its settings.
 const TEXTS: [&[u8]; 6] =
     [b"GNU C Library", b"tcmalloc_region_", b"mimalloc: warning: ", b"jemalloc", b"bin_shards", b"_MALLOC_CONF\0"];
 
@@ -21,7 +21,7 @@ const TEXTS: [&[u8]; 6] =
 pub struct Recording {
     /// Its mappings.
     pub mappings: Vec<Mapping>,
-    /// What it said of its own heap.
+    /// What it reported about its own heap.
     pub truth: String,
     /// Lines of files, by path.
     files: BTreeMap<String, Vec<u8>>,
@@ -52,7 +52,7 @@ impl Recording {
             let length = Files::read(process, mapping, 0, &mut bytes);
             for text in TEXTS {
                 if let Some(at) = bytes[..length].windows(text.len()).position(|window| window == text) {
-                    // Names stand between zeros.
+                    // Names are between zeros.
                     let start = bytes[..at].iter().rposition(|byte| *byte == 0).unwrap_or(0);
                     let line = bytes[start..length.min(at + 200)].split(|byte| *byte == b'\n').next();
                     let all = recording.files.entry(name.to_string()).or_default();

@@ -5,28 +5,29 @@ use neap_results::{Better, ChartKind, Column, Figure, GLIBC, NEAP, Point, Run, V
 
 use super::{Case, Design, Who, Work, axis, chart, metric, options, quiet, seconds, table};
 
-/// neap that gives nothing back.
+/// The variant that gives nothing back.
 const NEVER: &str = "neap-never";
-/// Under whom the cases run that the verdicts need, but not the comparison with peers.
+/// The allocators of cases that only the verdicts need, not the comparison with peers.
 const OWN: &[&str] = &[GLIBC, NEAP, NEVER];
 /// `purge_delay`: shorter pauses give nothing back.
 const DELAY_MS: u32 = 500;
-/// What a round may cost against `neap-never`: after shorter pauses than [`DELAY_MS`], and after longer ones.
+/// Limits of a phase's cost as a multiple of `neap-never`'s: after pauses shorter than [`DELAY_MS`], and after longer
+/// ones.
 const SHORT_PAUSE: f64 = 1.02;
 /// See [`SHORT_PAUSE`].
 const LONG_PAUSE: f64 = 1.6;
 /// MiB that may stay beyond what is live, 1 s after the program went idle.
 const KEPT_MIB: f64 = 8.0;
 
-/// What a burst is made of: all that the program `bursts` knows.
+/// Kinds of blocks in a burst.
 const BLOCKS: [&str; 3] = ["small", "large", "mixed"];
-/// Pauses of 64 MiB in each kind of blocks, in ms.
+/// Pauses after 64 MiB of each kind of blocks, in ms.
 const PAUSES: [u32; 4] = [20, 100, 400, 1000];
-/// Sizes of mixed blocks beside 64 MiB, in MiB.
+/// Sizes of mixed blocks besides 64 MiB, in MiB.
 const SIZES: [u32; 3] = [1, 8, 512];
 /// Pauses after which every allocator, other sizes and the programs are measured: one on each side of [`DELAY_MS`].
 const BOTH_SIDES: [u32; 2] = [100, 1000];
-/// The programs beside the bursts of blocks.
+/// The programs that run besides the bursts of blocks.
 const PROGRAMS: [&str; 3] = ["backup", "sqlite", "ebizzy"];
 /// Longer pauses, of mixed blocks.
 const LONGER: [u32; 2] = [5000, 20_000];
@@ -62,7 +63,7 @@ fn is_quick(burst: Burst) -> bool {
     is_compared(burst) && (what == "mixed" || mib.is_none() && pause > DELAY_MS)
 }
 
-/// How often a phase of work is measured: the more often the shorter the pause.
+/// How often a phase of work is measured: more often with shorter pauses.
 fn rounds(pause: u32, quick: bool) -> u32 {
     match pause {
         0..50 => 20,
@@ -199,7 +200,7 @@ pub fn bursts(quick: bool) -> Design {
 }
 
 fn judge(view: &View, run: &Run) -> Vec<Verdict> {
-    // A quick run has a few of them.
+    // A quick run has only a few of them.
     let present: Vec<Burst> =
         all().into_iter().filter(|&burst| is_quick(burst) || view.has_case("bursts", &name(burst))).collect();
     let mut verdicts = Vec::new();

@@ -1,4 +1,4 @@
-//! calloc, recycled: memory that is not touched must cost nothing, and stay away from resident memory.
+//! calloc, recycled: memory that is not touched must cost nothing and not become resident.
 
 use neap_results::judge::{self, Judged, flat, number, points, power};
 use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
@@ -43,7 +43,7 @@ pub fn calloc(quick: bool) -> Design {
     let (mut cases, mut tables, mut charts) = (Vec::new(), Vec::new(), Vec::new());
     for (mode, title, metric) in MODES {
         for size in sizes(quick) {
-            // Touching a block costs a page fault for each page: no point in many sizes of it in a hurry.
+            // Touching costs a page fault for each page, so a quick run has only two sizes of it.
             if quick && mode != "untouched" && ![1 << 20, MEASURE].contains(&size) {
                 continue;
             }
@@ -53,10 +53,11 @@ pub fn calloc(quick: bool) -> Design {
             let arguments = [("size", &*size.to_string()), ("mode", mode), ("ms", ms), ("iterations", &*count)];
             let arguments = if mode == "once" { &arguments[..] } else { &arguments[..3] };
             let case = Case::new(case_name(mode, size), program("calloc", arguments));
-            // Where each page of much memory is touched, a round takes minutes, and its figures are of seconds.
+            // With each page of 1 GiB or more touched, a round takes minutes. Its figures are times of seconds, so one
+            // round is enough.
             let most_rounds = if mode != "untouched" && size >= 1 << 30 { 1 } else { u32::MAX };
             let case = case.number("size", size as f64).word("mode", mode).at_most(most_rounds);
-            // An allocator that clears the block makes all of it resident, also where the program does not touch it.
+            // An allocator that clears the block makes all of it resident, even if the program does not touch it.
             cases.push(case.needs((size >> 20) + 256));
         }
         let point = |&size: &u64| Point::at(size as f64, case_name(mode, size), metric);
@@ -123,8 +124,8 @@ fn judge_calloc(view: &View, _: &Run) -> Vec<Verdict> {
     let neap_flat = even(NEAP, 64 << 10, "untouched, 64 KiB and more");
     let glibc_flat = even("glibc", MAPPED, "untouched, 256 KiB and more");
     let linear = "neap zero=always, untouched, 1 MiB and more";
-    // Small blocks stay in the processor's caches, and where others are at work only the clearing of large ones is
-    // interrupted: both make the power greater than one.
+    // Both make the exponent greater than one: small blocks stay in the processor's caches, and only the clearing of
+    // large ones is interrupted by other work.
     let linear = judged(shape(ZERO, 1 << 20).map(|points| power(linear, &points, 0.7, 2.0)));
     let rank = |case, metric, words: &str| judge::rank(view, figure(case, metric), Better::Less).about(words);
     vec![

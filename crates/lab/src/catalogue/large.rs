@@ -4,7 +4,7 @@ use neap_results::{Better, ChartKind, Column, Figure, Point, Run};
 
 use super::{Case, Design, against_the_best, against_the_best_of, axis, chart, claim, metric, program, seconds, table};
 
-/// What a figure of neap's may be against the best of the others.
+/// Limit of neap's figures as a multiple of the best peer's.
 const OF_THE_BEST: f64 = 1.10;
 
 /// `aligned`: name, alignment, least and greatest length, live blocks, and bytes that are touched of each.
@@ -78,8 +78,8 @@ pub fn aligned(quick: bool) -> Design {
         ],
         judge: |view, _: &Run| {
             let names = ALIGNED.map(|(name, _)| name);
-            // Peaks are counted from the start of the work. A peer that grows by less than what is live had that memory
-            // resident before, in a huge page.
+            // Peaks are counted from the start of the work. A peer that grows by less than the live bytes had that
+            // memory resident before, in a huge page.
             let grew = |case: &str, peer: &str| {
                 let median = |metric| view.median(Figure::new("aligned", case, metric), peer);
                 median("peak") >= median("live")

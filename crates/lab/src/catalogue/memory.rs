@@ -10,7 +10,7 @@ use super::{
 
 /// The cases of `workers`: time between a worker's last free and the next one's peak.
 const WORKERS_CASES: [&str; 2] = ["1.5 s apart", "back to back"];
-/// "Far below" `vm.max_map_count`.
+/// The fraction of `vm.max_map_count` that counts as far below it.
 const FAR_BELOW: f64 = 0.1;
 
 /// Four processes in one memory cgroup.

@@ -1,6 +1,6 @@
-//! What the experiments are: how each is run, what was published before, how it is shown, what its data must say.
+//! The experiments: how each is run, what was published before, how it is shown, what its data must show.
 //!
-//! One function per experiment gives its [`Design`]; with `quick` it has fewer cases and less work in each. Case and
+//! One function per experiment returns its [`Design`]; with `quick` it has fewer cases and less work in each. Case and
 //! metric names are the same in both, so that one reader serves both.
 
 mod bursts;
@@ -30,7 +30,7 @@ use neap_results::{
 /// Where the cost of calloc on macOS was reported, with the download that it slowed down.
 const SLOW_CALLOC: &str = "Cory Benfield, \"Debugging Your Operating System: A Lesson In Memory Allocation\", on issue \
                            3729 of requests";
-/// Where the page faults, their prevention and the huge pages were measured.
+/// Where page faults, their prevention and huge pages were measured.
 const MEMORY_PAPER: &str = "Ulrich Drepper, \"What Every Programmer Should Know About Memory\"";
 
 /// jemalloc with a helper thread, as neap has one, and a decay of one second.
@@ -43,7 +43,7 @@ pub enum Work {
     Program(&'static str, Vec<String>),
     /// A Python script of lab/experiments with these arguments.
     Python(&'static str, Vec<String>),
-    /// A program of lab/experiments under `strace -c`, which counts system calls; figures of time mean nothing then.
+    /// A program of lab/experiments under `strace -c`, which counts system calls; times mean nothing then.
     Traced(&'static str, Vec<String>),
     /// A program of the system under callgrind, which counts its instructions.
     Instructions(&'static str),
@@ -83,7 +83,7 @@ pub enum Work {
         kind: &'static str,
         /// Least, greatest and step of the powers of two.
         bits: (u32, u32, u32),
-        /// How long a block is walked over at most before it is measured, in ms for each huge page that it could have.
+        /// Limit on the walk over a block before it is measured, in ms for each huge page that it could have.
         settle_ms: u32,
     },
     /// A real program as a whole process.
@@ -111,7 +111,7 @@ pub enum Who {
     All,
     /// Those with these names.
     Only(&'static [&'static str]),
-    /// The first one: the allocator plays no part in it.
+    /// The first one, because the case does not depend on the allocator.
     First,
 }
 
@@ -126,11 +126,11 @@ pub struct Case {
     pub work: Work,
     /// Further environment.
     pub env: Vec<(&'static str, &'static str)>,
-    /// Under whom.
+    /// The allocators that it is run under.
     pub who: Who,
-    /// Rounds are at most these, unless the user says otherwise: for what takes long and spreads little.
+    /// Limit on the rounds, unless the user sets their number: for cases that take long and vary little.
     pub most_rounds: u32,
-    /// It is run where as much memory is free, in MiB.
+    /// MiB of free memory that it needs; with less it is skipped.
     pub needs_mib: u64,
 }
 
@@ -191,17 +191,17 @@ pub struct Design {
     pub timed: bool,
     /// Whether cases are compared with each other, so that each allocator runs all of them in one turn.
     pub side_by_side: bool,
-    /// Variants that take part where the allocator that they are variants of does.
+    /// Variants that take part if their base does.
     pub variants: &'static [&'static str],
     /// How it is run.
     pub cases: Vec<Case>,
-    /// What its programs tell.
+    /// The metrics that its programs print.
     pub metrics: Vec<Metric>,
     /// How it is drawn.
     pub charts: Vec<Chart>,
-    /// How it is tabled.
+    /// Its tables.
     pub tables: Vec<Table>,
-    /// What came of it.
+    /// Computes its verdicts.
     pub judge: fn(&View, &Run) -> Vec<Verdict>,
 }
 
@@ -245,12 +245,12 @@ pub fn all(quick: bool) -> Vec<Design> {
     ]
 }
 
-/// neap against the best of the others, for each case: `what` of `names` is at most `most` times that of the best.
+/// neap against the best peer, for each case: `what` of `names` is at most `most` times the peer's.
 fn against_the_best(view: &View, experiment: &str, names: &[&str], figure: (&str, &str), most: f64) -> Vec<Verdict> {
     against_the_best_of(view, experiment, names, figure, most, |_, _| true)
 }
 
-/// [`against_the_best`], of the peers that `admit` takes in a case.
+/// [`against_the_best`], of the peers that `admit` accepts in a case.
 fn against_the_best_of(
     view: &View,
     experiment: &str,
@@ -307,13 +307,13 @@ fn claim(text: &str, source: &str, year: Option<u32>, figures: &[(&str, &str)]) 
     Claim { text: text.into(), source: source.into(), year, figures: figures.iter().map(figure).collect() }
 }
 
-/// Whether the machine was not seen to be busy with other work, here or on the host. What depends on the time that others
-/// leave (when a helper thread comes to run, how long a step takes) must hold only then.
+/// Whether no other work was seen, on this machine or on its host. Verdicts that depend on timing (when a helper thread
+/// runs, how long a step takes) must hold only then.
 fn quiet(run: &Run) -> bool {
     undisturbed(&run.noise)
 }
 
-/// Uses the first of two that is not early: for pieces that need a figure before they can judge.
+/// Either result as a verdict: the error is that of a piece that has no figure to judge.
 fn judged(result: Result<Judged, Judged>) -> Judged {
     result.unwrap_or_else(|early| early)
 }
@@ -322,7 +322,7 @@ fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
 }
 
-/// The median of a figure of one allocator, for sentences that compare.
+/// The median of a figure of one allocator, or the sentence on its absence.
 fn median(view: &View, figure: Figure, allocator: &str) -> Result<f64, Judged> {
     neap_results::judge::need(view, figure, allocator)
 }
@@ -341,7 +341,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    // Would catch a table or a chart that asks for a case which no run has.
+    // Would catch a table or a chart with a case that no run has.
     #[test]
     fn every_figure_names_a_case() {
         for design in all(false) {
@@ -357,7 +357,7 @@ mod tests {
         }
     }
 
-    // Would catch a quick pass whose figures land in cases that the full one does not know.
+    // Would catch a quick run with cases that the full run lacks.
     #[test]
     fn quick_cases_are_among_the_full_ones() {
         for (quick, full) in all(true).iter().zip(all(false)) {

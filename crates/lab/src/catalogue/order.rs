@@ -1,4 +1,4 @@
-//! order: a program whose start needs little of what it has, before and after `neap order`.
+//! order: a program whose start needs a small part of its code and data, before and after `neap order`.
 
 use neap_results::judge::{Judged, number};
 use neap_results::{Better, ChartKind, Figure, GLIBC, Point, View};
@@ -74,7 +74,7 @@ pub fn order(quick: bool) -> Design {
             .collect(),
         judge: |view, run| {
             let [functions, data] = LAYOUTS.map(|(name, _)| judged(gain(view, name)).about(name));
-            // What was published is of functions alone.
+            // The published figures are of functions alone.
             vec![
                 functions.finding(false),
                 Judged { holds: None, ..data }.figure(),
@@ -84,7 +84,7 @@ pub fn order(quick: bool) -> Design {
     }
 }
 
-/// A figure of a case, of whichever allocator it was run under.
+/// A figure of a case, of the allocator that it was run under.
 fn of(view: &View, case: &str, metric: &str) -> Result<f64, Judged> {
     let figure = Figure::new("order", case, metric);
     let first = view.allocators().iter().find(|name| view.median(figure, name).is_some());

@@ -170,12 +170,13 @@ pub const HUGE_KINDS: [(&str, &str, bool); 6] = [
 ];
 /// The powers of two that are walked.
 const BITS: (u32, u32) = (10, 30);
-/// The case under which each allocator gives the memory, and its size.
+/// The case in which each allocator returns the memory, and its size.
 const FROM_MALLOC: (&str, u32) = ("malloc, 512 MiB", 29);
 /// The walk over blocks of malloc under neap with huge pages.
 const ADAPTIVE: (&str, &str) = ("malloc, neap with huge=adaptive", "neap-adaptive");
-/// How long a block of malloc is walked over at most before it is measured, in ms for each huge page that it could have:
-/// an allocator may make its pages huge some time after they were touched. For neap's promotion, and for the others.
+/// Limit on the walk over a block of malloc before it is measured, in ms for each huge page that it could have: for
+/// neap's promotion, and for the other allocators. An allocator may make its pages huge some time after they were
+/// touched.
 const SETTLE_MS: (u32, u32) = (120, 12);
 
 fn step(bits: u32) -> String {
@@ -184,14 +185,14 @@ fn step(bits: u32) -> String {
 
 /// A random walk over memory in pages of several sizes.
 pub fn huge(quick: bool) -> Design {
-    // 20, 26 and 29 among them: 1 MiB and 512 MiB are what was published.
+    // 20 and 29 are among them, because the published figures are of 1 MiB and 512 MiB.
     let bits = if quick { (11, 29, 3) } else { (BITS.0, BITS.1, 1) };
     let mut cases = Vec::new();
     for (kind, name, pool) in HUGE_KINDS {
         let case = Case::new(name, Work::Huge { kind, bits, settle_ms: 0 }).word("memory", name).under(Who::First);
-        // A walk that leaves no memory to other programs shows nothing.
+        // A walk that leaves no memory for other programs would show nothing.
         let case = case.needs((2u64 << bits.1) >> 20);
-        // Three ways to pages of one pool.
+        // The three kinds of hugetlb use the same pages, so one round of each is enough.
         cases.push(case.at_most(if pool { 1 } else { u32::MAX }));
     }
     let (name, size) = FROM_MALLOC;
@@ -230,8 +231,10 @@ pub fn huge(quick: bool) -> Design {
         question: "How much faster is a random walk over much memory in huge pages?",
         about: "A random walk over a cyclic list, one pointer in each line of 64 bytes, in 4 KiB pages, in transparent \
                 huge pages of 64 KiB and of 2 MiB, and in hugetlb pages by a file, by SysV shared memory and by \
-                MAP_HUGETLB; in blocks of malloc under neap with huge=adaptive, and 512 MiB from each allocator, which are \
-                walked over before they are measured, until they are in huge pages: for 120 ms for each such page at most, 12 ms under other allocators. The chart shows what the processor's TLB covers.",
+                MAP_HUGETLB; then in blocks of malloc under neap with huge=adaptive, and in 512 MiB from each \
+                allocator. These blocks are walked over before they are measured, until they are in huge pages, for at \
+                most 120 ms for each such page with huge=adaptive and 12 ms otherwise. The chart shows what the \
+                processor's TLB covers.",
         claims: vec![claim(
             "Huge pages gained 57 % at 2^20 bytes and 38 % at 512 MiB; with them a step stays near 250 cycles up to \
              2^27 bytes, where the 64 TLB entries of 2 MiB end.",

@@ -9,7 +9,7 @@ use super::{
 use crate::real::{REALS, Real};
 use crate::sources;
 
-/// The programs that hardly allocate.
+/// Programs that hardly allocate.
 const SMALL: [&str; 2] = ["true", "cat"];
 
 /// What an allocator adds to a program that hardly allocates.
@@ -91,7 +91,7 @@ pub fn redis(quick: bool) -> Design {
         ("RSS right after, MiB", "rss-after"),
         ("1 s idle", "rss-idle"),
     ];
-    // The warm-up is longer than the cycles in which such a server fills and empties its memory: a steady load.
+    // The warm-up is longer than the cycles in which such a server fills and empties its memory, so the load is steady.
     let work = Work::Redis { warm_up: seconds(if quick { 1 } else { 15 }), load: seconds(if quick { 1 } else { 15 }) };
     let point = |metric: &str| vec![Point::named("load", "load", metric)];
     let axes = |label: &str, unit: &str, log| (axis("", "", false), axis(label, unit, log));
@@ -135,7 +135,9 @@ pub fn redis(quick: bool) -> Design {
         judge: |view, _| {
             let figure = |metric| Figure::new("redis", "load", metric);
             vec![
-                judge::rank(view, figure("faults-per-1000"), Better::Less).about("page faults per request").rank(),
+                judge::rank(view, figure("faults-per-1000"), Better::Less)
+                    .about("page faults per 1,000 requests")
+                    .rank(),
                 judge::rank(view, figure("rss-idle"), Better::Less).about("RSS 1 s after the load").rank(),
                 judged(requests(view, figure("rate"))).figure(),
             ]
@@ -143,15 +145,15 @@ pub fn redis(quick: bool) -> Design {
     }
 }
 
-/// The rate against glibc's. It is shown and not ranked: most of the time goes to the clients, and a round on a busy
-/// machine is not run again.
+/// The rate relative to glibc's. It is shown and not ranked: the clients take most of the time, and a noisy round is
+/// not run again.
 fn requests(view: &View, rate: Figure) -> Result<Judged, Judged> {
     let [own, base] = [NEAP, GLIBC].map(|name| median(view, rate, name));
     let (own, base) = (own?, base?);
     Ok(Judged::new(format!("neap has {} the requests per second of glibc", judge::times(own / base)), None))
 }
 
-/// What a program under neap may take of the time that it takes under the best of the others.
+/// Limit of a program's time under neap as a multiple of its time under the best peer.
 const OF_THE_BEST: f64 = 1.05;
 
 /// Real programs as whole processes.
@@ -168,8 +170,8 @@ pub fn programs(quick: bool) -> Design {
         title: "Real programs",
         question: "How long do real programs take under each allocator, and how much memory?",
         about: "Interpreters run scripts that make many objects, compilers translate a generated file, redis-server has \
-                a load, SQLite fills, joins and empties a table in memory, jq groups a list of objects, z3 takes numbers \
-                apart. Each is one process from its start to its end, with all that it starts, and its output must be \
+                a load, SQLite fills, joins and empties a table in memory, jq groups a list of objects, z3 factors \
+                numbers. Each is one process from its start to its end, with all that it starts, and its output must be \
                 the same under every allocator. Programs that have an allocator of their own inside are skipped.",
         claims: Vec::new(),
         timeout: seconds(60),
@@ -218,7 +220,7 @@ fn suite_case(name: &str, threads: u32) -> String {
     format!("{name}, {threads} thread{}", if threads == 1 { "" } else { "s" })
 }
 
-/// Name and threads of each workload, as far as they are run here.
+/// Name and threads of each workload, up to two threads.
 fn suite_cases() -> Vec<(&'static str, u32)> {
     let counts = |workload: &sources::Workload| workload.threads.clone();
     let all = sources::workloads();
@@ -230,7 +232,7 @@ fn suite_cases() -> Vec<(&'static str, u32)> {
 pub fn suite(quick: bool) -> Design {
     let mut chosen = suite_cases();
     if quick {
-        // One thread where there is such a form, else the least.
+        // The least number of threads of each.
         chosen.dedup_by_key(|pair| pair.0);
     }
     let scale = if quick { 10 } else { 70 };
@@ -284,7 +286,7 @@ fn judge_suite(_: &View, run: &Run) -> Vec<Verdict> {
     ]
 }
 
-/// neap's rank by the geometric mean of its ratios to glibc over the workloads; cases in which glibc or neap failed are
+/// neap's rank by the geometric mean of its ratios to glibc over the workloads. Cases in which glibc or neap failed are
 /// left out and named.
 fn mean_rank(run: &Run, metric: &str) -> Judged {
     match means::run(run, "suite") {

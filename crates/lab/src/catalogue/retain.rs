@@ -19,13 +19,13 @@ const VARIABLES: &str = "rounds, two variables";
 const LIMITS: [(&str, &str); 2] = [("MALLOC_TRIM_THRESHOLD_", "131072"), ("MALLOC_MMAP_THRESHOLD_", "131072")];
 /// "Returned": what may stay in RSS with the program itself.
 const RETURNED_MIB: f64 = 16.0;
-/// A peer uses huge pages where this part of its peak lies in them.
+/// A peer uses huge pages if more than this fraction of its peak is in them.
 const HUGE_PART: f64 = 0.01;
 
-/// The three cases of an experiment, for which as many MiB must be free; the remedies under `who`.
+/// The three cases of an experiment, which need `mib` MiB each; the remedies run under `who`.
 fn cases(program: &'static str, arguments: &[(&str, &str)], who: Who, mib: u64) -> Vec<Case> {
     let work = |more: &[(&str, &str)]| Work::Program(program, options(&[arguments, more].concat()));
-    // What a remedy does is seen in RSS after the rounds, which does not spread.
+    // The effect of a remedy is seen in RSS after the rounds, which does not vary.
     const NO_IDLE: (&str, &str) = ("idle-ms", "0");
     let mut limited = Case::new(VARIABLES, work(&[NO_IDLE])).word("remedy", "two variables").under(who).at_most(1);
     limited.env = LIMITS.into();
@@ -49,7 +49,7 @@ fn rest_chart() -> neap_results::Chart {
     chart("rest", "Resident memory 1 s after the last free", ChartKind::Bar, axes, Better::Less, points)
 }
 
-/// [`rest_chart`]; then RSS after each round, without and with the remedies.
+/// [`rest_chart`], then RSS after each round, without and with the remedies.
 fn memory_charts(program: &str, rounds: usize, marks: Vec<Mark>) -> Vec<neap_results::Chart> {
     let points = |case: &str| (1..=rounds).map(|round| Point::at(round as f64, case, freed(round))).collect();
     let axes = || (axis("round", "count", false), axis("RSS after the frees", "MiB", true));
@@ -72,8 +72,8 @@ fn remedies_table() -> neap_results::Table {
 
 /// 20 rounds of 256 buffers of 0 to 32 MiB.
 pub fn retain_large(quick: bool) -> Design {
-    // The jump comes in round 7; the sizes depend on the number of buffers, so that stays. What is resident of them plays
-    // no part in it: one page in sixteen is a tenth of the work.
+    // The jump comes in round 7. The sizes depend on the number of buffers, so that is not reduced. The jump does not
+    // depend on how much of them is resident, and one page in sixteen is a tenth of the work.
     let arguments: &[(&str, &str)] = if quick { &[("rounds", "7"), ("stride", "65536")] } else { &[("rounds", "20")] };
     let figures = [
         ("wall, ms", "wall"),
@@ -138,7 +138,7 @@ fn remedy(view: &View, experiment: &str, case: &str, words: &str) -> Verdict {
     judge::at_most(view, figure, GLIBC, RETURNED_MIB).about(words).finding(true)
 }
 
-/// What stays under glibc without a remedy: the finding that was published.
+/// What stays under glibc without a remedy: the published finding.
 fn glibc_keeps(view: &View, experiment: &str) -> Judged {
     let figure = Figure::new(experiment, PLAIN, "rss-freed-worst");
     match view.value(figure, GLIBC) {
@@ -261,7 +261,7 @@ mod tests {
         View::of(&Run { rows: rows.iter().map(row).collect(), allocators, ..Run::default() })
     }
 
-    // Would catch a jump that is not seen in the rounds, and a remedy whose case is not looked at.
+    // Would catch a jump that is not seen in the rounds, and a remedy whose case is not judged.
     #[test]
     fn the_jump_and_its_remedies() {
         let names: Vec<String> = (1..=8).map(freed).collect();

@@ -1,4 +1,4 @@
-//! ebizzy, latency: what threads pay for memory that goes back.
+//! ebizzy, latency: what giving memory back costs threads.
 
 use neap_results::judge::{self, Judged, number, times};
 use neap_results::{Better, ChartKind, Column, Figure, NEAP, Point, Run, Verdict, View};
@@ -7,9 +7,10 @@ use super::{
     Case, Design, Work, axis, chart, claim, columns, judged, median, metric, options, program, seconds, table,
 };
 
-/// neap's policies as allocators of their own.
+/// neap's policies as variants.
 const POLICIES: [&str; 3] = ["neap-eager", "neap-lazy", "neap-never"];
-/// A rate at more threads than processors may be this part of the rate at as many, before it counts as a fall.
+/// With more threads than processors, a rate of at least this fraction of the rate with one thread for each is not a
+/// fall.
 const NO_FALL: f64 = 0.95;
 
 fn thread_counts(quick: bool) -> Vec<u32> {
@@ -108,7 +109,7 @@ fn threads_text(threads: u32) -> String {
 
 fn judge_ebizzy(view: &View, run: &Run) -> Vec<Verdict> {
     let cores = run.machine.cores.max(1);
-    // The greatest count that was run and that has a core for each thread.
+    // The greatest count that was run and that has a core for each thread; two threads count as such everywhere.
     let has_core = |threads: u32| threads <= cores.max(2) && view.has_case("ebizzy", &case_name(threads, false));
     let full = thread_counts(false).into_iter().rfind(|&threads| has_core(threads)).unwrap_or(1);
     let (one, many) = (case_name(1, false), case_name(full, false));
@@ -140,7 +141,7 @@ fn judge_ebizzy(view: &View, run: &Run) -> Vec<Verdict> {
     verdicts
 }
 
-/// The rates at more threads than cores against the rate at the most threads that have a core each.
+/// The rates with more than `full` threads, against the rate with `full`.
 fn no_fall(view: &View, full: u32) -> Result<Judged, Judged> {
     let base = median(view, rate(&case_name(full, false)), NEAP)?;
     let mut worst: Option<(u32, f64)> = None;
@@ -159,7 +160,7 @@ fn no_fall(view: &View, full: u32) -> Result<Judged, Judged> {
     Ok(Judged::new(text, Some(part >= NO_FALL)))
 }
 
-/// What the calls of the steady thread are called.
+/// The calls of the steady thread: words and metric.
 const STEADY: [(&str, &str); 4] = [
     ("malloc of small blocks", "steady-small-malloc-p99.99"),
     ("free of small blocks", "steady-small-free-p99.99"),
@@ -167,7 +168,7 @@ const STEADY: [(&str, &str); 4] = [
     ("free of large blocks", "steady-large-free-p99.99"),
 ];
 
-/// The names of the figures of one kind of blocks.
+/// Labels and metrics of one kind of blocks.
 macro_rules! kind {
     ($name:literal) => {
         [
@@ -262,7 +263,7 @@ mod tests {
         View::of(&Run { rows: rates.iter().map(row).collect(), ..Run::default() })
     }
 
-    // Would catch a fall that is measured against one thread, or not at all.
+    // Would catch a fall that is measured against one thread, or not measured.
     #[test]
     fn a_fall_beyond_the_cores_is_missed() {
         let steady = view(&[(1, 50.0), (2, 100.0), (4, 99.0), (8, 96.0)]);

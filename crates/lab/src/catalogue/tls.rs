@@ -21,7 +21,7 @@ pub fn tls_chunks(quick: bool) -> Design {
     let seconds_each = if quick { 0.5 } else { 1.5 };
     let case = |&chunk: &u64| {
         let work = Work::Tls { chunk, seconds: seconds_each };
-        // Two chunks are held at a time, and Python and the server beside them.
+        // Two chunks are held at a time, besides Python and the server.
         Case::new(size_text(chunk), work).number("chunk", chunk as f64).needs((chunk >> 19) + 256)
     };
     let all = chunks(false);
@@ -38,7 +38,7 @@ pub fn tls_chunks(quick: bool) -> Design {
         about: "A local HTTPS server with a certificate made for the run; requests over pyOpenSSL reads from it in \
                 chunks of 1 MiB to 1 GiB. Each read of at most 16 KiB takes a fresh zeroed buffer of what is left of \
                 the chunk, from cffi's ffi.new(\"char[]\", n). neap-zero clears every block of calloc, as macOS did. \
-                After a first download of 16 MiB three chunks are read, or more for some time. A chunk lies in one \
+                After a first download of 16 MiB three chunks are read, or more for some time. A chunk is in one \
                 block of its size, and the one before it is still held: so the first two are read into memory that \
                 the machine has to find and clear, under any allocator, and the third into the block that the first \
                 one had.",
@@ -93,7 +93,7 @@ pub fn tls_chunks(quick: bool) -> Design {
     }
 }
 
-/// Throughput with chunks of 1 GiB against that with 1 MiB, within a round: what is asked.
+/// The goal: throughput with chunks of 1 GiB as a fraction of that with 1 MiB, within a round.
 const NO_SLOWER: f64 = 0.8;
 
 fn judge_tls(view: &View, run: &Run) -> Vec<Verdict> {
@@ -117,11 +117,11 @@ fn judge_tls(view: &View, run: &Run) -> Vec<Verdict> {
     ]
 }
 
-/// The gate is weaker than what is asked, and says so.
-const SOFTENED: &str = "no slower with large chunks than the machine makes glibc (a weaker goal)";
+/// The verdict that must hold is weaker than the goal, and says so.
+const SOFTENED: &str = "large chunks cost no more than under glibc on this machine (a weaker goal)";
 
 /// Whether large chunks are as quick as small ones under neap, or fall no further than under glibc in the same rounds:
-/// the download itself gathers what it has read, in memory that the machine must have at hand.
+/// the download itself collects what it has read, in memory that the machine must have available.
 fn no_slower(view: &View, huge: Figure, small: Figure) -> Result<Judged, Judged> {
     let part = |who| {
         median(view, huge, who)?;
@@ -138,8 +138,8 @@ fn no_slower(view: &View, huge: Figure, small: Figure) -> Result<Judged, Judged>
         return Ok(Judged::new(text, Some(own >= NO_SLOWER)));
     };
     let text = format!(
-        "{about}: glibc falls to {} as well, so that is the machine's memory and not the allocator; neap has {}, {} \
-         of glibc's part (expected: at least {goal})",
+        "{about}: glibc falls to {} as well, so the cause is the machine's memory and not the allocator; neap has {}, \
+         {} of glibc's (expected: at least {goal})",
         number(base),
         number(own),
         number(own / base)
@@ -172,13 +172,13 @@ mod tests {
         View::of(&Run { rows, ..Run::default() })
     }
 
-    /// The gate's verdict on them.
+    /// The weaker verdict on them.
     fn verdict(rates: &[(&str, f64, f64)]) -> Result<Judged, Judged> {
         let [small, huge] = ["1 MiB", "1 GiB"].map(|case| Figure::new("tls-chunks", case, "throughput"));
         no_slower(&view(rates), huge, small)
     }
 
-    // Would catch a gate that stands for the goal, and a goal that is missed in silence.
+    // Would catch a weaker verdict in place of the goal, and a missed goal that is not reported.
     #[test]
     fn the_goal_stands_beside_its_gate() {
         let verdicts = judge_tls(&view(&[("neap", 100.0, 40.0), ("glibc", 100.0, 44.0)]), &Run::default());
@@ -189,7 +189,7 @@ mod tests {
         assert!(gate.text.contains("a weaker goal"), "{gate:?}");
     }
 
-    // Would catch a slow machine that counts as a fault of neap's, and a fault that hides behind a slow machine.
+    // Would catch a slow machine that counts as neap's fault, and a fault that a slow machine hides.
     #[test]
     fn a_fall_is_judged_against_glibcs() {
         let holds = |rates: &[(&str, f64, f64)]| verdict(rates).map(|judged| judged.holds);
@@ -200,6 +200,6 @@ mod tests {
         assert_eq!(holds(&[("neap", 100.0, 40.0)]), Ok(Some(false)));
         assert_eq!(holds(&[("glibc", 100.0, 40.0)]).unwrap_err().holds, None);
         let text = verdict(&[("neap", 100.0, 40.0), ("glibc", 100.0, 50.0)]).unwrap().text;
-        assert!(text.contains("glibc falls to 0.500 as well") && text.contains("0.800 of glibc's part"), "{text}");
+        assert!(text.contains("glibc falls to 0.500 as well") && text.contains("0.800 of glibc's ("), "{text}");
     }
 }

@@ -1,4 +1,4 @@
-//! One build at a time in a folder: two would write the same files.
+//! One build at a time in a folder, because two would write the same files.
 
 use std::fs::{self, File, TryLockError};
 use std::path::Path;
@@ -19,8 +19,7 @@ pub struct Lock {
 }
 
 impl Lock {
-    /// Creates `folder` where there is none, and waits until no other build uses it; `waits` is called once if that
-    /// takes time.
+    /// Creates `folder` if it is missing, and waits until no other build uses it; calls `waits` once if it must wait.
     pub fn take(folder: &Path, waits: impl FnOnce()) -> Result<Lock> {
         fs::create_dir_all(folder).map_err(|error| {
             let cause = format!("cannot create {}: {error}", folder.display());
@@ -51,7 +50,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 
-    // Would catch two builds in one folder, and a wait without a word.
+    // Would catch two builds in one folder, and a wait without a message.
     #[test]
     fn a_folder_has_one_build() {
         let scratch = crate::scratch::Scratch::new("lock").unwrap();

@@ -3,8 +3,8 @@
 //! The sources come from crates that contain them (`lab/peers/Cargo.toml`, pinned by its Cargo.lock; both are embedded
 //! in the command). They are compiled here as their authors build them for preloading: release flags, their own malloc
 //! override, no code of neap between a call and the allocator. If a source cannot be compiled, Debian's package is used
-//! instead, and `peers.json` says so. With `--upstream` the sources are the newest releases of the repositories of
-//! their authors.
+//! instead if there is one, and `peers.json` says so. With `--upstream` the sources are the newest releases of the
+//! authors' repositories.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -36,12 +36,12 @@ use recipe::{Job, Recipe};
 use recipes::RECIPES;
 use upstream::Release;
 
-/// What `peers.json` says about one peer.
+/// The record of one peer in `peers.json`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct PeerRecord {
     /// Version of the allocator itself, in one word.
     pub version: String,
-    /// The date of that version, where it is known.
+    /// The date of that version, if it is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub date: Option<String>,
     /// The newest release of its authors when their repository was last read, if that is not this one.
@@ -61,12 +61,12 @@ pub struct PeerRecord {
 }
 
 impl PeerRecord {
-    /// The version, with its date where it is known.
+    /// The version, with its date if it is known.
     pub fn dated(&self) -> String {
         self.date.as_ref().map_or(self.version.clone(), |date| format!("{} ({date})", self.version))
     }
 
-    /// The newest release that is known of the peer called `name`, where this one is older.
+    /// The newest known release of the peer called `name`, if this one is older.
     pub fn behind(&self, name: &str) -> Option<&str> {
         let recipe = RECIPES.iter().find(|recipe| recipe.name == name)?;
         let known = recipe.upstream.as_ref().map_or("", |upstream| upstream.known);
@@ -84,12 +84,12 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     RECIPES.iter().map(|recipe| recipe.name)
 }
 
-/// Where a peer comes from, before it is built.
+/// The crate of a peer that is not built yet.
 pub fn source_of(name: &str) -> Option<&'static str> {
     RECIPES.iter().find(|recipe| recipe.name == name).map(|recipe| recipe.krate)
 }
 
-/// Reads `peers.json`; empty where no peer was built yet.
+/// Reads `peers.json`; empty if no peer was built yet.
 pub fn records(place: &Place) -> Result<Records> {
     let path = place.peers.join("peers.json");
     match fs::read(&path) {
@@ -98,7 +98,7 @@ pub fn records(place: &Place) -> Result<Records> {
             failure(format!("{} cannot be read: {error}", path.display()), remedy)
         }),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(Records::new()),
-        // A build would write a new file without what the old one says.
+        // Not empty records: a build would then write a file without the old ones.
         Err(error) => Err(error).with_context(|| format!("cannot read {}", path.display())),
     }
 }
@@ -109,8 +109,8 @@ fn locked<'a>(lock: &'a str, krate: &str) -> Option<&'a str> {
     rest.split_once('"').map(|(version, _)| version)
 }
 
-/// What a library that is made now would be made of: the crate's version in the Cargo.lock that is carried, or the
-/// commit of a release, and the recipes.
+/// What a library built now would be made of: the crate's version in the embedded Cargo.lock, or the commit of a
+/// release; and the recipes.
 fn made_of(recipe: &Recipe, lock: &str, release: Option<&Release>) -> String {
     let mut recipes = Hash::default();
     recipes.add(include_str!("recipes.rs"));
@@ -121,11 +121,11 @@ fn made_of(recipe: &Recipe, lock: &str, release: Option<&Release>) -> String {
     format!("{source}, recipes {:016x}", recipes.0)
 }
 
-/// How [`made_of`] begins where the source is a release of a repository.
+/// The beginning of [`made_of`] if the source is a release of a repository.
 const GIT: &str = "git ";
 
-/// Whether the library called `name` is there and was made of something else than this version of the lab would take.
-/// A release that was once built stays, as long as the recipe is the same.
+/// Whether the library called `name` exists and was built from another source or recipe than this version of the lab
+/// would use. A release from a repository stays as long as the recipe is the same.
 pub fn is_old(records: &Records, name: &str) -> bool {
     let recipe = RECIPES.iter().find(|recipe| recipe.name == name);
     recipe.zip(records.get(name)).is_some_and(|(recipe, record)| {
@@ -135,8 +135,8 @@ pub fn is_old(records: &Records, name: &str) -> bool {
     })
 }
 
-/// Whether the library is there, of the right sources (those of `release`, where there is one) and from the compiler
-/// that is installed.
+/// Whether the library exists, and is from the right source (`release`, if there is one) and from the installed
+/// compiler.
 fn up_to_date(place: &Place, recipe: &Recipe, release: Option<&Release>, records: &Records, compiler: &str) -> bool {
     let record = records.get(recipe.name).filter(|_| place.peers.join(format!("{}.so", recipe.name)).exists());
     record.is_some_and(|record| {
@@ -148,14 +148,14 @@ fn up_to_date(place: &Place, recipe: &Recipe, release: Option<&Release>, records
     })
 }
 
-/// What [`build_all`] is to do.
+/// What [`build_all`] shall do.
 #[derive(Clone, Debug, Default)]
 pub struct Wanted {
     /// Build even what is already there.
     pub force: bool,
-    /// Only these; all where it is empty.
+    /// Only these; all if empty.
     pub only: Vec<String>,
-    /// Build the newest releases of the repositories of their authors, not the crates.
+    /// Build the newest releases of the authors' repositories, not the crates.
     pub upstream: bool,
     /// Other repositories: a peer's name, and an address for git or a path.
     pub repositories: Vec<(String, String)>,
@@ -175,7 +175,7 @@ pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(Step)) -> 
     for compiler in [cc(), cxx()] {
         need(&compiler, remedy)?;
         if toolchain::command(&compiler).get_args().len() > 0 {
-            let cause = format!("`{compiler}` has options, and the peers have those of their authors");
+            let cause = format!("`{compiler}` has options, but the peers are built with those of their authors");
             return Err(failure(cause, "name the compiler alone: CC=gcc CXX=g++ neap lab peers build"));
         }
     }
@@ -206,7 +206,7 @@ pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(Step)) -> 
         let wants_crate = is_crate && (wanted.force || !up_to_date(place, recipe, None, &records, &compiler));
         if wants_crate && sources.is_none() {
             tell(Step::Line("fetching the sources ...".into()));
-            // All crates come at once: without them there is nothing to go on with.
+            // Fetches all crates at once. Without them no crate can be built, so an error ends the build.
             sources = Some(locate_crates(place)?);
         }
         let mut newest = None;
@@ -244,7 +244,7 @@ pub fn build_all(place: &Place, wanted: &Wanted, tell: &mut dyn FnMut(Step)) -> 
     Ok(built)
 }
 
-/// The release to build; none where the crate is to be built.
+/// The release to build; none if the crate is to be built.
 fn release(recipe: &Recipe, wanted: &Wanted) -> Result<Option<Release>> {
     let Some(upstream) = recipe.upstream.as_ref().filter(|_| wanted.upstream) else {
         return Ok(None);
@@ -253,8 +253,8 @@ fn release(recipe: &Recipe, wanted: &Wanted) -> Result<Option<Release>> {
     upstream::newest(upstream, other.map_or(upstream.repository, |(_, repository)| repository)).map(Some)
 }
 
-/// Puts the new library called `name` in the place of the old one. In between it has no record, so a build that ends
-/// there (no space, killed) leaves no library with the record of another one.
+/// Replaces the old library called `name`. In between it has no record, so a build that ends there (no space, killed)
+/// leaves no library with the record of another one.
 fn replace(place: &Place, records: &mut Records, name: &str, record: PeerRecord) -> Result<()> {
     if records.remove(name).is_some() {
         write_records(place, records)?;
@@ -264,12 +264,12 @@ fn replace(place: &Place, records: &mut Records, name: &str, record: PeerRecord)
     write_records(place, records)
 }
 
-/// Where a library is before it takes the place of the old one.
+/// Where a library is before it replaces the old one.
 fn fresh(place: &Place, name: &str) -> PathBuf {
     place.peers.join(format!(".{name}.so"))
 }
 
-/// Under another name until it is whole: a run may read it.
+/// Writes to another name first, because a run may read the file.
 fn write_records(place: &Place, records: &Records) -> Result<()> {
     let (fresh, path) = (place.peers.join(".peers.json"), place.peers.join("peers.json"));
     let text = serde_json::to_string_pretty(records)? + "\n";
@@ -280,7 +280,7 @@ fn write_records(place: &Place, records: &Records) -> Result<()> {
 /// A crate's version and folder, by name.
 type Sources = BTreeMap<String, (String, PathBuf)>;
 
-/// Asks Cargo to fetch the crates and where they lie.
+/// Makes Cargo fetch the crates, and returns where they are.
 fn locate_crates(place: &Place) -> Result<Sources> {
     #[derive(Deserialize)]
     struct Metadata {
@@ -320,7 +320,7 @@ fn locate_crates(place: &Place) -> Result<Sources> {
     Ok(found)
 }
 
-/// Builds one peer, as [`fresh`]; where its crate cannot be compiled, takes the distribution's library.
+/// Builds one peer to the path of [`fresh`]. If its crate cannot be compiled, copies the distribution's library.
 fn build(
     place: &Place,
     recipe: &Recipe,
@@ -346,12 +346,12 @@ fn build(
                 found.with_context(|| format!("{} is not in lab/peers/Cargo.lock", recipe.krate))?;
             let tree = folder.join(recipe.tree);
             let described = version.split_once('+').map_or(version.as_str(), |(_, described)| described).to_owned();
-            // What may follow is the commit of the allocator's source.
+            // What may follow the `+` describes the allocator's source.
             let source = format!("crate {} {}", recipe.krate, version.split('+').next().unwrap_or(version));
             (folder.clone(), tree.clone(), described, (recipe.version)(&tree, version)?, source)
         }
     };
-    // Under another name until it is whole: a run meanwhile finds the old one.
+    // Under another name until it is complete: a run finds the old one until then.
     let partial = scratch.join("library.so");
     let progress = Progress::new(what.into(), tell);
     let mut job = Job::new((folder, tree), scratch.clone(), partial.clone(), described, progress);
@@ -379,7 +379,7 @@ fn build(
             record.source = format!("Debian {package}");
         }
     };
-    // A program may have the old library mapped: it keeps its file.
+    // Not written over the old library: a program may have it mapped.
     let fresh = fresh(place, recipe.name);
     fs::copy(&partial, &fresh).with_context(|| format!("cannot write {}", fresh.display()))?;
     let _ = fs::remove_dir_all(scratch);
@@ -403,7 +403,7 @@ mod tests {
         }
     }
 
-    // Would catch an old library that passes for a new one, and a new one that is built each time.
+    // Would catch an old library that counts as new, and a new one that is built each time.
     #[test]
     fn what_is_old_is_built_again() {
         let scratch = crate::scratch::Scratch::new("peers").unwrap();
@@ -423,7 +423,7 @@ mod tests {
         for other in [made_of.replace(version, "0.0.1"), made_of.replace("recipes ", "recipes 1"), String::new()] {
             assert!(!fresh(&PeerRecord { made_of: other, ..record.clone() }, "cc 12"));
         }
-        // A release stays until there is another one, or another recipe.
+        // A release stays until there is another release or another recipe.
         let release = |commit: &str| Release { repository: "r".into(), tag: "v3.0".into(), commit: commit.into() };
         let of = PeerRecord { made_of: super::made_of(recipe, PEERS_LOCK, Some(&release("a"))), ..record.clone() };
         assert!(fresh(&of, "cc 12"));
@@ -438,7 +438,7 @@ mod tests {
         assert!(is_old(&records(&place).unwrap(), "mimalloc2"));
     }
 
-    // Would catch a release that is not named, and one that is named where it is no later one.
+    // Would catch a later release that is not named, and one that is named although it is not later.
     #[test]
     fn what_is_older_than_upstream_is_said() {
         let record = |version: &str, newest: Option<&str>| PeerRecord {
@@ -455,7 +455,7 @@ mod tests {
         assert_eq!(dated.dated(), "5.3.1 (2026-04-13)");
     }
 
-    // Would catch a library with the record of the one before it, where there is no space for a new record.
+    // Would catch a library with the record of its predecessor if there is no space for a new record.
     #[test]
     fn a_library_never_has_the_record_of_another() {
         let scratch = crate::scratch::Scratch::new("peers").unwrap();
@@ -482,7 +482,7 @@ mod tests {
         assert_eq!((library(), version()), ("3".into(), "3".into()));
     }
 
-    // Would catch records that are lost by the next build, as they cannot be read now.
+    // Would catch a build that discards records because they cannot be read now.
     #[test]
     fn records_that_cannot_be_read_are_not_taken_for_none() {
         let scratch = crate::scratch::Scratch::new("peers").unwrap();

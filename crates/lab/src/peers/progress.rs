@@ -1,10 +1,10 @@
-//! What a build reports: lines, and how many files of a long step are done.
+//! Reports of a build: lines, and how many files of a long step are done.
 
 use std::io::{IsTerminal, Write};
 use std::thread;
 use std::time::Duration;
 
-/// How often a long step is looked at.
+/// How often a long step is checked.
 const LOOK: Duration = Duration::from_millis(200);
 
 /// One report of a build.
@@ -29,12 +29,12 @@ pub struct Progress<'a> {
 }
 
 impl<'a> Progress<'a> {
-    /// Of the step called `what`.
+    /// Reports of the step called `what`.
     pub fn new(what: String, tell: &'a mut dyn FnMut(Step)) -> Progress<'a> {
         Progress { what, tell }
     }
 
-    /// Does `work` in a thread, and reports meanwhile how many of `of` files `done` counts.
+    /// Does `work` in a thread, and meanwhile reports `done` of `of` files.
     pub fn files<T: Send>(&mut self, of: usize, done: impl Fn() -> usize, work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| {
             let worker = scope.spawn(work);
@@ -52,7 +52,8 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// Reports on standard error: counts are written over on a terminal, and are one line for each quarter elsewhere.
+/// Reports on standard error: on a terminal a count overwrites the one before it; elsewhere there is one line for each
+/// quarter.
 pub struct Shown {
     terminal: bool,
     quarter: usize,
@@ -99,7 +100,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-    // Would catch a long step without a word, and one that reports more files than there are.
+    // Would catch a long step without reports, and one that reports more files than there are.
     #[test]
     fn files_are_counted() {
         let (count, mut seen) = (AtomicUsize::new(0), Vec::new());
@@ -116,7 +117,7 @@ mod tests {
         assert_eq!(seen, [("x".to_owned(), 8, 8)]);
     }
 
-    // Would catch counts that fill a log, and a line that is written behind a count.
+    // Would catch counts that fill a log, and a line that is written after a count on the same line.
     #[test]
     fn counts_are_written_over_or_rare() {
         let step = |done| Step::Files { what: "x".into(), done, of: 8 };

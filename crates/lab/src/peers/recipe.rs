@@ -21,7 +21,7 @@ pub struct Recipe {
     pub build: fn(&mut Job) -> Result<()>,
     /// The allocator's version and, where the source names it, the date, from a crate: its folder and version.
     pub version: fn(&Path, &str) -> Result<Version>,
-    /// Where its authors publish releases; none where they publish none that this recipe can build.
+    /// Where its authors publish releases; none if this recipe can build none of them.
     pub upstream: Option<Upstream>,
     /// File of Debian's package, with the package's name, for when the source cannot be built.
     pub debian: Option<(&'static str, &'static str)>,
@@ -29,7 +29,7 @@ pub struct Recipe {
     pub env: &'static [(&'static str, &'static str)],
 }
 
-/// A version in one word, and its date as `YYYY-MM-DD` where it is known.
+/// A version in one word, and its date as `YYYY-MM-DD` if it is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
     /// As `5.3.1`.
@@ -42,9 +42,9 @@ pub struct Version {
 pub struct Upstream {
     /// The address for git.
     pub repository: &'static str,
-    /// Releases whose number begins with this, as `3.`; all where it is empty.
+    /// Only releases whose number begins with this, such as `3.`; all if empty.
     pub series: &'static str,
-    /// The newest release when this recipe was last changed; empty where it is not known.
+    /// The newest release when this recipe was last changed; empty if it is not known.
     pub known: &'static str,
 }
 
@@ -58,7 +58,7 @@ pub struct Job<'a> {
     pub scratch: PathBuf,
     /// The library to make.
     pub output: PathBuf,
-    /// The version with its commit where it is known, as `5.3.1-0-g81034ce1`.
+    /// The version with its commit if that is known, as `5.3.1-0-g81034ce1`.
     pub described: String,
     /// Shows how many files are done.
     pub progress: Progress<'a>,
@@ -66,7 +66,7 @@ pub struct Job<'a> {
 }
 
 impl Job<'_> {
-    /// A build that has done nothing yet.
+    /// A build that has not run any command.
     pub fn new(
         (source, tree): (PathBuf, PathBuf),
         scratch: PathBuf,
@@ -85,7 +85,7 @@ impl Job<'_> {
 
     /// Keeps the text of a command that is run in another way.
     pub fn note(&mut self, line: impl AsRef<str>) {
-        // A checkout and the output lie in the scratch folder: its own name comes last.
+        // A checkout and the output are in the scratch folder, so its own name is replaced last.
         let line = line.as_ref().replace(&*self.source.to_string_lossy(), "$SRC");
         let line = line.replace(&*self.output.to_string_lossy(), "$OUT");
         self.commands.push(line.replace(&*self.scratch.to_string_lossy(), "$TMP"));

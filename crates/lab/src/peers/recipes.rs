@@ -128,7 +128,7 @@ fn mimalloc_version(tree: &Path, _: &str) -> Result<Version> {
 fn header_version(header: &Path) -> Result<String> {
     let header = fs::read_to_string(header)?;
     let number = word_after(&header, "#define MI_MALLOC_VERSION")?;
-    let number: u32 = number.parse().context("MI_MALLOC_VERSION is no number")?;
+    let number: u32 = number.parse().context("MI_MALLOC_VERSION is not a number")?;
     // Newer headers hold two digits each for minor and patch, older ones one.
     Ok(match number {
         10_000.. => format!("{}.{}.{}", number / 10_000, number / 100 % 100, number % 100),
@@ -168,7 +168,7 @@ fn jemalloc(job: &mut Job) -> Result<()> {
     Ok(())
 }
 
-/// The version behind the `+` of the crate's, with the date of jemalloc's list of changes.
+/// The version after the `+` in the crate's version, with the date from jemalloc's list of changes.
 fn jemalloc_version(tree: &Path, version: &str) -> Result<Version> {
     let (_, described) = version.split_once('+').context("the crate's version does not name jemalloc's")?;
     let word = described.split('-').next().unwrap_or(described).to_owned();
@@ -246,7 +246,7 @@ fn tcmalloc(job: &mut Job) -> Result<()> {
     flags(&mut shown);
     job.note(format!("{} -c FILE ({} files)", crate::toolchain::shell_line(&shown), files.len()));
     let (scratch, compiled) = (&job.scratch, AtomicUsize::new(0));
-    // Relaxed: the count is shown, nothing else is read through it.
+    // Relaxed: the count is only shown.
     let objects = job.progress.files(
         files.len(),
         || compiled.load(Ordering::Relaxed),
@@ -263,7 +263,7 @@ fn tcmalloc(job: &mut Job) -> Result<()> {
     Ok(())
 }
 
-/// tcmalloc has no version: the date of the crate's, for which its source was fetched.
+/// tcmalloc has no version. The date of the crate's version, for which its source was fetched.
 fn tcmalloc_version(tree: &Path, version: &str) -> Result<Version> {
     let changes = tree.ancestors().nth(2).context("the tree lies in the crate")?.join("CHANGELOG.md");
     let text = fs::read_to_string(changes)?;
@@ -284,7 +284,7 @@ fn compile_all(
     let next = AtomicUsize::new(0);
     let work = || -> Result<()> {
         loop {
-            // Relaxed: the counter hands out indices, nothing else is read through it.
+            // Relaxed: the counter only hands out indices.
             let index = next.fetch_add(1, Ordering::Relaxed);
             let Some(file) = files.get(index) else {
                 return Ok(());
@@ -315,7 +315,7 @@ fn word_after<'a>(text: &'a str, key: &str) -> Result<&'a str> {
     rest.split_whitespace().next().with_context(|| format!("nothing follows `{key}`"))
 }
 
-/// The date in brackets behind `key` in a file, as `YYYY-MM-DD`: `(2026-04-29)` or `(Apr 13, 2026)`.
+/// The date in brackets after `key` in a file, as `YYYY-MM-DD`. The file has `(2026-04-29)` or `(Apr 13, 2026)`.
 fn date_after(file: &Path, key: &str) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let rest = text[text.find(key)? + key.len()..].trim_start();
@@ -335,7 +335,7 @@ fn iso_date(text: &str) -> Option<String> {
     }
 }
 
-/// Copies a folder; the registry's copy must stay as it is.
+/// Copies a folder, because the registry's copy must not change.
 fn copy_tree(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

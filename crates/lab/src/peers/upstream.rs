@@ -1,4 +1,4 @@
-//! Releases in the repositories of the allocators' authors: tags that are versions, asked for and fetched with git.
+//! Releases in the repositories of the allocators' authors: tags that are versions, listed and fetched with git.
 
 use std::cmp::Ordering;
 use std::path::Path;
@@ -37,10 +37,10 @@ impl Release {
     pub fn fetch(&self, folder: &Path) -> Result<Version> {
         let mut init = git();
         interrupt::run(init.args(["init", "--quiet", "--"]).arg(folder))?;
-        // By its full name: a branch may have the tag's name too, and `git clone` would take that.
+        // The full name of the tag, because a branch may have the same name, and `git clone` would take that.
         let tag = format!("refs/tags/{}", self.tag);
         let mut fetch = git();
-        // Not by `-C`: a relative path to a repository counts from here.
+        // Not `-C`, because a relative path to a repository is relative to the current folder.
         fetch.arg("--git-dir").arg(folder.join(".git"));
         fetch.args(["fetch", "--quiet", "--no-tags", "--depth=1", "--", &self.repository]);
         interrupt::run(fetch.arg(format!("{tag}:{tag}"))).map_err(|error| unreachable(&self.repository, error))?;
@@ -81,11 +81,11 @@ fn newest_of(tags: &str, repository: &str, series: &str) -> Option<Release> {
         numbers(release.word())?;
         release.word().starts_with(series).then_some(release)
     };
-    // The last of equals: the commit of an annotated tag.
+    // `max_by` takes the last of equals: the commit of an annotated tag.
     tags.lines().filter_map(release).max_by(|a, b| compare(a.word(), b.word()))
 }
 
-/// The numbers of a version such as `5.3.1`; none for a candidate (`2.0.0-rc1`) or another name.
+/// The numbers of a version such as `5.3.1`; none for a release candidate (`2.0.0-rc1`) or another name.
 fn numbers(version: &str) -> Option<Vec<u64>> {
     let numbers: Option<Vec<u64>> = version.split('.').map(|number| number.parse().ok()).collect();
     numbers.filter(|numbers| numbers.len() > 1)
@@ -103,7 +103,7 @@ pub fn is_older(version: &str, newest: &str) -> bool {
 
 fn git() -> Command {
     let mut git = Command::new("git");
-    // No question for a password, and no answer in another language.
+    // No prompt for a password, and messages in English.
     git.env("GIT_TERMINAL_PROMPT", "0").env("LC_ALL", "C").env_remove("GIT_DIR").env_remove("GIT_WORK_TREE");
     git.args(["-c", "advice.detachedHead=false"]);
     git
@@ -125,7 +125,8 @@ fn unreachable(repository: &str, error: anyhow::Error) -> anyhow::Error {
 mod tests {
     use super::*;
 
-    // Would catch candidates that pass for releases, versions that are compared as text, and the commit of a tag's own.
+    // Would catch release candidates that count as releases, versions that are compared as text, and the commit of an
+    // annotated tag itself.
     #[test]
     fn the_newest_release_is_found() {
         let tags = "a1\trefs/tags/v2.9.1\nb1\trefs/tags/v2.10.0\nb2\trefs/tags/v2.10.0^{}\n\

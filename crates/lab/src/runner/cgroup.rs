@@ -1,4 +1,4 @@
-//! A memory cgroup of a limit, made for one run and removed after it; version 1 and 2.
+//! A memory cgroup with a limit, made for one run and removed after it; version 1 and 2.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 
-/// How the groups of this lab are called, with the process id behind it.
+/// The beginning of the groups' names; the process id follows.
 const PREFIX: &str = "neap-workers-";
 
 /// Where the memory controller is mounted.
@@ -28,7 +28,7 @@ impl Controller {
     }
 }
 
-/// A group without processes; removed when dropped. By then its processes must have ended.
+/// A group without processes; removed when dropped. Its processes must have ended by then.
 pub struct Group {
     path: PathBuf,
 }
@@ -37,7 +37,7 @@ impl Group {
     /// Makes a group in which at most `limit` bytes may be resident and nothing is swapped.
     pub fn create(limit: u64) -> Result<Group> {
         let Some(controller) = mounted() else {
-            bail!("no cgroup hierarchy hands down the memory controller");
+            bail!("no cgroup hierarchy has the memory controller for its groups");
         };
         let path = controller.root().join(format!("{PREFIX}{}", std::process::id()));
         match fs::create_dir(&path) {
@@ -48,7 +48,7 @@ impl Group {
         match controller {
             Controller::V1(_) => {
                 group.set("memory.limit_in_bytes", limit)?;
-                // Only where swap is accounted.
+                // The file exists only if swap is accounted.
                 let _ = group.set("memory.memsw.limit_in_bytes", limit);
             }
             Controller::V2(_) => {
@@ -72,7 +72,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A process that was killed may take a moment to leave.
+        // A killed process may take a moment to leave.
         for _ in 0..50 {
             match fs::remove_dir(&self.path) {
                 Err(error) if error.kind() != ErrorKind::NotFound => thread::sleep(Duration::from_millis(100)),
@@ -94,7 +94,7 @@ fn remove_leftovers_below(root: &Path) {
     for entry in fs::read_dir(root).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let owner = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
-        // Another lab may be at work.
+        // The group may be that of a lab that still runs.
         if owner.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
             let _ = fs::remove_dir(entry.path());
         }
@@ -107,8 +107,8 @@ fn mounted() -> Option<Controller> {
     controller(&mounts, |root| fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default())
 }
 
-/// Finds the memory controller among the lines of /proc/mounts. `handed_down` reads the controllers that a version 2
-/// hierarchy gives its groups.
+/// Finds the memory controller in the lines of /proc/mounts. `handed_down` reads the controllers that a version 2
+/// hierarchy enables for its groups.
 fn controller(mounts: &str, handed_down: impl Fn(&Path) -> String) -> Option<Controller> {
     mounts.lines().find_map(|line| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -136,7 +136,7 @@ cgroup /sys/fs/cgroup/cpu cgroup rw,relatime,cpu 0 0
 cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
 ";
 
-    // Would catch a version 2 mount without the controller that is taken before version 1 with it.
+    // Would catch a version 2 mount without the controller that is preferred to version 1 with it.
     #[test]
     fn the_controller_is_found() {
         let v1 = Controller::V1("/sys/fs/cgroup/memory".into());
@@ -146,11 +146,11 @@ cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
         assert_eq!(controller("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", |_| "cpu pids\n".into()), None);
     }
 
-    // Would catch the group of a killed run that stays, and one of a lab that is at work and goes.
+    // Would catch the group of a killed run that stays, and the removal of a running lab's group.
     #[test]
     fn only_leftovers_are_removed() {
         let scratch = crate::scratch::Scratch::new("groups").unwrap();
-        // No process has a number above the limit of the kernel, 2^22.
+        // No process id is above the kernel's limit, 2^22.
         let [left, own, other] =
             ["neap-workers-4194999".to_owned(), format!("{PREFIX}{}", std::process::id()), "user.slice".into()]
                 .map(|name| scratch.join(&name));

@@ -1,4 +1,4 @@
-//! What is counted instead of timed: system calls by strace, instructions by callgrind.
+//! Counts instead of times: system calls by strace, instructions by callgrind.
 
 use std::cell::OnceCell;
 use std::ffi::OsString;
@@ -21,12 +21,12 @@ pub(super) const TRACED_CALLS: &str = "madvise,process_madvise,mmap,munmap,mrema
 /// strace, and whether it can be used here.
 #[derive(Default)]
 pub(super) struct Strace {
-    /// Why it cannot be used, once that was asked; `None` inside where it can.
+    /// Empty until it was tried; then why it cannot be used, or `None` if it can.
     refused: OnceCell<Option<String>>,
 }
 
 impl Strace {
-    /// Runs a program under strace; the counted calls come as figures per 1,000 frees.
+    /// Runs a program under strace; the figures are calls per 1,000 frees.
     pub(super) fn run(
         &self,
         launcher: &Launcher,
@@ -51,7 +51,7 @@ impl Strace {
         command.extend(arguments.iter().map(OsString::from));
         let mut outcome = launcher.measure(&[], &command, timeout)?;
         if outcome.is_ok() {
-            let frees = outcome.value("frees").context("the program does not tell its number of frees")?;
+            let frees = outcome.value("frees").context("the program does not print its number of frees")?;
             let text = fs::read_to_string(&counts).context("strace left no counts")?;
             outcome.metrics.extend(per_thousand(&call_counts(&text), frees));
         }
@@ -67,7 +67,7 @@ fn strace(counts: &Path) -> Vec<OsString> {
     command
 }
 
-/// Why nothing can be traced here; none where it can.
+/// Why strace cannot trace here; none if it can.
 fn cannot_trace() -> Result<Option<String>> {
     if find_program("strace").is_none() {
         return Ok(Some("strace is not installed (Debian: apt install strace)".into()));
@@ -160,7 +160,7 @@ mod tests {
         assert_eq!(per_thousand(&call_counts(""), 10.0)[0].value, 0.0);
     }
 
-    // Would catch a change of callgrind's words that turns every count into a failure.
+    // Would catch a format of callgrind whose count is not found.
     #[test]
     fn callgrinds_total_is_read() {
         assert_eq!(collected("==7== Events    : Ir\n==7== Collected : 123456\n==7==\n"), Some(123_456.0));

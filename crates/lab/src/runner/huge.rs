@@ -19,7 +19,7 @@ use crate::sources;
 
 /// Where the kernel keeps its settings of transparent huge pages.
 const THP: &str = "/sys/kernel/mm/transparent_hugepage";
-/// The part of the greatest walk that must lie in huge pages: neither its ends nor a page here and there.
+/// The fraction of the greatest walk that must be in huge pages: its ends and single pages may not be.
 const ENOUGH: f64 = 0.9;
 /// Bytes of a huge page of the pool.
 const HUGE: u64 = 2 << 20;
@@ -55,8 +55,8 @@ pub fn run(
     Ok(really(outcome, given, high))
 }
 
-/// The outcome, unless the kernel had too few huge pages for the greatest walk: then its figures are those of small ones.
-/// `given` are the MiB in huge pages; none where they are not counted.
+/// The outcome, or a skip if the kernel had too few huge pages for the greatest walk: then its figures are those of
+/// small pages. `given` is the number of MiB in huge pages; none if they are not counted.
 fn really(outcome: Outcome, given: Option<f64>, high: u32) -> Outcome {
     let walked = (1u64 << high) as f64 / f64::from(1 << 20);
     match given.filter(|&given| outcome.is_ok() && given < walked * ENOUGH) {
@@ -65,13 +65,13 @@ fn really(outcome: Outcome, given: Option<f64>, high: u32) -> Outcome {
     }
 }
 
-/// Pages of 64 KiB that the kernel has given since its start; none where it does not count them (before Linux 6.10).
+/// Pages of 64 KiB that the kernel has given since boot; none if it does not count them (before Linux 6.10).
 fn pages_of_64_kib() -> Option<u64> {
     let text = fs::read_to_string(format!("{THP}/hugepages-64kB/stats/anon_fault_alloc")).ok()?;
     text.trim().parse().ok()
 }
 
-/// Makes the system give this kind of memory; fails where it does not. The pages that were reserved for it.
+/// Sets the system to give this kind of memory, and returns the pages reserved for it. Fails if the system cannot.
 fn prepare(settings: &mut Settings, place: &Place, kind: &str, high: u32) -> Result<Option<Reservation>> {
     match kind {
         "thp" => {
@@ -85,7 +85,7 @@ fn prepare(settings: &mut Settings, place: &Place, kind: &str, high: u32) -> Res
         }
         "mthp" => {
             allow(settings, &format!("{THP}/enabled"))?;
-            // Of several sizes that are allowed the kernel takes the greatest.
+            // Of several allowed sizes the kernel takes the greatest.
             for size in ["128", "256", "512", "1024", "2048"] {
                 settings.set(&format!("{THP}/hugepages-{size}kB/enabled"), "never")?;
             }
@@ -104,7 +104,7 @@ fn prepare(settings: &mut Settings, place: &Place, kind: &str, high: u32) -> Res
     }
 }
 
-/// Makes MADV_HUGEPAGE work where the system says `never`.
+/// Makes MADV_HUGEPAGE work if the setting is `never`.
 fn allow(settings: &mut Settings, path: &str) -> Result<()> {
     match fs::read_to_string(path) {
         Ok(text) if chosen(&text) == "never" => settings.set(path, "madvise"),
@@ -128,7 +128,7 @@ fn reserve(pages: u64) -> Result<Option<Reservation>> {
 mod tests {
     use super::*;
 
-    // Would catch 4 KiB pages that are measured as huge ones, since the kernel had none.
+    // Would catch 4 KiB pages that are measured as huge ones because the kernel had none.
     #[test]
     fn huge_pages_must_have_been_given() {
         let good = || Outcome::good(Vec::new());

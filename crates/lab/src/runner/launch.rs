@@ -13,7 +13,7 @@ use crate::outcome::{Launched, Outcome};
 use crate::place::Place;
 use crate::sources;
 
-/// How a program ends that finds that the machine lacks what it needs (lab/experiments/experiment.h).
+/// The status of a program that lacks something on this machine (lab/experiments/experiment.h).
 const UNABLE: &str = "exit:5";
 /// A launcher that outlives the time limit of its program by this is stuck.
 const GRACE: Duration = Duration::from_secs(30);
@@ -37,7 +37,7 @@ impl Launcher {
         Ok(if status == "ok" { launched.outcome() } else { Outcome::failed(status) })
     }
 
-    /// Starts a program through the launcher; returns what the launcher printed, and what was said on standard error.
+    /// Starts a program through the launcher; returns what the launcher printed, and the program's standard error.
     pub(super) fn launch(
         &self,
         variables: &[String],
@@ -55,14 +55,14 @@ impl Launcher {
     }
 }
 
-/// The status of a program, with its last words where it ended by itself: `exit:3 (mmap: Cannot allocate memory)`. One
-/// that ran without its allocator has failed, and one that says that this machine lacks something was not run.
+/// The status of a program, with its last line on standard error if it exited: `exit:3 (mmap: Cannot allocate memory)`.
+/// A program that ran without its allocator has failed; one that lacks something on this machine is skipped.
 pub(super) fn status_of(status: &str, stderr: &str) -> String {
     if let Some(reason) = refused(stderr) {
         return reason;
     }
     let last = stderr.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
-    // Last words of a Python program may be long.
+    // The last line of a Python program may be long.
     let words: String = last.trim().chars().take(120).collect();
     match status {
         UNABLE => format!("skipped: {words}"),
@@ -71,8 +71,8 @@ pub(super) fn status_of(status: &str, stderr: &str) -> String {
     }
 }
 
-/// Why the dynamic linker did not load a library, where it says so. What is preloaded and is no library it leaves out,
-/// and the program goes on with glibc; a library that needs a missing one ends the program.
+/// Why the dynamic linker did not load a library, if it says so. It ignores a preloaded file that is not a library, and
+/// the program runs on glibc; a library that needs a missing one ends the program.
 ///
 /// ```text
 /// ERROR: ld.so: object '/x/lib.so' from LD_PRELOAD cannot be preloaded (invalid ELF header): ignored.
@@ -104,7 +104,7 @@ pub(super) fn end_text(status: Option<ExitStatus>) -> String {
 mod tests {
     use super::*;
 
-    // Would catch a failure without its reason, and words that are taken for one where there is none.
+    // Would catch a failure without its reason, and a reason where there is no failure.
     #[test]
     fn failures_have_their_reason() {
         assert_eq!(status_of("exit:3", "warning\nmmap: no memory\n\n"), "exit:3 (mmap: no memory)");

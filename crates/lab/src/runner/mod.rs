@@ -1,4 +1,4 @@
-//! Runs one case under one allocator. Everything that the allocator does is in the outcome; errors are those of the
+//! Runs one case under one allocator. The outcome has everything that the allocator causes; errors are those of the
 //! lab, or an interruption.
 
 mod cgroup;
@@ -44,10 +44,10 @@ pub struct Runner<'a> {
     launcher: Launcher,
     /// The checksum of each workload, thread count and scale, from the first run of each.
     checksums: RefCell<BTreeMap<(String, u32, u32), String>>,
-    /// The server of tls-chunks, once it was needed.
+    /// The server of tls-chunks, once a case needs it.
     tls: RefCell<Option<tls::Service>>,
     strace: Strace,
-    /// Python's program, once it was needed; none where there is none.
+    /// Python's program, once a case needs it; none if it is not installed.
     python: OnceCell<Option<PathBuf>>,
     reals: real::Programs,
 }
@@ -60,8 +60,8 @@ impl<'a> Runner<'a> {
         Ok(Runner { place, launcher, checksums, tls, strace, python, reals })
     }
 
-    /// Builds what the case needs, so that no measured run waits for a compiler. Where there is no compiler for it, says
-    /// so: the case cannot be run here.
+    /// Builds what the case needs, so that no measured run waits for a compiler. Returns why the case cannot be run
+    /// here, if a compiler or a program is missing.
     pub fn prepare(&self, case: &Case) -> Result<Option<String>> {
         match self.build(case) {
             Err(error) if error.is::<Failure>() => Ok(Some(error.to_string())),
@@ -83,7 +83,8 @@ impl<'a> Runner<'a> {
         }
     }
 
-    /// Lets the allocator's library and the launcher come into memory, and the processor up to speed.
+    /// Runs `true` under the allocator, so that its library and the launcher are in memory and the processor is at
+    /// speed.
     pub fn warm_up(&self, allocator: &Allocator) -> Result<()> {
         let Some(nothing) = find_program("true") else {
             return Ok(());
@@ -91,7 +92,7 @@ impl<'a> Runner<'a> {
         self.launcher.launch(&allocator.variables(), &[nothing.into()], Duration::from_secs(10)).map(drop)
     }
 
-    /// Ends what an experiment has kept running for its cases. Returns what is to be said of it, as paragraphs.
+    /// Ends the servers that an experiment has kept running for its cases. Returns notes on them, as paragraphs.
     pub fn tidy(&self) -> Vec<String> {
         self.tls.borrow_mut().take().and_then(|service| service.note()).into_iter().collect()
     }
@@ -233,7 +234,7 @@ mod tests {
     use crate::catalogue;
     use crate::place::for_test;
 
-    // Would catch a case that fills the machine instead of saying that it does not fit.
+    // Would catch a case that runs although it needs more memory than the machine has.
     #[test]
     fn what_does_not_fit_is_skipped() {
         let place = for_test();
@@ -261,7 +262,7 @@ mod tests {
         ("first-run", "--count 3"),
     ];
 
-    // Would catch a program that does not build or that fails, and a table that asks for a figure it does not tell.
+    // Would catch a program that does not build or that fails, and a table with a figure that no program prints.
     #[test]
     fn programs_tell_what_the_tables_show() {
         let place = for_test();
@@ -297,7 +298,7 @@ mod tests {
         assert!(SHORT.iter().all(|(name, _)| seen.contains(name)));
     }
 
-    // Would catch a walk whose sizes are not those that charts and tables name.
+    // Would catch a walk whose sizes differ from those of charts and tables.
     #[test]
     fn huge_tells_each_size() {
         let place = for_test();

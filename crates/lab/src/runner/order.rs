@@ -1,5 +1,5 @@
-//! `neap order` on a program that needs little of what it has: traced, linked again, compared. And what a trace of many
-//! functions costs.
+//! `neap order` on a program whose start needs a small part of it: traced, linked again, compared. And the cost of a
+//! trace of many functions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,7 +19,7 @@ use crate::place::Place;
 use crate::scratch::Scratch;
 use crate::sources;
 
-/// What is read of the JSON of `neap order verify` (docs/order.md).
+/// The members of the JSON of `neap order verify` (docs/order.md) that are used.
 #[derive(Deserialize)]
 struct Report {
     measures: Vec<Measure>,
@@ -65,7 +65,7 @@ pub fn run(place: &Place, data: bool, pairs: u32, limit: Duration) -> Result<Out
     let pairs = pairs.to_string();
     let out = neap(&["verify", "--json", "--pairs", &pairs, "--before"], &[&before, "--after".as_ref(), &after])?;
     match out.status.and_then(|status| status.code()) {
-        // 1: nothing is less.
+        // 1: no improvement.
         Some(0 | 1) => {}
         Some(125) => return Ok(Outcome::skipped(out.stderr.lines().next().unwrap_or("neap order failed"))),
         _ => return Ok(Outcome::failed(end_text(out.status))),
@@ -84,7 +84,7 @@ pub fn trace(place: &Place, launcher: &Launcher, pairs: u32, limit: Duration) ->
     let traced = [&traced, &alone[..]].concat();
     let mut times = [Vec::new(), Vec::new()];
     for pair in 0..=pairs {
-        // The other way round in the next pair.
+        // The next pair has the reverse order.
         for side in if pair % 2 == 0 { [0, 1] } else { [1, 0] } {
             let command = if side == 0 { &alone[..] } else { &traced };
             let words: Vec<OsString> = command.iter().map(OsString::from).collect();
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(names.map(|name| outcome.value(name)), [2.0, 12.0, 10.0, 3.0, 18.0].map(Some));
     }
 
-    // Would catch a figure that is that of the other side, or a time that is no ratio of pairs.
+    // Would catch a figure of the wrong side, and a time that is not a ratio of pairs.
     #[test]
     fn figures_have_two_sides() {
         let measure = |name: &str, before: f64, after: f64, ratio: f64| {

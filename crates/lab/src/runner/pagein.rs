@@ -19,10 +19,11 @@ use crate::place::Place;
 use crate::scratch::Scratch;
 use crate::toolchain::find_program;
 
-/// A trace takes milliseconds.
+/// Time limit; a trace takes milliseconds.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What is read of the JSON of `neap pagein` (docs/pagein.md). Members that name a row of a table are its position.
+/// The members of the JSON of `neap pagein` (docs/pagein.md) that are used. A member that refers to a row of a table
+/// has its index.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Trace {
@@ -113,7 +114,7 @@ impl Trace {
         self.faults.iter().filter(of_last).collect()
     }
 
-    /// Cycles in a time; nanoseconds where the processor's counter is not known.
+    /// A time in cycles; in nanoseconds if the rate of the processor's counter is not known.
     fn cycles(&self, ns: u64) -> u64 {
         match self.clock.tsc {
             Some((mult, shift)) if mult != 0 && shift < 64 => {
@@ -166,7 +167,7 @@ fn classic(trace: &Trace) -> String {
     text
 }
 
-/// The first address of the 4 KiB around an address: `0x7f00` of `0x7f12`.
+/// The address rounded down to 4 KiB: `0x7000` for `0x7f12`.
 fn page(address: &str) -> String {
     let number = address.strip_prefix("0x").and_then(|digits| u64::from_str_radix(digits, 16).ok());
     number.map_or_else(|| address.into(), |number| format!("{:#x}", number & !0xfff))
@@ -200,7 +201,7 @@ mod tests {
         serde_json::from_str(&text).unwrap()
     }
 
-    // Would catch faults of `env` that count for the program, and a kind that is not counted.
+    // Would catch faults of `env` that count as the program's, and a kind that is not counted.
     #[test]
     fn faults_of_the_program_are_counted() {
         let outcome = counts(&trace());

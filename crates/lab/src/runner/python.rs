@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::interrupt;
 use crate::toolchain::find_program;
 
-/// Python's own program: `python3` may be a shell script that chooses one of several and would be measured with it.
+/// Python's own program: `python3` may be a shell script that chooses one of several, and would be measured too.
 pub(super) fn find() -> Option<PathBuf> {
     let mut command = Command::new(find_program("python3")?);
     let out =

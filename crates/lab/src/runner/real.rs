@@ -1,4 +1,4 @@
-//! Runs a real program under an allocator, and looks at what it prints.
+//! Runs a real program under an allocator, and checks its output.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -20,13 +20,13 @@ use crate::real::{Real, named};
 use crate::sources::{Hash, write_below};
 use crate::toolchain::{find_program, shell_word};
 
-/// For a question to a program that takes no time.
+/// Time limit of short commands.
 const SOON: Duration = Duration::from_secs(20);
 
-/// glibc's library, as the dynamic linker knows it.
+/// The name of glibc's library for the dynamic linker.
 const GLIBC_LIBRARY: &str = "libc.so.6";
 
-/// What was found out about programs.
+/// What is known about programs.
 #[derive(Default)]
 pub(super) struct Programs {
     /// Where they are, by case.
@@ -38,7 +38,7 @@ pub(super) struct Programs {
 }
 
 impl Programs {
-    /// Finds the program and writes its input; fails where there is none.
+    /// Finds the program and writes its input; fails if it is not installed.
     pub(super) fn prepare(&self, place: &Place, name: &str, count: u32) -> Result<()> {
         let real = named(name).context("a program of the table")?;
         let Some(program) = find(real) else {
@@ -65,7 +65,7 @@ impl Programs {
         let program = self.found.borrow().get(real.name).context("it was found before")?.clone();
         let mut variables = allocator.variables();
         variables.extend(real.env.iter().map(|(name, value)| format!("{name}={value}")));
-        // Where a program is linked with another allocator, glibc must be put in front of it.
+        // A program may be linked with another allocator: preloading glibc replaces that.
         let library = allocator.library.clone().unwrap_or_else(|| GLIBC_LIBRARY.into());
         if allocator.library.is_none() {
             variables.push(format!("LD_PRELOAD={GLIBC_LIBRARY}"));
@@ -110,7 +110,7 @@ impl Programs {
     }
 }
 
-/// The command for a shell, with the input's name alone.
+/// The command for a shell, with the name of the input without its folder.
 pub(super) fn words(name: &str, count: u32) -> Vec<String> {
     let Some(real) = named(name) else {
         return Vec::new();
@@ -127,13 +127,13 @@ pub(super) fn words(name: &str, count: u32) -> Vec<String> {
     env.chain([first.into()]).chain(real.arguments.iter().map(fill)).collect()
 }
 
-/// Writes what the program reads, unless it is there.
+/// Writes the program's input, unless it exists.
 fn input(place: &Place, real: &Real, count: u32) -> Result<PathBuf> {
     let (path, text) = real.input.file(count);
     write_below(&place.cache.join("sources"), &(&path, &text))
 }
 
-/// The program itself, where the name on the PATH may be that of a script which chooses one of several.
+/// The program itself: the name on the PATH may be that of a script that chooses one of several.
 fn find(real: &Real) -> Option<PathBuf> {
     match real.programs[0] {
         "python3" => python::find(),
@@ -147,7 +147,7 @@ fn find(real: &Real) -> Option<PathBuf> {
     }
 }
 
-/// Whether a preloaded library takes the program's calls of malloc: the dynamic linker says where they go.
+/// Whether the program's calls of malloc go to a preloaded library, according to the dynamic linker.
 fn takes(program: &Path, library: &Path) -> Result<bool> {
     let mut command = Command::new(program);
     command.arg("--version").env("LD_DEBUG", "bindings").env("LD_BIND_NOW", "1").env("LD_PRELOAD", library);
@@ -155,8 +155,8 @@ fn takes(program: &Path, library: &Path) -> Result<bool> {
     Ok(binds_malloc(&out.stderr, &library.to_string_lossy()))
 }
 
-/// Reads what the dynamic linker says of its bindings. In programs at fixed addresses some calls go by the program itself:
-/// one that goes to the library is enough.
+/// Reads the dynamic linker's report of its bindings. In a program at a fixed address some bindings are to the program
+/// itself, so one to the library is enough.
 ///
 /// ```text
 ///  16841:    binding file /usr/bin/perl [0] to /x/libneap.so [0]: normal symbol `malloc' [GLIBC_2.2.5]
@@ -173,7 +173,7 @@ mod tests {
     use crate::place::for_test;
     use crate::real::REALS;
 
-    // Would catch a program with an allocator of its own that is measured under the name of another one.
+    // Would catch a program with an allocator of its own that is measured as another one.
     #[test]
     fn bindings_of_malloc_are_read() {
         let own = "  7:\tbinding file /lib/libc.so.6 [0] to /bin/rustc [0]: normal symbol `malloc' [GLIBC_2.2.5]\n";
@@ -184,8 +184,8 @@ mod tests {
         assert!(!binds_malloc(own, "libc.so.6"));
     }
 
-    // Would catch a script or an input that its program does not take, a program whose output changes from run to run,
-    // and a wrong result that counts as a good one.
+    // Would catch a script or an input that its program rejects, output that changes from run to run, and a wrong
+    // result that counts as good.
     #[test]
     fn programs_that_are_there_run_alike() {
         let place = for_test();

@@ -14,19 +14,19 @@ use crate::outcome::{Metric, Outcome};
 use crate::scratch::Scratch;
 use crate::toolchain::find_program;
 
-/// How long the server may take to its first answer.
+/// Time limit of the server's first answer.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// What it says on standard error: the dynamic linker's complaints among it.
+/// The file with its standard error, which may have errors of the dynamic linker.
 const COMPLAINTS: &str = "complaints";
 /// Distinct keys, and distinct fields of the hash.
 const KEYS: &str = "100000";
 /// Bytes of a value.
 const VALUE_BYTES: &str = "512";
-/// What the load does, over and over: requests of each kind.
+/// The load, which is repeated: requests of each kind.
 const LOAD: [&str; 4] = ["-t", "set,get,lpush,lpop,sadd,spop,hset", "-n", "20000"];
-/// Puts the keys there before the load, so that it is steady.
+/// Creates the keys before the load, so that it is steady.
 const FILL: [&str; 6] = ["-t", "set,hset", "-n", "400000", "-P", "16"];
-/// Lists and sets are as long as the moment has it; they are dropped before RSS is read.
+/// The length of lists and sets varies with time, so they are dropped before RSS is read.
 const TRANSIENT: [&str; 2] = ["mylist", "myset"];
 
 /// Runs redis-server under `allocator` with a load after a warm-up, and measures it.
@@ -44,7 +44,8 @@ pub fn run_load(allocator: &Allocator, times: (Duration, Duration), timeout: Dur
     if let Some(reason) = refused(&fs::read_to_string(server.dir.join(COMPLAINTS)).unwrap_or_default()) {
         return Ok(Outcome::failed(reason));
     }
-    // A server that died, hangs or gives wrong answers makes its clients fail: that is its failure, not the lab's.
+    // A server that died, hangs or gives wrong answers makes its clients fail. That is a failure of the server, not of
+    // the lab.
     match (server.child.status()?, measured) {
         (_, Err(error)) if error.is::<Interrupted>() => Err(error),
         (Some(_), _) => Ok(Outcome::failed(end_text(server.child.status()?))),
@@ -81,10 +82,10 @@ fn measure(server: &Server, (warm_up, load): (Duration, Duration)) -> Result<Vec
 
 /// A redis-server on a socket in a folder of its own, without persistence.
 struct Server {
-    /// Ended before the folder goes.
+    /// Ended before the folder is removed.
     child: Guarded,
     dir: Scratch,
-    /// Its result is not needed any more.
+    /// When the time limit of the case is reached.
     deadline: Instant,
 }
 
@@ -95,7 +96,7 @@ impl Server {
         let mut command = Command::new("redis-server");
         command.args(["--port", "0", "--daemonize", "no", "--save", "", "--appendonly", "no"]);
         command.arg("--unixsocket").arg(socket(&dir)).arg("--dir").arg(dir.path());
-        // Where redis is linked with an allocator of its own, glibc must be put in front of it.
+        // redis may be linked with another allocator: preloading glibc replaces that.
         if allocator.library.is_none() {
             command.env("LD_PRELOAD", "libc.so.6");
         }
@@ -111,12 +112,12 @@ impl Server {
         command
     }
 
-    /// The server's answer to a client, as long as there is time.
+    /// The server's answer to a client, until the deadline.
     fn ask(&self, client: &mut Command) -> Result<String> {
         run_within(client, Some(self.deadline.saturating_duration_since(Instant::now())))
     }
 
-    /// Waits for the first answer; false where the server ends, or has said nothing after ten seconds.
+    /// Waits for the first answer; false if the server ends, or has not answered after ten seconds.
     fn answers(&mut self) -> Result<bool> {
         let begun = Instant::now();
         while begun.elapsed() < PATIENCE && self.child.status()?.is_none() {
@@ -131,7 +132,7 @@ impl Server {
 
     fn requests(&self) -> Result<f64> {
         let text = self.ask(self.client("redis-cli").args(["info", "stats"]))?;
-        field(&text, "total_commands_processed:").context("redis does not tell the number of its commands")
+        field(&text, "total_commands_processed:").context("redis does not report the number of its commands")
     }
 
     fn proc_file(&self, name: &str) -> Result<String> {
@@ -159,7 +160,8 @@ fn field(text: &str, key: &str) -> Option<f64> {
     rest.split_whitespace().next()?.parse().ok()
 }
 
-/// The field `minflt` of /proc/PID/stat: the tenth. The second is the program's name in brackets and may hold blanks.
+/// The field `minflt` of /proc/PID/stat: the tenth. The second field is the program's name in brackets and may contain
+/// blanks.
 fn minor_faults(stat: &str) -> Option<f64> {
     let (_, rest) = stat.rsplit_once(')')?;
     rest.split_whitespace().nth(7)?.parse().ok()

@@ -16,11 +16,11 @@ use crate::scratch::Scratch;
 use crate::sources::{TLS_CLIENT, TLS_SERVER, write_below};
 use crate::toolchain::find_program;
 
-/// What the client and the server need.
+/// The Python packages that the client and the server need.
 const PACKAGES: [&str; 4] = ["requests", "pyOpenSSL", "cffi", "cryptography"];
-/// How long the server may take to make its certificate and listen.
+/// Time limit of the server's start: it makes its certificate and listens.
 const SERVER_PATIENCE: Duration = Duration::from_secs(20);
-/// Installing takes seconds; where the network hangs, pip would try for minutes.
+/// Time limit of an installation. It takes seconds; if the network hangs, pip would try for minutes.
 const INSTALL_LIMIT: Duration = Duration::from_secs(120);
 
 /// The server, or why there is none.
@@ -28,17 +28,17 @@ pub struct Service(Result<Running, String>);
 
 /// The server and what a client needs.
 struct Running {
-    /// Ended with this value, before the folder goes.
+    /// Ended with this value, before the folder is removed.
     _server: Guarded,
     python: PathBuf,
     client: PathBuf,
     folder: Scratch,
-    /// Versions of all that the client is made of.
+    /// Versions of Python and of all packages.
     versions: String,
 }
 
 impl Service {
-    /// What the report says of it.
+    /// A note for the report.
     pub fn note(&self) -> Option<String> {
         self.0.as_ref().ok().map(|running| format!("The client: {}.", running.versions))
     }
@@ -66,7 +66,8 @@ pub fn run(
     launcher.measure(variables, &command, timeout)
 }
 
-/// Makes the environment and starts the server; an interruption is the only error.
+/// Makes the environment and starts the server. Only an interruption is an error; other failures are kept as the
+/// reason.
 fn start(place: &Place) -> Result<Service> {
     match try_start(place) {
         Ok(running) => Ok(Service(Ok(running))),

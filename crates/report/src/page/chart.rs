@@ -1,4 +1,4 @@
-//! A chart on the page: what its script draws, who failed, and a table of its values.
+//! A chart on the page: what its script draws, which cells have no value, and a table of its values.
 
 use std::fmt::Write as _;
 
@@ -10,12 +10,12 @@ use super::html::{Page, empty_cell, inline, value_html};
 use crate::plot::{self, Grid, GridRow, better_words, cell_text, escaped, position_text, status_words};
 use crate::theme::look;
 
-/// What the script finds as JSON. Values that are missing are null.
+/// What the page's script reads as JSON. Missing values are null.
 #[derive(Serialize)]
 struct Data<'a> {
     kind: &'static str,
     description: String,
-    /// Places on the x axis, ascending; numbers of the categories where these have names.
+    /// Places on the x axis, ascending; categories have the numbers from 0 on.
     xs: Vec<f64>,
     names: Option<Vec<String>>,
     /// The positions in words.
@@ -73,18 +73,18 @@ pub fn figure(page: &mut Page, chart: &Chart, experiment: &str, view: &View, id:
     if !lines.is_empty() {
         page.classed("p", "muted", &lines);
     }
-    let failures = failed(&grid, chart);
-    if !failures.is_empty() {
-        page.classed("p", "failed", &failures);
+    let missing = without_value(&grid, chart);
+    if !missing.is_empty() {
+        page.classed("p", "failed", &missing);
     }
     page.raw("<details>\n<summary>The chart's values</summary>\n<div class=\"scroll\" tabindex=\"0\">\n");
     page.raw(&values(&grid, chart, view));
     page.raw("</div>\n</details>\n</figure>\n");
 }
 
-/// JSON inside an element: `<` could end it, and stands in texts only.
+/// JSON inside an element. A `<` could end the element; in JSON it occurs only in strings.
 fn json(data: &Data<'_>) -> String {
-    // Texts and numbers: nothing that JSON cannot hold.
+    // Texts and finite numbers can always be written as JSON.
     serde_json::to_string(data).unwrap_or_default().replace('<', "\\u003c")
 }
 
@@ -151,13 +151,19 @@ fn lines_across(chart: &Chart, grid: &Grid) -> String {
     if all.is_empty() { String::new() } else { format!("Dashed: {}.", all.join("; ")) }
 }
 
-/// `Failed: other at 1 MiB (crashed (signal 11)).` Empty where none did.
-fn failed(grid: &Grid, chart: &Chart) -> String {
-    let one = |(row, column, status): (&GridRow, _, &str)| {
-        format!("{} at {}: {}", row.name, position_text(column, &chart.x), status_words(status))
-    };
-    let all: Vec<String> = grid.failures().into_iter().map(one).collect();
-    if all.is_empty() { String::new() } else { format!("Failed: {}.", all.join("; ")) }
+/// `Failed: other at 1 MiB: crashed (signal 11). Skipped: other at 64 KiB: no pool.` Empty if all cells have values.
+fn without_value(grid: &Grid, chart: &Chart) -> String {
+    let (mut failed, mut skipped) = (Vec::new(), Vec::new());
+    for (row, column, status) in grid.without_value() {
+        let cell = format!("{} at {}", row.name, position_text(column, &chart.x));
+        match status.strip_prefix("skipped: ") {
+            Some(why) => skipped.push(format!("{cell}: {why}")),
+            None => failed.push(format!("{cell}: {}", status_words(status))),
+        }
+    }
+    let sentence =
+        |(word, cells): (&str, Vec<String>)| (!cells.is_empty()).then(|| format!("{word}: {}.", cells.join("; ")));
+    [("Failed", failed), ("Skipped", skipped)].into_iter().filter_map(sentence).collect::<Vec<_>>().join(" ")
 }
 
 fn values(grid: &Grid, chart: &Chart, view: &View) -> String {

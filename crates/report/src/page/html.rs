@@ -1,4 +1,4 @@
-//! A page in the making, and texts and values as HTML.
+//! A page that is being written, and texts and values as HTML.
 
 use std::fmt::Write as _;
 
@@ -9,10 +9,10 @@ use crate::theme;
 
 const STYLE: &str = include_str!("page.css");
 const UPLOT: &str = include_str!("../../vendor/uplot/uPlot.min.css");
-/// Colours of the page that no chart has, light and dark.
+/// Colours that only the page uses, light and dark.
 const COLOURS: [&str; 2] = ["--k-good:#1a6b3c;--k-code:#f4f5f6", "--k-good:#7ddb9f;--k-code:#22252a"];
 
-/// A page in the making.
+/// A page that is being written.
 #[derive(Debug)]
 pub struct Page {
     text: String,
@@ -22,7 +22,7 @@ impl Page {
     /// A page with a title and a description.
     pub fn new(title: &str, description: &str) -> Page {
         let [light, dark] = COLOURS;
-        // The page asks for nothing, and says so to the browser.
+        // The page loads nothing, and the policy makes the browser enforce that.
         let text = format!(
             "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
              <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
@@ -48,7 +48,7 @@ impl Page {
         let _ = writeln!(self.text, "<{name} class=\"{class}\">{}</{name}>", escaped(text));
     }
 
-    /// An element of a class whose text may have markdown's marks.
+    /// An element of a class whose text may have markdown's code and bold words.
     pub fn marked(&mut self, name: &str, class: &str, text: &str) {
         let _ = writeln!(self.text, "<{name} class=\"{class}\">{}</{name}>", inline(text));
     }
@@ -58,7 +58,7 @@ impl Page {
         self.text.push_str(html);
     }
 
-    /// A list of terms; those without a value are left out.
+    /// A list of terms; empty values are left out.
     pub fn terms(&mut self, terms: &[(&str, String)]) {
         self.raw("<dl>\n");
         for (term, value) in terms.iter().filter(|(_, value)| !value.is_empty()) {
@@ -125,7 +125,7 @@ pub fn inline(text: &str) -> String {
             let _ = write!(html, "<code>{}</code>", escaped(part));
         } else {
             for (place, part) in part.split("**").enumerate() {
-                // `\*` is a star that is no markup.
+                // `\*` is a literal star.
                 let part = escaped(&part.replace("\\*", "*"));
                 html += &if place % 2 == 1 { format!("<strong>{part}</strong>") } else { part };
             }
@@ -154,7 +154,7 @@ pub fn empty_cell(cell: &Value) -> String {
 mod tests {
     use super::*;
 
-    // Would catch markup that shows as stars and backquotes, or headings that swallow what follows.
+    // Would catch markup that shows as stars and backquotes, or headings that hide the text after them.
     #[test]
     fn markdown_becomes_html() {
         assert_eq!(inline("a `b<c` **d** e"), "a <code>b&lt;c</code> <strong>d</strong> e");

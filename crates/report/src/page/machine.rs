@@ -68,9 +68,9 @@ fn noise(page: &mut Page, noise: &Noise) {
     page.element(
         "p",
         match noise.quiet {
-            None => "The machine's quiet was not checked; the spread of each figure stands beside it.",
+            None => "Noise was not measured; each figure has its spread beside it.",
             Some(true) => "The machine was quiet.",
-            Some(false) => "The machine was not quiet: absolute times are not to be trusted, ratios are with care.",
+            Some(false) => "The machine was not quiet: do not rely on absolute times, and read ratios with care.",
         },
     );
     if !noise.checks.is_empty() {
@@ -86,11 +86,11 @@ fn noise(page: &mut Page, noise: &Noise) {
         }
         page.raw("</ul>\n");
     }
-    rounds(page, "Rounds run again, as the machine was busy", &noise.repeats);
+    rounds(page, "Rounds run again because the machine was busy", &noise.repeats);
     rounds(page, "Rounds that count although the machine was busy", &noise.doubtful);
 }
 
-/// Rounds that noise was seen in, under their number.
+/// Noisy rounds in a list under their number.
 fn rounds(page: &mut Page, words: &str, rounds: &[Repeat]) {
     if rounds.is_empty() {
         return;

@@ -1,5 +1,5 @@
-//! The page: one file of HTML, for any browser, any width, light and dark, and without a network. Its charts are drawn
-//! by uPlot, which is part of it; without scripts the tables have all values.
+//! The page: one file of HTML, for any browser and width, light and dark, and without a network. uPlot, which is in the
+//! file, draws its charts; without scripts the tables have all values.
 
 mod chart;
 mod html;
@@ -14,7 +14,7 @@ pub use section::{table, tag};
 
 use crate::plot::escaped;
 
-/// The library that draws the charts, and what uses it.
+/// The library that draws the charts, and the script that uses it.
 const UPLOT: &str = include_str!("../../vendor/uplot/uPlot.iife.min.js");
 const SCRIPT: &str = include_str!("chart.js");
 
@@ -49,8 +49,8 @@ fn head(page: &mut Page, run: &Run) {
     page.element(
         "p",
         &format!(
-            "{} allocators on {} ({} processors, {} MiB{virtual_machine}), Linux {}; {}, all allocators in turn \
-             in each.",
+            "{} allocators on {} ({} processors, {} MiB{virtual_machine}), Linux {}; {}. All allocators run in turn \
+             in each round.",
             run.allocators.len(),
             machine.cpu,
             machine.cores,
@@ -63,7 +63,7 @@ fn head(page: &mut Page, run: &Run) {
         page.element("p", "A quick run: less work than the full experiments, and fewer rounds.");
     }
     if run.ended.is_none() {
-        page.classed("p", "no", "The run was interrupted: what it had measured until then is here.");
+        page.classed("p", "no", "The run was interrupted: the page shows what was measured until then.");
     }
     if run.noise.quiet == Some(false) {
         page.raw("<p class=\"no\">The machine was not quiet: see <a href=\"#noise\">the checks</a>.</p>\n");
@@ -75,7 +75,7 @@ fn head(page: &mut Page, run: &Run) {
     );
 }
 
-/// How many rounds the rows have: experiments may have numbers of their own.
+/// The number of rounds in the rows: experiments may have different numbers.
 fn rounds(run: &Run) -> String {
     let most = |name: &str| run.rows.iter().filter(|row| row.experiment == name).map(|row| row.round).max();
     let counts: Vec<u32> = run.experiments.iter().filter_map(|one| most(&one.name)).collect();
@@ -87,7 +87,7 @@ fn rounds(run: &Run) -> String {
     }
 }
 
-/// The list of sections, each with what came of it.
+/// The list of sections, each with its result.
 fn contents(page: &mut Page, run: &Run) {
     page.raw("<nav aria-label=\"Contents\">\n<ul>\n");
     for experiment in &run.experiments {
@@ -159,7 +159,23 @@ mod tests {
         assert_eq!(text.matches("class=\"chart-data\"").count(), 3);
     }
 
-    // Would catch two elements of one name, to which links and descriptions would go astray.
+    // Would catch a case that was skipped and is shown as failed.
+    #[test]
+    fn skipped_cases_have_not_failed() {
+        let mut run = sample::run();
+        let skipped = neap_results::Row {
+            round: 2,
+            status: "skipped: needs 5 GiB".into(),
+            metric: String::new(),
+            ..run.rows[2].clone()
+        };
+        run.rows[2] = skipped;
+        let text = html(&run);
+        let words = "Failed: other at 1 MiB: crashed (signal 11). Skipped: other at 64 KiB: needs 5 GiB.</p>";
+        assert!(text.contains(words), "{words}");
+    }
+
+    // Would catch two elements with one name: links and descriptions would lead to the wrong one.
     #[test]
     fn names_are_unique() {
         let text = html(&sample::run());

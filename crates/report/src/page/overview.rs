@@ -11,7 +11,7 @@ use crate::plot::{Grid, escaped, position_text};
 
 /// Values that differ by no more than this have the same place.
 const NEAR: f64 = 1.05;
-/// The experiment whose first chart is the one on the first screen, if it was run.
+/// The experiment whose chart is on the first screen, if it was run.
 const SHOWN: &str = "retain-large";
 
 /// One line of the table: what is compared, and each allocator's result.
@@ -65,7 +65,7 @@ impl Line<'_> {
         self.cells.iter().find(|(name, _)| name == allocator).map_or(Value::Absent, |(_, value)| value.clone())
     }
 
-    /// A value as it is compared and shown: memory that grew by less than nothing is no better than none.
+    /// A value as it is compared and shown: memory that shrank counts as zero.
     fn cost(&self, value: f64) -> f64 {
         if self.better == Better::Less { value.max(0.0) } else { value }
     }
@@ -128,8 +128,8 @@ fn first_chart<'a>(experiment: &'a Experiment, view: &View) -> Option<&'a Chart>
     })
 }
 
-/// The line of an experiment: its first chart in which less or more is better, over all positions. Where a position has
-/// values at or below zero, whose ratio means nothing, it is the last position alone.
+/// The line of an experiment: its first chart in which less or more is better, over all positions. If a position has
+/// values at or below zero, whose ratio means nothing, only the last position counts.
 fn line<'a>(experiment: &'a Experiment, view: &View) -> Option<Line<'a>> {
     let chart = first_chart(experiment, view)?;
     let mut grid = Grid::of(chart, &experiment.name, view);
@@ -138,7 +138,7 @@ fn line<'a>(experiment: &'a Experiment, view: &View) -> Option<Line<'a>> {
     let columns: Vec<usize> =
         (0..grid.columns.len()).filter(|&at| grid.rows.iter().any(|row| row.cells[at].spread().is_some())).collect();
     let best = |at: usize| {
-        // Without those that failed elsewhere: they have no mean to be compared with.
+        // Allocators that failed at another position have no mean, so they are not compared with.
         let whole = |row: &&crate::plot::GridRow| columns.iter().all(|&at| row.cells[at].spread().is_some());
         let all = grid.rows.iter().filter(whole).filter_map(|row| row.cells[at].spread()).map(|spread| spread.median);
         match chart.better {
@@ -157,7 +157,7 @@ fn line<'a>(experiment: &'a Experiment, view: &View) -> Option<Line<'a>> {
                         Better::More => (best(at) / spread.median).ln(),
                         _ => (spread.median / best(at)).ln(),
                     }),
-                    // One that is missing has another mean.
+                    // A mean over fewer positions cannot be compared with the others.
                     other => return other.clone(),
                 }
             }
@@ -180,7 +180,8 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    // Would catch places that are turned round for rates, shared ones that are not, and failures with a place.
+    // Would catch places that are reversed for rates, shared places that are not shown as such, and failures with a
+    // place.
     #[test]
     fn places_follow_what_is_better() {
         let cells = |values: &[(&str, f64)]| {
@@ -200,7 +201,7 @@ mod tests {
         assert_eq!([0.0, 100.0, 104.0, 200.0].map(|value| line.place(value)), [4, 2, 2, 1]);
     }
 
-    // Would catch a winner with less than no memory.
+    // Would catch a winner with less than zero memory.
     #[test]
     fn nothing_is_the_least() {
         let experiment = Experiment::default();

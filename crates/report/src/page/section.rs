@@ -99,7 +99,7 @@ fn has_rows(table: &Table, experiment: &Experiment, view: &View) -> bool {
     table.columns.iter().any(|column| view.has_case(&experiment.name, &column.case))
 }
 
-/// A table of an experiment: allocators down, figures across. Allocators that had no part in it are left out.
+/// A table of an experiment: allocators down, figures across. Allocators without a value in it are left out.
 pub fn table(table: &Table, experiment: &Experiment, view: &View) -> String {
     let mut html = format!(
         "<div class=\"scroll\" tabindex=\"0\">\n<table>\n<caption>{}</caption>\n<thead><tr><th scope=\"col\"></th>",

@@ -1,4 +1,4 @@
-//! What the kinds of charts share: how wide they are, where they lie, and what a value is called.
+//! What the kinds of charts share: their width, and the text of a value.
 
 use neap_results::Value;
 pub use neap_results::judge::value_text as cell_text;
@@ -9,7 +9,7 @@ use neap_results::judge::{number, quantity};
 pub enum Size {
     /// 900 pixels: as wide as the sheet.
     Wide,
-    /// Two beside each other are as wide.
+    /// Two side by side are as wide as the sheet.
     Half,
 }
 
@@ -23,7 +23,7 @@ impl Size {
     }
 }
 
-/// A value alone, or why there is none as far as a chart has room: a program's last words stand under the chart.
+/// A value without its range, or in short why there is none: the page has a program's last words under the chart.
 pub fn short_cell_text(cell: &Value, unit: &str) -> String {
     match cell {
         Value::Is(spread) if unit == "ratio" => number(spread.median),

@@ -18,9 +18,9 @@ pub struct Grid {
 /// The values of one allocator in one series.
 #[derive(Debug)]
 pub struct GridRow {
-    /// What it is called.
+    /// Its label.
     pub name: String,
-    /// Whose it is.
+    /// Its allocator.
     pub allocator: String,
     /// Which series.
     pub series: usize,
@@ -73,7 +73,7 @@ impl Grid {
         grid
     }
 
-    /// Cases that were not run: a quick pass has fewer.
+    /// Drops cases that were not run: a quick run has fewer.
     fn drop_empty_columns(&mut self) {
         let used = |column: usize| self.rows.iter().any(|row| row.cells[column] != Value::Absent);
         let used: Vec<bool> = (0..self.columns.len()).map(used).collect();
@@ -85,7 +85,7 @@ impl Grid {
         }
     }
 
-    /// With one allocator only, the series' names say it all.
+    /// With one allocator only, the names of the series are enough.
     fn shorten_names(&mut self, chart: &Chart) {
         if self.is_alone() && chart.series.len() > 1 {
             for row in &mut self.rows {
@@ -110,7 +110,7 @@ impl Grid {
         spreads.flat_map(|spread| [spread.min, spread.median, spread.max])
     }
 
-    /// Puts the columns of numbers in their order.
+    /// Sorts columns that are numbers.
     pub fn ascending(&mut self) {
         let mut order: Vec<usize> = (0..self.columns.len()).collect();
         order.sort_by(|&a, &b| match (&self.columns[a], &self.columns[b]) {
@@ -134,8 +134,8 @@ impl Grid {
         });
     }
 
-    /// What could not be measured: row, column, and why.
-    pub fn failures(&self) -> Vec<(&GridRow, &Position, &str)> {
+    /// Cells that failed or were skipped: row, column, and why.
+    pub fn without_value(&self) -> Vec<(&GridRow, &Position, &str)> {
         let mut all = Vec::new();
         for row in &self.rows {
             for (cell, column) in row.cells.iter().zip(&self.columns) {
@@ -171,7 +171,7 @@ mod tests {
         let names: Vec<_> = grid.rows.iter().map(|row| row.name.as_str()).collect();
         assert_eq!(names, ["glibc", "neap", "other"]);
         assert_eq!(grid.columns, [Position::At(65536.0), Position::At(1048576.0)]);
-        let failures: Vec<_> = grid.failures().into_iter().map(|(row, _, why)| (row.name.as_str(), why)).collect();
+        let failures: Vec<_> = grid.without_value().into_iter().map(|(row, _, why)| (row.name.as_str(), why)).collect();
         assert_eq!(failures, [("other", "signal:11")]);
     }
 
@@ -187,7 +187,7 @@ mod tests {
         assert_eq!(names(&grid), ["glibc", "neap", "other"]);
     }
 
-    // Would catch names that repeat the one allocator, and series that look alike.
+    // Would catch names that repeat the only allocator, and series that look alike.
     #[test]
     fn series_have_names() {
         let run = sample::run();

@@ -43,12 +43,12 @@ fn drawing(chart: &Chart, experiment: &str, view: &View, size: Size, theme: Them
     Some(Drawing { svg, height: height + 6.0, description: plain(&describe(&chart, &grid)) })
 }
 
-/// A line needs two positions: a quick run has one of some.
+/// How a chart is drawn: a line needs two positions, and a quick run may have only one.
 pub fn kind_of(chart: &Chart, grid: &Grid) -> ChartKind {
     if chart.kind == ChartKind::Line && grid.columns.len() == 1 { ChartKind::Dots } else { chart.kind }
 }
 
-/// A text without the backquotes of markdown: a picture has no such letters.
+/// A text without markdown's backquotes, which a picture would show.
 pub fn plain(text: &str) -> String {
     text.replace('`', "")
 }
@@ -59,7 +59,7 @@ pub fn standalone(chart: &Chart, experiment: &str, view: &View, theme: Theme) ->
     sheet.add(&[(chart, experiment)], view).then(|| sheet.finish(&chart.name))
 }
 
-/// What stands in brackets behind a title.
+/// The words in brackets behind a title.
 pub fn better_words(better: Better) -> Option<&'static str> {
     match better {
         Better::Less => Some("less is better"),
@@ -106,7 +106,7 @@ mod tests {
 
     // Would catch a failed allocator that looks like one with a small bar.
     #[test]
-    fn a_failure_is_told_in_its_row() {
+    fn a_failure_is_shown_in_its_row() {
         let text = drawn(1, Theme::Light);
         assert!(text.contains(">failed: crashed (signal 11)<"), "{text}");
         assert_eq!(text.matches("<rect").count(), 3, "two bars on a background: {text}");

@@ -1,4 +1,4 @@
-//! Bars and dots: for each position a panel, in it a row for each allocator, with its name and its figure.
+//! Bars and dots: a panel for each position, in it a row for each allocator, with its name and its figure.
 
 use neap_results::{Chart, ChartKind, Value, View};
 
@@ -10,13 +10,13 @@ use crate::theme::{Ink, Look, Marker, look};
 
 /// From one row to the next.
 const STEP: f64 = 24.0;
-/// A name with its marker in a legend.
+/// From one row of a legend to the next.
 const LEGEND_STEP: f64 = 20.0;
 /// The height of a bar.
 const BAR: f64 = 15.0;
 /// A bar is drawn at least this wide, so that it is seen.
 const LEAST: f64 = 2.5;
-/// With more positions than this a panel for each would be a long way to scroll.
+/// With more positions than this, a panel for each would make the chart too long.
 const MANY: usize = 8;
 /// Between panels side by side.
 const GUTTER: f64 = 20.0;
@@ -26,11 +26,11 @@ struct Panel {
     left: f64,
     top: f64,
     width: f64,
-    /// How wide the names are; zero where the panel beside has them.
+    /// The width of the names.
     names: f64,
 }
 
-/// Draws into `svg`; gives the height that was needed.
+/// Draws into `svg`; returns the height.
 pub fn draw(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) -> f64 {
     let width = size.width();
     let transposed = grid.rows.len() == 1 && grid.columns.len() > 1;
@@ -61,7 +61,7 @@ pub fn draw(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
     first + grid.columns.len().div_ceil(columns) as f64 * (height + 10.0) - 10.0
 }
 
-/// Many positions: each a row, in it a marker for each allocator, and neap's figure at the right.
+/// Many positions: a row for each, in it a marker for each allocator, and neap's figure at the right.
 fn together(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) -> f64 {
     let width = size.width();
     axis_title(svg, chart);
@@ -99,7 +99,7 @@ fn together(svg: &mut Svg, chart: &Chart, grid: &Grid, view: &View, size: Size) 
     bottom + 26.0
 }
 
-/// Names with markers and dashes below the plot, in as many columns as fit.
+/// Names with markers and dashes above the plot, in as many columns as fit, at most four; returns where it ends.
 fn legend(svg: &mut Svg, grid: &Grid, looks: &[Look], top: f64, width: f64) -> f64 {
     let widest = grid.rows.iter().map(|row| width_of(&row.name, row.name.contains("neap"))).fold(0.0, f64::max) + 46.0;
     let columns = ((width / widest).floor() as usize).clamp(1, 4);
@@ -150,7 +150,7 @@ fn draw_panel(
         svg.text(Ink::Text, (left, top + 14.0), Anchor::Start, true, title);
         top += 22.0;
     }
-    // The same in all panels, so that lengths can be compared.
+    // The same scale in all panels, so that lengths can be compared.
     let all = grid.rows.iter().flat_map(|row| &row.cells).filter(|cell| cell.spread().is_some());
     let widest = all.map(|cell| width_of(&short_cell_text(cell, &chart.y.unit), true));
     let right = panel.left + panel.width - widest.fold(0.0, f64::max) - 12.0;
@@ -201,7 +201,7 @@ fn draw_panel(
         svg.label(Ink::Mark, (place + 5.0, top + 4.0), false, &mark.label);
     }
     for (x, middle, bold, text) in texts {
-        // Beside a line to compare with, not on it.
+        // Moves a text that would be on a mark to the right of it.
         let crosses = |place: &f64| (x - 4.0..x + width_of(&text, bold) + 4.0).contains(place);
         let mut places: Vec<f64> = chart.marks.iter().map(|mark| scale.place(mark.value)).collect();
         places.sort_by(f64::total_cmp);

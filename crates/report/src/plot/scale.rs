@@ -14,12 +14,12 @@ pub struct Scale {
     to: f64,
 }
 
-/// Values of which an axis is asked to have.
+/// The base of a logarithmic axis.
 const DECADE: f64 = 10.0;
 
 impl Scale {
-    /// A scale that holds all `values`, from place `from` to place `to`. A linear one starts at zero or below; a
-    /// logarithmic one at a round number at or below the least value above zero.
+    /// A scale for all `values`, from place `from` to place `to`. A linear one starts at zero or below; a logarithmic
+    /// one at a round number at or below the least value above zero.
     pub fn of(values: impl Iterator<Item = f64>, log: bool, from: f64, to: f64) -> Scale {
         let values: Vec<f64> = values.filter(|value| value.is_finite()).collect();
         let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -30,7 +30,7 @@ impl Scale {
         } else {
             let least = values.iter().copied().fold(0.0, f64::min);
             let most = if most > least { most } else { least + 1.0 };
-            // To the next half of a tick: no more empty room than that.
+            // Up to the next half of a tick, to leave little empty room.
             let part = step(most - least, 5.0) / 2.0;
             ((least / part * 5.0).floor() * part / 5.0, (most / part).ceil() * part)
         };
@@ -47,7 +47,7 @@ impl Scale {
         self.from + part.clamp(0.0, 1.0) * (self.to - self.from)
     }
 
-    /// [`Scale::ticks`], round in the unit that they are shown in: from 2 GiB on, whole parts of a GiB.
+    /// [`Scale::ticks`], round in the unit that they are shown in: from 2 GiB on, in GiB.
     pub fn ticks_of(&self, unit: &str) -> Vec<f64> {
         const GIB: f64 = 1024.0;
         if unit != "MiB" || self.log || self.high < 2.0 * GIB {
@@ -57,7 +57,8 @@ impl Scale {
         gib.ticks().into_iter().map(|tick| tick * GIB).collect()
     }
 
-    /// Some five round values; on a logarithmic scale the decades, or also their halves and fifths where there are few.
+    /// About five round values. On a logarithmic scale these are the decades, or with few decades also 2 and 5 times
+    /// them.
     pub fn ticks(&self) -> Vec<f64> {
         if !self.log {
             let step = step(self.high - self.low, 5.0);
@@ -74,7 +75,7 @@ impl Scale {
     }
 }
 
-/// 1, 2 or 5 times a power of ten, so that some `count` of it fill `range`.
+/// 1, 2 or 5 times a power of ten, so that about `count` steps fill `range`.
 fn step(range: f64, count: f64) -> f64 {
     let power = 10f64.powf((range / count).log10().floor());
     let part = range / count / power;
@@ -93,7 +94,7 @@ fn round_up(value: f64) -> f64 {
     power * [1.0, 2.0, 5.0].into_iter().find(|part| part * power >= value * 0.9999).unwrap_or(DECADE)
 }
 
-/// What stands at a tick.
+/// The label of a tick.
 pub fn tick_text(value: f64, unit: &str) -> String {
     if value == 0.0 {
         return "0".into();
@@ -105,8 +106,7 @@ pub fn tick_text(value: f64, unit: &str) -> String {
     format!("{number}{rest}")
 }
 
-/// Of `places` with texts so wide, those to keep so that no two touch; the first and, where there is room, the last
-/// are kept.
+/// Chooses among labels at `places` so that no two touch: the first, the last if there is room, and what fits between.
 pub fn thin(places: &[f64], widths: &[f64], gap: f64) -> Vec<usize> {
     let Some(last) = places.len().checked_sub(1) else { return Vec::new() };
     let free = |a: usize, b: usize| places[b] - places[a] >= (widths[a] + widths[b]) / 2.0 + gap;
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(Scale::of([0.0].into_iter(), false, 0.0, 1.0).place(0.0), 0.0);
     }
 
-    // Would catch equal factors at unequal distances, and zeros that are nowhere.
+    // Would catch equal factors at unequal distances, and zeros without a place.
     #[test]
     fn a_logarithmic_scale() {
         let scale = Scale::of([0.0, 1.0, 1000.0].into_iter(), true, 0.0, 300.0);

@@ -6,12 +6,12 @@ use super::svg::{Anchor, Svg};
 use super::{Size, better_words, drawing, plain};
 use crate::theme::{Ink, Theme};
 
-/// Above a chart, for its title.
+/// Height above a chart, for its title.
 const HEAD: f64 = 34.0;
-/// Around all charts, together.
+/// What a sheet is wider and higher than its charts.
 const MARGIN: (f64, f64) = (20.0, 8.0);
 
-/// A sheet in the making.
+/// A sheet that is being drawn.
 #[derive(Debug)]
 pub struct Sheet {
     svg: Svg,
@@ -22,19 +22,19 @@ pub struct Sheet {
 }
 
 impl Sheet {
-    /// An empty one.
+    /// An empty sheet.
     pub fn new(theme: Theme) -> Self {
         Sheet { svg: Svg::new(theme), theme, height: 0.0, titles: Vec::new(), descriptions: Vec::new() }
     }
 
-    /// An empty one without a background, for pages whose background is not known.
+    /// An empty sheet without a background, for pages whose background is not known.
     pub fn clear(theme: Theme) -> Self {
         let sheet = Sheet::new(theme);
         Sheet { svg: sheet.svg.clear(), ..sheet }
     }
 
-    /// Adds a line of charts with their experiments, one or two, below the others; false, and nothing, where one of
-    /// them has nothing to show.
+    /// Adds a line of one or two charts, each with its experiment, below the others. If one of them has nothing to
+    /// show, adds nothing and returns false.
     pub fn add(&mut self, charts: &[(&Chart, &str)], view: &View) -> bool {
         let size = if charts.len() > 1 { Size::Half } else { Size::Wide };
         let drawn = charts.iter().map(|(chart, experiment)| drawing(chart, experiment, view, size, self.theme));
@@ -54,7 +54,7 @@ impl Sheet {
         true
     }
 
-    /// What the charts show, in words. One chart is described by what it shows; of several each says first what it is.
+    /// What the charts show, in words. Where there are several, each begins with its title.
     pub fn words(&self) -> String {
         match &self.descriptions[..] {
             [one] => one.clone(),
@@ -65,7 +65,7 @@ impl Sheet {
         }
     }
 
-    /// The file. `id` begins the names of its parts.
+    /// The file. `id` is the prefix of its elements' names.
     pub fn finish(self, id: &str) -> String {
         let descriptions = self.words();
         let size = (Size::Wide.width() + MARGIN.0, self.height + MARGIN.1);
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
     use crate::sample;
 
-    // Would catch a chart that lies on another, one without its title or words, and half a line.
+    // Would catch a chart that covers another one, one without its title or words, and half a line.
     #[test]
     fn charts_stand_in_lines() {
         let run = sample::run();

@@ -1,21 +1,21 @@
 //! Elements of SVG, as text.
 //!
-//! Every colour is `currentColor` of a class and an attribute.
+//! An element gets its colour by a class and by the attribute `color`, and is painted with `currentColor`.
 
 use std::fmt::Write as _;
 
 use crate::theme::{Ink, Marker, Theme};
 
-/// A picture in the making.
+/// A picture that is being drawn.
 #[derive(Debug)]
 pub struct Svg {
     body: String,
     theme: Theme,
-    /// Without a background of its own: the page's shows through.
+    /// Without a background, so that the page's is seen.
     clear: bool,
 }
 
-/// Where a text stands against its point.
+/// Where a text is relative to its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Anchor {
     /// To the right of it.
@@ -54,7 +54,7 @@ impl Svg {
         }
     }
 
-    /// Puts the elements of another picture so far to the right and down.
+    /// Adds the elements of another picture, moved to the right and down.
     pub fn place(&mut self, (right, down): (f64, f64), other: Svg) {
         let _ = write!(self.body, "<g transform=\"translate({} {})\">{}</g>", short(right), short(down), other.body);
     }
@@ -92,7 +92,7 @@ impl Svg {
         );
     }
 
-    /// A rectangle in the colour of the group; hollow ones have an edge only.
+    /// A rectangle in the colour of the group; hollow ones have an edge and a faint filling.
     pub fn bar(&mut self, (x, y): (f64, f64), (width, height): (f64, f64), hollow: bool) {
         let paint = match hollow {
             true => "fill=\"currentColor\" fill-opacity=\"0.25\" stroke=\"currentColor\" stroke-width=\"1.5\"",
@@ -129,7 +129,7 @@ impl Svg {
         let _ = write!(self.body, "<path d=\"M{}Z\" {fill}/>", way.join("L"));
     }
 
-    /// A text; bold ones for neap.
+    /// A text.
     pub fn text(&mut self, ink: Ink, (x, y): (f64, f64), anchor: Anchor, bold: bool, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "",
@@ -143,7 +143,8 @@ impl Svg {
         let _ = write!(self.body, "<text {ink} x=\"{x}\" y=\"{y}\" fill=\"currentColor\"{anchor}{bold}>{text}</text>");
     }
 
-    /// A text to the right of its point, with an edge of the background around its letters: lines may run below it.
+    /// A text to the right of its point. Its letters have an edge of the background's colour, so that it can be read on
+    /// lines.
     pub fn label(&mut self, ink: Ink, at: (f64, f64), bold: bool, text: &str) {
         let edge = format!(" stroke=\"{}\"", self.theme.colour(Ink::Back));
         let _ = write!(self.body, "<g stroke-width=\"3.5\" stroke-linejoin=\"round\" paint-order=\"stroke\"{edge}>");
@@ -151,7 +152,7 @@ impl Svg {
         self.body.push_str("</g>");
     }
 
-    /// The picture, with its title and description for people who do not see it.
+    /// The picture, with title and description for screen readers.
     pub fn finish(self, (width, height): (f64, f64), id: &str, title: &str, description: &str) -> String {
         let (width, height) = (short(width), short(height));
         let mut text = format!(
@@ -180,7 +181,7 @@ fn short(value: f64) -> String {
     text.strip_suffix(".0").map_or(text.clone(), String::from)
 }
 
-/// About how wide a text is: a little more than it is in usual fonts.
+/// The estimated width of a text, a little more than in usual fonts.
 pub fn width_of(text: &str, bold: bool) -> f64 {
     let letters: f64 = text
         .chars()
@@ -223,7 +224,7 @@ mod tests {
         assert!(!text.contains("<script") && text.matches("</title>").count() == 1, "{text}");
     }
 
-    // Would catch a chart on its own whose colours are those of a page that it is not in.
+    // Would catch a file whose colours come from a page that it is not in.
     #[test]
     fn a_picture_has_its_own_colours() {
         let picture = |theme| {

@@ -2,9 +2,9 @@
 
 use crate::{Experiment, Kind, Verdict};
 
-/// What came of an experiment, in one sentence: in how many of the ranked figures neap is first, and who is next by how
-/// much; or, where it is behind in any, the first shortfall. An experiment without a rank has the number of goals that
-/// are met and the first that is missed, or its first finding. Without a verdict there is none.
+/// The result of an experiment in one sentence: in how many of its ranked figures neap leads or ties, with the first of
+/// them, or with the first shortfall. Without a rank, and with several goals of which one is missed: how many goals are
+/// met, and the first that is missed. Otherwise the first verdict with an answer; `None` if there is none.
 fn lead(verdicts: &[Verdict]) -> Option<String> {
     let judged: Vec<&Verdict> = verdicts.iter().filter(|verdict| verdict.holds.is_some()).collect();
     let ranks: Vec<&Verdict> = judged.iter().copied().filter(|verdict| verdict.kind == Kind::Rank).collect();
@@ -25,7 +25,7 @@ fn lead(verdicts: &[Verdict]) -> Option<String> {
 }
 
 impl Experiment {
-    /// What came of it in one sentence.
+    /// Its result in one sentence.
     pub fn lead(&self) -> Option<String> {
         lead(&self.verdicts)
     }

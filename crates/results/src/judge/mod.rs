@@ -1,7 +1,7 @@
 //! Pieces of verdicts: each reads a run's rows and says one thing, as a sentence with its figures.
 //!
-//! A piece gives a [`Judged`]: the sentence, and whether the condition holds; `None` if the data does not say, and then
-//! the sentence says why. [`Judged::finding`] and its siblings make a verdict of it.
+//! A piece gives a [`Judged`]: the sentence, and whether the condition holds. If the data have no answer, that is
+//! `None` and the sentence says why. [`Judged::finding`] and its siblings make a verdict of it.
 
 mod lead;
 mod rank;
@@ -15,27 +15,27 @@ pub use text::{number, quantity, size, spread_text, status_words, times, value_t
 use crate::{Better, Figure};
 use crate::{Kind, Value, Verdict, View};
 
-/// A sentence on the data, and whether what was asked is so.
+/// A sentence on the data, and whether the condition holds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judged {
     /// The sentence, with its figures; no full stop at its end.
     pub text: String,
-    /// Whether it is so; none where the data does not say.
+    /// Whether the condition holds; none if the data have no answer.
     pub holds: Option<bool>,
 }
 
 impl Judged {
-    /// A sentence of its own.
+    /// A sentence with its answer.
     pub fn new(text: impl Into<String>, holds: Option<bool>) -> Judged {
         Judged { text: text.into(), holds }
     }
 
-    /// The data does not say: why.
+    /// No answer in the data, and why.
     pub fn open(why: impl Into<String>) -> Judged {
         Judged::new(why, None)
     }
 
-    /// The sentence with some words in front: what was asked.
+    /// The sentence after some words that say what it is about.
     pub fn about(self, words: &str) -> Judged {
         Judged { text: format!("{words}: {}", self.text), ..self }
     }
@@ -75,8 +75,8 @@ impl Judged {
     }
 }
 
-/// The median of a figure, or what is to be said of its absence. A failure of the allocator that is judged counts as
-/// not holding; that of one which is only compared with says nothing.
+/// The median of a figure, or the sentence on its absence. A failure of the allocator counts as not holding.
+/// [`need_other`] is for an allocator that is only compared with.
 pub fn need(view: &View, figure: Figure, allocator: &str) -> Result<f64, Judged> {
     match view.value(figure, allocator) {
         Value::Is(spread) => Ok(spread.median),
@@ -86,7 +86,7 @@ pub fn need(view: &View, figure: Figure, allocator: &str) -> Result<f64, Judged>
     }
 }
 
-/// As [`need`] for an allocator that is only compared with.
+/// As [`need`] for an allocator that is only compared with: its failure gives no answer.
 pub fn need_other(view: &View, figure: Figure, allocator: &str) -> Result<f64, Judged> {
     need(view, figure, allocator).map_err(|judged| Judged { holds: None, ..judged })
 }
@@ -102,7 +102,7 @@ pub fn points(view: &View, figures: &[(f64, Figure)], allocator: &str) -> Result
     present.into_iter().map(with).collect()
 }
 
-/// What the best one has, for sentences.
+/// The word for the best value in sentences.
 pub(crate) fn word(better: Better) -> &'static str {
     match better {
         Better::Less => "least",

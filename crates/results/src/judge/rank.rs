@@ -3,10 +3,11 @@
 use super::{Judged, need, need_other, number, quantity, times, word};
 use crate::{Better, Figure, NEAP, Ratio, Spread, Value, View};
 
-/// A peer that is better or worse by no more than this may be so by chance; beyond it the medians decide.
+/// A peer that is better or worse by at most this factor may be so by chance; beyond it the medians decide.
 const NEAR: f64 = 1.05;
 
-/// The allocators that neap is ranked among: all but its own variants, of those that have the figure.
+/// neap and the peers that it is ranked with, from the best: all allocators that have the figure, without neap's
+/// variants.
 pub fn rivals<'a>(view: &'a View, figure: Figure, better: Better) -> Vec<(&'a str, f64)> {
     let mut ranked = view.ranked(figure, better);
     ranked.retain(|(name, _)| *name == NEAP || view.base(name) != NEAP);
@@ -14,14 +15,14 @@ pub fn rivals<'a>(view: &'a View, figure: Figure, better: Better) -> Vec<(&'a st
     ranked
 }
 
-/// A cost below zero (memory that grew by less than nothing, because the process gave back what it had before) is none.
+/// A cost below zero counts as zero: memory can shrink when the process gives back what it had before.
 fn cost(value: f64, better: Better) -> f64 {
     if better == Better::Less { value.max(0.0) } else { value }
 }
 
-/// neap's rank in a figure: first, or the shortfall with the figures of both and the ratio within a round. Who is near
-/// neap on either side, by 5 % at most and not in every round (the interval of the ratio holds one), shares its place;
-/// who failed is named.
+/// neap's rank in a figure: first, or the shortfall with the figures of both and the ratio within a round. A peer
+/// shares neap's place if it differs by 5 % at most, and not in the same direction in every round (the interval of the
+/// ratio contains 1). Peers that failed are named.
 pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     let own = match need(view, figure, NEAP) {
         Ok(own) => cost(own, better),
@@ -84,7 +85,7 @@ pub fn rank(view: &View, figure: Figure, better: Better) -> Judged {
     Judged::new(text + &failed, Some(ahead == 0))
 }
 
-/// `; failed: a and b`: the rivals that were run and have no figure. Empty where there are none.
+/// `; failed: a and b`: the peers that were run and have no figure. Empty if there are none.
 fn failed_text(view: &View, figure: Figure) -> String {
     let rival = |name: &&String| view.base(name) != NEAP;
     let failed = |name: &&String| matches!(view.value(figure, name), Value::Failed(_));
@@ -98,10 +99,10 @@ fn ratio_of(view: &View, figure: Figure, (of, to): (&str, &str)) -> Option<Ratio
     if below(of) || below(to) { None } else { view.ratio(figure, of, to) }
 }
 
-/// Whether `name` is surely not equal to neap: further off than [`NEAR`], or so in every round of several; where these
-/// are too few for an interval, where the ranges do not touch. Rounds that say the contrary of the medians are not clear.
+/// Whether the difference between `name` and neap is clear: more than [`NEAR`], or an interval without 1; with too few
+/// rounds for an interval, ranges that do not overlap. It is not clear if the rounds contradict the medians.
 fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
-    // A figure of zero or below has no ratio; then what is not equal is better.
+    // A figure of zero or below has no ratio; then every difference counts.
     let Some(ratio) = ratio_of(view, figure, (NEAP, name)) else { return true };
     let range = |name| Spread::of(&view.values(figure, name));
     let Some((own, other)) = range(NEAP).zip(range(name)) else { return false };
@@ -117,12 +118,15 @@ fn is_clear(view: &View, figure: Figure, name: &str) -> bool {
     ratio.count > 1 && (own.min > other.max || own.max < other.min)
 }
 
-/// `first`, `second`, `3rd`.
+/// `first`, `second`, `third`, `4th`, `21st`.
 fn ordinal(place: usize) -> String {
     match place {
         1 => "first".into(),
         2 => "second".into(),
         3 => "third".into(),
+        n if n % 10 == 1 && n % 100 != 11 => format!("{n}st"),
+        n if n % 10 == 2 && n % 100 != 12 => format!("{n}nd"),
+        n if n % 10 == 3 && n % 100 != 13 => format!("{n}rd"),
         n => format!("{n}th"),
     }
 }
@@ -136,8 +140,8 @@ pub(crate) fn list(names: &[&str]) -> String {
     }
 }
 
-/// The ratio of one figure to another, within a round: `100 MiB untouched` of neap to that of jemalloc, policy eager to
-/// never, remedy to none. Holds where `low <= ratio <= high`.
+/// The ratio of one figure to another, within a round: neap's to a peer's, or two policies, or with and without a
+/// remedy. Holds if `low <= ratio <= high`.
 pub fn ratio(view: &View, of: (Figure, &str), to: (Figure, &str), low: f64, high: f64) -> Judged {
     if let Err(judged) = need(view, of.0, of.1) {
         return judged;
@@ -257,7 +261,7 @@ mod tests {
         assert_eq!(rank(&few, WALL, Better::Less).holds, Some(true));
     }
 
-    // Would catch a place that is shared with who is a little better and not with who is a little worse.
+    // Would catch a place that is shared with a peer that is a little better, but not with one that is a little worse.
     #[test]
     fn a_place_is_shared_both_ways() {
         let near = view(&[("neap", &[10.0, 11.0, 9.0]), ("other", &[10.2, 10.9, 9.1]), ("glibc", &[20.0; 3])]);
@@ -265,14 +269,14 @@ mod tests {
         let text = "neap ties for first of 3 with other: 10 ms against 10.2 ms of other, and 0.989 times \
                     [0.980, 1.01] within a round";
         assert_eq!(judged, Judged::new(text, Some(true)));
-        // Behind a third one both are second.
+        // Behind a third allocator both are second.
         let third = view(&[("neap", &[10.0, 11.0, 9.0]), ("other", &[9.9, 11.1, 9.1]), ("glibc", &[5.0; 3])]);
         let judged = rank(&third, WALL, Better::Less);
         let text = "neap is second of 3 with 10 ms, level with other; glibc has the least with 5 ms (neap: 2 times)";
         assert_eq!(judged, Judged::new(text, Some(false)));
     }
 
-    // Would catch one round that tells chance from a lead, and rounds that say the contrary of the medians.
+    // Would catch a clear lead from one round, and a rank from rounds that contradict the medians.
     #[test]
     fn what_rounds_do_not_show_is_no_rank() {
         let one = view(&[("neap", &[10.0]), ("other", &[10.1])]);
@@ -291,7 +295,7 @@ mod tests {
         assert_eq!(rank(&view(&rounds), WALL, Better::Less), Judged::new(text, Some(false)));
     }
 
-    // Would catch a first place among those that are left, without a word on who is not.
+    // Would catch a first place that hides the peers that failed.
     #[test]
     fn who_failed_is_named() {
         let mut rows = vec![row(WALL, "neap", 1, 1.0), row(WALL, "glibc", 1, 2.0)];
@@ -301,7 +305,7 @@ mod tests {
         assert_eq!(rank(&view, WALL, Better::Less), Judged::new(text, Some(true)));
     }
 
-    // Would catch a peer that is five times quicker and shares the place, as one of its rounds was slow.
+    // Would catch a peer that is five times quicker and shares the place because one of its rounds was slow.
     #[test]
     fn far_off_is_not_near() {
         let far = view(&[("neap", &[3.0; 5]), ("other", &[0.6, 0.5, 0.6, 0.5, 7.0])]);
@@ -352,5 +356,12 @@ mod tests {
         let judged = growth(&view, WALL, later, "glibc", 100.0);
         assert_eq!(judged, Judged::new("glibc: from 1.50 ms to 3.30 s, 2200 times", Some(true)));
         assert_eq!(growth(&view, later, WALL, "glibc", 2.0).holds, Some(false));
+    }
+
+    // Would catch `21th`.
+    #[test]
+    fn places_have_their_endings() {
+        let places = [1, 4, 11, 12, 13, 21, 22, 23, 111, 112].map(ordinal);
+        assert_eq!(places, ["first", "4th", "11th", "12th", "13th", "21st", "22nd", "23rd", "111th", "112th"]);
     }
 }

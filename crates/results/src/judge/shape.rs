@@ -2,8 +2,8 @@
 
 use super::{Judged, number, quantity, times};
 
-/// Where a series jumps: the position of the first value that is at least `factor` times the greatest before it and
-/// after which no value falls back below `factor` times that. Zeros before it count as `floor`.
+/// The position of the first value that is at least `factor` times the greatest before it, if no later value falls
+/// below that. Values before it count as at least `floor`.
 pub fn find_jump(values: &[f64], factor: f64, floor: f64) -> Option<usize> {
     (1..values.len()).find(|&place| {
         let before = values[..place].iter().copied().fold(floor, f64::max);
@@ -11,7 +11,7 @@ pub fn find_jump(values: &[f64], factor: f64, floor: f64) -> Option<usize> {
     })
 }
 
-/// Whether a series of rounds (numbered from 1) jumps and stays up: `3.4 GB for ever, from round 7 on`.
+/// Whether a series of rounds (numbered from 1) jumps and stays up: `1 MiB in rounds 1 to 6, 3 GiB from round 7 on`.
 pub fn jump(rounds: &[f64], unit: &str, factor: f64, floor: f64) -> Judged {
     if rounds.len() < 2 {
         return Judged::open("fewer than two rounds");

@@ -2,7 +2,8 @@
 
 use crate::{Spread, Value};
 
-/// A number with three significant digits, or all of its whole ones, in groups of three.
+/// A number with three significant digits, or all of its integer part, in groups of three from 10,000 on. Below 1 it
+/// has three decimals.
 pub fn number(value: f64) -> String {
     if !value.is_finite() {
         return format!("{value}");
@@ -28,7 +29,7 @@ pub fn number(value: f64) -> String {
     format!("{sign}{grouped}{rest}")
 }
 
-/// A value with its unit, in the unit of its magnitude: times from ns to s, bytes from B to GiB.
+/// A value in a unit of its magnitude: times from ns to s, bytes from B to GiB.
 pub fn quantity(value: f64, unit: &str) -> String {
     let seconds = |scale: f64| time(value * scale);
     match unit {
@@ -74,7 +75,7 @@ pub fn times(ratio: f64) -> String {
     format!("{} times", number(ratio))
 }
 
-/// A value with its least and greatest, or why there is none.
+/// A median with the least and greatest value, or why there is none.
 pub fn value_text(value: &Value, unit: &str) -> String {
     match value {
         Value::Is(spread) => spread_text(spread, |value| quantity(value, unit)),
@@ -84,7 +85,7 @@ pub fn value_text(value: &Value, unit: &str) -> String {
     }
 }
 
-/// A median with the least and the greatest in brackets; without them where they read the same.
+/// A median with the least and greatest value in brackets; without them if they read the same.
 pub fn spread_text(spread: &Spread, text: impl Fn(f64) -> String) -> String {
     let [low, median, high] = [spread.min, spread.median, spread.max].map(text);
     if low == high { median } else { format!("{median} [{low}, {high}]") }
