@@ -85,6 +85,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
         "reservations that leave nothing of a limit which the program sets, or that pass it",
     ),
     (LIMITS, "free_parts_under_limit", "", "NULL although enough is free, in neighbours that differ in state"),
+    (LIMITS, "caches_under_limit", "", "NULL although enough is free, in caches"),
     (LIMITS, "address_limit_by_syscall", "", "the same for a limit that is set by way of syscall"),
     (LIMITS, "address_limit_beside_threads", "", "a reservation that goes back while another thread uses it"),
     (LIMITS, "address_limit_from_outside", "", "growth beyond a limit that another process has set"),
