@@ -128,8 +128,29 @@ static void parts_sealed(void) {
         }
 }
 
+/* At a limit, blocks of one chunk are made of long ones that the helper is just giving back. */
+static void memory_on_its_way(void) {
+    enum { LONG = 2 << 20, CHUNK = 1 << 16, PARTS = LONG / CHUNK };
+    static char *taken[64], *parts[PARTS];
+    limit_data();
+    for (int round = 0; round < 4; round++) {
+        size_t count = 0;
+        while (count < 64 && (taken[count] = malloc(LONG))) fill(taken[count++], LONG, round);
+        CHECK_AT(count > 8 && count < 64, count);
+        while (malloc(CHUNK)) continue;
+        free(taken[--count]);
+        usleep((550 + 50 * round) * 1000);
+        for (int i = 0; i < PARTS; i++) {
+            parts[i] = malloc(CHUNK);
+            CHECK_AT(parts[i], i);
+        }
+        for (int i = 0; i < PARTS; i++) free(parts[i]);
+        while (count) free(taken[--count]);
+    }
+}
+
 static const struct test_case cases[] = {
-    CASE(questions_are_asked_again), CASE(parts_sealed),
+    CASE(questions_are_asked_again), CASE(parts_sealed),                       CASE(memory_on_its_way),
     CASE(address_space_limited_later), CASE(posix_memalign_sets_errno),         CASE(program_comes_first),
     CASE(refused_memory_takes_no_addresses), CASE(shrinking_succeeds_without_memory),
 };
