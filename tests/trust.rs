@@ -159,6 +159,7 @@ const ROWS: &[Row] = &[
     row(LIMITS, "refused_memory_takes_no_addresses", "64 GiB of addresses more for each malloc that fails"),
     row(LIMITS, "questions_are_asked_again", "a question to the kernel that failed once, and is never asked again")
         .inject(&["ioctl:error=ENOMEM:when=1..18"]),
+    row(LIMITS, "inaccessible_and_not_unmapped", "a free that touches what the program has made inaccessible"),
     row(LIMITS, "memory_on_its_way", "NULL although enough is free, as it is on its way to the system")
         .inject(&["madvise:delay_enter=250000"]),
     row(LIMITS, "shrinking_succeeds_without_memory", "a realloc to fewer bytes that fails, or changes errno"),

@@ -288,7 +288,7 @@ impl Huge {
         // In a process that has as many mappings as it may, unmap may be refused, as it may need one more. Then at
         // least the memory goes back.
         // SAFETY: the mapping is in no slot, so no other thread uses it.
-        let _ = unsafe { pages.os.unmap(p, bytes) || pages.release_uncounted(p, bytes) };
+        let _ = unsafe { pages.os.unmap(p, bytes) };
         true
     }
 
