@@ -202,8 +202,8 @@ impl<O: Os> Allocator<O> {
         }
     }
 
-    /// After the system refused memory, in a call that uses `heap`: waits until nothing is on its way to the system, and
-    /// gives what all heaps have in their caches to the slabs and the free ranges.
+    /// After the system refused memory, in a call that uses `heap`: waits until nothing is on its way to the system,
+    /// and gives what all heaps have in their caches to the slabs and the free ranges.
     #[cold]
     #[inline(never)]
     fn recover(&self, heap: Mine<'_>) {

@@ -138,8 +138,8 @@ fn free_parts_make_one_block() {
 #[test]
 fn caches_are_emptied_before_a_call_fails() {
     const MIB: usize = 1 << 20;
-    // Blocks of `size` fill an arena; thread `by` frees some; then thread 0 takes blocks of `wanted`, and there are heaps
-    // for more threads.
+    // Blocks of `size` fill an arena; thread `by` frees some; then thread 0 takes blocks of `wanted`, and there are
+    // heaps for more threads.
     for (size, freed, by, wanted) in
         [(MIB, 2, 0, 1000), (MIB, 2, 1, 1000), (MIB, 2, 0, 5000), (MIB, 2, 1, 3 * MIB / 2), (1000, 64, 1, 40_000)]
     {
