@@ -80,6 +80,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (LIMITS, "address_limit_lowered", "", "a block that moves under a limit below what the process has already"),
     (LIMITS, "address_limit_later", "", "reservations that use up a limit which the program sets, or exceed it"),
     (LIMITS, "free_parts_under_limit", "", "NULL although neighbouring free ranges of different states suffice"),
+    (LIMITS, "caches_under_limit", "", "NULL although enough is free, in caches"),
     (LIMITS, "address_limit_by_syscall", "", "the same for a limit that is set through syscall"),
     (LIMITS, "address_limit_beside_threads", "", "a reservation that goes back while another thread uses it"),
     (LIMITS, "address_limit_from_outside", "", "growth beyond a limit that another process has set"),

@@ -160,6 +160,9 @@ const ROWS: &[Row] = &[
     row(LIMITS, "refused_memory_takes_no_addresses", "64 GiB more of addresses for each malloc that fails"),
     row(LIMITS, "questions_are_asked_again", "a query of the kernel that failed once and is never repeated")
         .inject(&["ioctl:error=ENOMEM:when=1..18"]),
+    row(LIMITS, "inaccessible_and_not_unmapped", "a free that touches what the program has made inaccessible"),
+    row(LIMITS, "memory_on_its_way", "NULL although enough is free, as it is on its way to the system")
+        .inject(&["madvise:delay_enter=250000"]),
     row(LIMITS, "shrinking_succeeds_without_memory", "a realloc to fewer bytes that fails, or changes errno"),
     row(LIMITS, "shrinking_succeeds_without_memory", "the same where blocks are filled")
         .variant("::filled")

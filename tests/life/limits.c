@@ -171,6 +171,41 @@ static void free_parts_under_limit(void) {
     free(p);
     work();
 }
+/* What a thread frees last waits in its caches. Blocks of other sizes, also of another thread, are made of it. */
+static atomic_int turn;
+static void *small_blocks_at_turn(void *arg) {
+    void **list = NULL;
+    while (turn == 0) usleep(1000);
+    size_t count = take_until_null(1000, 100000, &list);
+    CHECK_AT(count > 1500, count);
+    free_all(&list);
+    return arg;
+}
+static void caches_under_limit(void) {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, small_blocks_at_turn, NULL) == 0);
+    struct rlimit limit = {((size_t)status_kib("VmData:") << 10) + (64u << 20), RLIM_INFINITY};
+    CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+    for (size_t wanted = 1000; wanted < (1 << 20); wanted *= 30) {
+        void **list = NULL, **some = NULL;
+        CHECK(take_until_null(1 << 20, 1000, &list) > 16);
+        take_until_null(wanted, 100000, &some);
+        for (int i = 0; i < 2; i++) {
+            void **next = *list;
+            free(list);
+            list = next;
+        }
+        if (wanted == 1000) {
+            turn = 1;
+            CHECK(pthread_join(thread, NULL) == 0);
+        }
+        size_t count = take_until_null(wanted, 100000, &some);
+        CHECK_AT(count * wanted > (3 << 19), count);
+        free_all(&some);
+        free_all(&list);
+    }
+    work();
+}
 static void address_limit_by_syscall(void) {
     struct rlimit limit = {1 << 30, RLIM_INFINITY};
     work();
@@ -462,8 +497,8 @@ static const struct test_case CASES[] = {
     CASE(address_limit_lowered), CASE(data_limit_lowered), CASE(data_limit_below),
     CASE(overcommit_never), CASE(data_limit),    CASE(mappings_used_up), CASE(mappings_used_up_threads),
     CASE(many_mappings_moved),
-    CASE(address_limit_later), CASE(free_parts_under_limit), CASE(address_limit_by_syscall), CASE(address_limit_beside_threads),
-    CASE(address_limit_from_outside), CASE(address_limit_in_vfork),
+    CASE(address_limit_later), CASE(free_parts_under_limit), CASE(caches_under_limit), CASE(address_limit_by_syscall),
+    CASE(address_limit_beside_threads), CASE(address_limit_from_outside), CASE(address_limit_in_vfork),
     CASE(locked),           CASE(seccomp_kill),  CASE(seccomp_kill_after_work),
     CASE(seccomp_kill_populate), CASE(seccomp_no_populate),
     CASE(seccomp_eperm),    CASE(interrupted),   CASE(blocked_signal_stays_pending),

@@ -1,4 +1,5 @@
 /* Limits, errors and /proc as other programs see them. */
+#include "filter.h"
 #include "trust.h"
 
 /* A limit on address space that a process sets on itself applies to its later allocations. */
@@ -128,8 +129,54 @@ static void parts_sealed(void) {
         }
 }
 
+/* At a limit, blocks of one chunk are made of long ones that the helper is just giving back. */
+static void memory_on_its_way(void) {
+    enum { LONG = 2 << 20, CHUNK = 1 << 16, PARTS = LONG / CHUNK };
+    static char *taken[64], *parts[PARTS];
+    limit_data();
+    for (int round = 0; round < 4; round++) {
+        size_t count = 0;
+        while (count < 64 && (taken[count] = malloc(LONG))) fill(taken[count++], LONG, round);
+        CHECK_AT(count > 8 && count < 64, count);
+        while (malloc(CHUNK)) continue;
+        free(taken[--count]);
+        usleep((550 + 50 * round) * 1000);
+        for (int i = 0; i < PARTS; i++) {
+            parts[i] = malloc(CHUNK);
+            CHECK_AT(parts[i], i);
+        }
+        for (int i = 0; i < PARTS; i++) free(parts[i]);
+        while (count) free(taken[--count]);
+    }
+}
+
+/* A block that is a mapping of its own, of which the program has made the front inaccessible, is freed where the system
+   does not unmap it: neap does not touch it, and its memory goes back. */
+static void inaccessible_and_not_unmapped(void) {
+    const size_t size = (size_t)70 << 30;
+    char *p = malloc(size);
+    if (!p) SKIP("no 70 GiB of address space");
+    memset(p, 1, 64 << 20);
+    struct sock_filter code[] = {
+        FILTER_NUMBER,
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_munmap, 0, 3),
+        /* The upper half of the length. */
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1]) + 4),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, 0, 1, 0),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOMEM),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog program = {sizeof code / sizeof *code, code};
+    CHECK(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0);
+    CHECK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program, 0, 0) == 0);
+    CHECK(mprotect(p, 1 << 20, PROT_NONE) == 0);
+    free(p);
+    CHECK_AT(status_kib("VmRSS:") < 32 << 10, status_kib("VmRSS:"));
+}
+
 static const struct test_case cases[] = {
-    CASE(questions_are_asked_again), CASE(parts_sealed),
+    CASE(inaccessible_and_not_unmapped),
+    CASE(questions_are_asked_again), CASE(parts_sealed),                       CASE(memory_on_its_way),
     CASE(address_space_limited_later), CASE(posix_memalign_sets_errno),         CASE(program_comes_first),
     CASE(refused_memory_takes_no_addresses), CASE(shrinking_succeeds_without_memory),
 };

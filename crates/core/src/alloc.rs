@@ -2,6 +2,7 @@
 //! are in [`crate::Heap`]; the calls here are the slow paths, for when a fast path fails.
 
 use crate::back::trim::Trimmed;
+use crate::blocks::Blocks;
 use crate::blocks::class;
 use crate::blocks::free_block::{Block, Free};
 use crate::blocks::given::{Given, Small};
@@ -13,6 +14,7 @@ use crate::observe::outside::Places;
 use crate::pages::chunk::Record;
 use crate::pages::notes::{DEFERRED, LIMIT, TABLES, WANTED};
 use crate::system::policy::Purge;
+use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 use core::mem::offset_of;
 use core::ops::Deref;
@@ -131,6 +133,22 @@ impl<O: Os> Allocator<O> {
         self.make_room_for_slab(heap, class);
         let p = heap.refill(self, class);
         self.settle();
+        if p.is_null() { self.refill_again(heap, class) } else { p }
+    }
+
+    /// [`Allocator::refill`] after there was no memory.
+    #[cold]
+    #[inline(never)]
+    fn refill_again(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
+        if !self.recover_for_slab(heap, class) {
+            return core::ptr::null_mut();
+        }
+        // A refill follows a `pop` that failed: this one does, as the cache is empty.
+        let mut p = heap.pop(class);
+        if p.is_null() {
+            p = heap.refill(self, class);
+            self.settle();
+        }
         p
     }
 
@@ -138,7 +156,10 @@ impl<O: Os> Allocator<O> {
     /// memory.
     fn take_one(&self, heap: Mine<'_>, class: usize) -> Option<(Free, bool)> {
         self.make_room_for_slab(heap, class);
-        let taken = heap.take_one(self, class);
+        let mut taken = heap.take_one(self, class);
+        if taken.is_none() && self.recover_for_slab(heap, class) {
+            taken = heap.take_one(self, class);
+        }
         self.settle();
         taken
     }
@@ -181,11 +202,42 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// After the system refused memory, in a call that uses `heap`: waits until nothing is on its way to the system,
+    /// and gives what all heaps have in their caches to the slabs and the free ranges.
+    #[cold]
+    #[inline(never)]
+    fn recover(&self, heap: Mine<'_>) {
+        self.with_batch(|_| self.empty_caches(true, heap));
+        self.settle();
+    }
+
+    /// [`Allocator::recover`]; returns whether the heap may get a block of `class` now.
+    #[cold]
+    fn recover_for_slab(&self, heap: Mine<'_>, class: usize) -> bool {
+        self.recover(heap);
+        let has_blocks = heap.first_slab(class).is_some() || !heap.pending.is_empty();
+        // Relaxed: only a count.
+        has_blocks || self.orphans.load(Ordering::Relaxed) != 0 || self.has_in_parts(1)
+    }
+
+    /// [`Blocks::acquire`] that tries once more if there is no memory.
+    pub fn acquire(&self, cached: bool) -> Option<Mine<'static>> {
+        let heap = Blocks::acquire(self, cached);
+        if heap.is_some() || !self.recover_for_slab(Mine::none(), 0) {
+            return heap;
+        }
+        Blocks::acquire(self, cached)
+    }
+
     /// Makes one range of free neighbours by a purge, although some were dirty, on their way to the system, or in
-    /// caches. If the free ranges have too few chunks in all for `size` bytes, does nothing, and returns false.
+    /// caches. If the free ranges have too few chunks in all for `size` bytes, returns false.
     #[cold]
     #[inline(never)]
     fn join_parts(&self, heap: Mine<'_>, size: usize) -> bool {
+        if size > self.arenas.usable_bytes() {
+            return false;
+        }
+        self.recover(heap);
         let enough = self.has_in_parts(size.div_ceil(CHUNK));
         if enough {
             self.purge_with(heap);

@@ -262,6 +262,22 @@ fn a_stranded_child_collects_for_no_orphan() {
     assert_eq!(error.what, "an orphan has no frees that were not seen");
 }
 
+/// Catches a stranded child that touches a large block which the program has changed, and may have made inaccessible.
+#[test]
+fn a_stranded_child_leaves_changed_blocks_untouched() {
+    let a = system(Config::default());
+    let (mine, _other) = (thread(&a), thread(&a));
+    let p = malloc(&a, &mine, 4 << 20);
+    a.note_changed(p);
+    mine.fork_child_reentrant(&a);
+    assert!(a.is_stranded());
+    let count = |call| a.os.faults.count(call);
+    let before = (count(Call::Purge), count(Call::Renew));
+    // SAFETY: the block is this test's.
+    unsafe { a.free_reentrant(p) }.expect("a block");
+    assert_eq!((count(Call::Purge), count(Call::Renew)), (before.0, before.1 + 1));
+}
+
 /// Catches a child that takes its own thread's heap for another thread's, and loses it or is stranded, where the heap
 /// does not know its slot because the program has no pthread key left.
 #[test]

@@ -1,11 +1,10 @@
 //! A limit on address space that is set while the program runs: unused reservations go back, and all blocks stay
 //! unchanged.
 
-use neap_core::Allocator;
-use neap_core::Os;
 use neap_core::valid::Depth;
+use neap_core::{Allocator, CHUNK, Heap, Os};
 use neap_coretest::history::OP_BYTES;
-use neap_coretest::{Call, Config, Fake, Model, Op, Owner, Setup};
+use neap_coretest::{Call, Config, Fake, Model, Op, Owner, Setup, slot};
 use proptest::prelude::*;
 use proptest::test_runner::Config as Runs;
 
@@ -129,6 +128,39 @@ fn free_parts_make_one_block() {
         }
         let long = take(LIMIT / 8 * 3 / 4);
         assert!(!long.is_null(), "{:?} bytes are free, after blocks of {size}", a.free_bytes());
+        // SAFETY: no other thread uses the allocator.
+        unsafe { a.validate(Depth::Bits) }.expect("valid");
+    }
+}
+
+/// Catches a call that fails although a heap, the caller's or another one, has enough free memory in its caches.
+#[test]
+fn caches_are_emptied_before_a_call_fails() {
+    const MIB: usize = 1 << 20;
+    // Blocks of `size` fill an arena; thread `by` frees some; then thread 0 takes blocks of `wanted`, and there are
+    // heaps for more threads.
+    for (size, freed, by, wanted) in
+        [(MIB, 2, 0, 1000), (MIB, 2, 1, 1000), (MIB, 2, 0, 5000), (MIB, 2, 1, 3 * MIB / 2), (1000, 64, 1, 40_000)]
+    {
+        let config = Config { address_limit: Some(64 * MIB), ..Config::default() };
+        let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));
+        let threads = [0; 2].map(|_| Owner::new(&a, true, true).expect("memory for a heap"));
+        let take = |size| threads[0].with(&a, |heap| slot::malloc(&a, heap, size));
+        let all = |size| std::iter::from_fn(|| Some(take(size)).filter(|p| !p.is_null())).collect::<Vec<_>>();
+        let blocks = all(size);
+        // What is left of the arena.
+        for size in [CHUNK, 5000, 1000, 16] {
+            all(size);
+        }
+        let more = std::iter::from_fn(|| Owner::new(&a, true, false)).count();
+        assert!(more < CHUNK / size_of::<Heap>(), "{more}");
+        for &p in &blocks[..freed] {
+            // SAFETY: the heap is lent by its thread; the blocks are this test's.
+            threads[by].with(&a, |heap| unsafe { slot::free(&a, heap, p) }).expect("a block");
+        }
+        assert!(size < MIB || Owner::new(&a, true, false).is_some(), "a heap for one more thread");
+        let got = all(wanted).len() * wanted;
+        assert!(got >= size * freed / 2, "{got} bytes in blocks of {wanted}, {freed} of {size} were freed by {by}");
         // SAFETY: no other thread uses the allocator.
         unsafe { a.validate(Depth::Bits) }.expect("valid");
     }

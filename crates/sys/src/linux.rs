@@ -140,7 +140,7 @@ unsafe impl Os for Linux {
 
     unsafe fn unreserve(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as the caller promises.
-        unsafe { self.unmap(p, len) }
+        unsafe { map::unmap(p, len) }
     }
 
     fn reserve_zeros(&self, len: usize) -> Option<*mut u8> {
@@ -182,7 +182,14 @@ unsafe impl Os for Linux {
 
     unsafe fn unmap(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as the caller promises.
-        unsafe { map::unmap(p, len) }
+        let done = unsafe { map::unmap(p, len) };
+        if !done {
+            purge::count_call();
+            // Not by `purge`, which may write to memory: the program may have made this inaccessible.
+            // SAFETY: as the caller promises: the range is not used afterwards.
+            let _ = unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed) };
+        }
+        done
     }
 
     unsafe fn remap(&self, p: *mut u8, old: usize, new: usize) -> Option<*mut u8> {

@@ -94,6 +94,17 @@ impl<O: Os> Blocks<O> {
         end.len() == 0 || !block.is_apart() || unsafe { self.os.commit(end.start(), end.len()) }
     }
 
+    /// Gives the memory of a large block, which is not handed out again, back to the system.
+    pub(crate) fn discard(&self, block: Large) {
+        let memory = block.memory(block.bytes());
+        if block.is_apart() {
+            // Not `release`, which may write to the memory: the program may have made it inaccessible (invariant 33).
+            let _ = self.renew(memory);
+        } else {
+            let _ = self.release(memory);
+        }
+    }
+
     /// Maps memory, whose contents are not needed, again.
     pub(crate) fn renew(&self, memory: Owned) -> Moved {
         self.unmark(memory);

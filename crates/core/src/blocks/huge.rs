@@ -289,7 +289,7 @@ impl Huge {
         // At the limit on mappings the system may refuse to unmap, as that may need one more mapping. Then at least the
         // memory goes back.
         // SAFETY: the mapping is in no slot, so no other thread uses it.
-        let _ = unsafe { pages.os.unmap(p, bytes) || pages.release_uncounted(p, bytes) };
+        let _ = unsafe { pages.os.unmap(p, bytes) };
         true
     }
 

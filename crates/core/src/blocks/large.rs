@@ -102,13 +102,7 @@ impl<O: Os> Blocks<O> {
     pub(crate) fn release_large(&self, block: Large, mut state: State) {
         let used = block.memory(block.carved() * CHUNK);
         if !self.soften_large(block) {
-            if block.is_apart() {
-                // Not `release`, which may write to the memory: the program may have made it inaccessible (invariant
-                // 33).
-                let _ = self.renew(block.memory(block.bytes()));
-            } else {
-                let _ = self.release(block.memory(block.bytes()));
-            }
+            self.discard(block);
             return self.lose_large(block);
         }
         match self.renew_apart(block) {

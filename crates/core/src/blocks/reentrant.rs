@@ -173,7 +173,7 @@ impl<O: Os> Blocks<O> {
         }
         if self.is_stranded() {
             // No later call of a stranded process frees it, so at least its memory goes back.
-            let _ = self.release(block.memory(block.bytes()));
+            self.discard(block);
         }
         // SAFETY: this call changed the kind to DEFERRED, so the record is on no other stack, and its link is unused.
         unsafe { self.deferred.push(c.as_ptr()) };

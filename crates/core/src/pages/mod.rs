@@ -295,9 +295,13 @@ impl<O: Os> Pages<O> {
         !self.policy.has_own_limit() || self.ranges.with(&self.os, |r| self.is_allowed(r, len, true))
     }
 
-    /// Whether free ranges have `len` chunks, perhaps apart, and the limit for this process allows to take them.
+    /// Whether free ranges have `len` chunks, perhaps apart or after a purge, and the limit for this process allows to
+    /// take them.
     pub(crate) fn has_in_parts(&self, len: usize) -> bool {
-        self.ranges.with(&self.os, |r| r.free_chunks.iter().sum::<usize>() >= len && self.is_allowed(r, len, false))
+        self.ranges.with(&self.os, |r| {
+            let free = r.free_chunks.iter().sum::<usize>() + r.dropped_chunks;
+            free >= len && self.is_allowed(r, len, false)
+        })
     }
 
     /// Bytes in free ranges: dirty ones, clean ones.

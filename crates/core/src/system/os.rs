@@ -125,7 +125,8 @@ pub unsafe trait Os: Threads {
     /// Maps `len` bytes of zeroed memory for a huge block, aligned to `align` (a power of two, at least an OS page).
     fn map(&self, len: usize, align: usize) -> Option<*mut u8>;
 
-    /// Unmaps a mapping of [`Os::map`], or the tail of one. False if the system refuses.
+    /// Unmaps a mapping of [`Os::map`], or the tail of one. False if the system refuses; then its memory goes back all
+    /// the same, if the system takes it.
     ///
     /// # Safety
     /// The range must be such a mapping or its tail, and must not be used afterwards.
