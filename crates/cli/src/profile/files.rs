@@ -29,8 +29,8 @@ pub fn show(args: &ShowArgs) -> Result<u8, Error> {
     };
     let output = match args.written.output.as_deref() {
         // What is shown is what was asked for: it goes to standard output.
-        None if args.written.format.name == "text" => Output::standard()?,
-        path => Output::create(path, &format!("profile.{}{}", profile.pid, args.written.format.ending))?,
+        None if args.written.format().name == "text" => Output::standard()?,
+        path => Output::create(path, &format!("profile.{}{}", profile.pid, args.written.format().ending))?,
     };
     written::write(&profile, column, &args.written, Some(output))?;
     Ok(0)

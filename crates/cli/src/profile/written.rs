@@ -11,10 +11,10 @@ use super::args::Written;
 
 /// The file of a profile of a process: opened before there is one. Text goes to standard error.
 pub fn output(written: &Written, pid: u32) -> Result<Option<Output>, Error> {
-    if written.output.is_none() && written.format.name == "text" {
+    if written.output.is_none() && written.format().name == "text" {
         return Ok(None);
     }
-    let otherwise = format!("profile.{pid}{}", written.format.ending);
+    let otherwise = format!("profile.{pid}{}", written.format().ending);
     Output::create(written.output.as_deref(), &otherwise).map(Some)
 }
 
@@ -24,7 +24,7 @@ pub fn write(profile: &Profile, column: usize, written: &Written, output: Option
     let options = Options { column, symbols, limit: written.limit };
     let Some(mut output) = output else {
         let mut text = Vec::new();
-        let _ = (written.format.write)(profile, options, &mut text);
+        let _ = (written.format().write)(profile, options, &mut text);
         let text = String::from_utf8_lossy(&text);
         match sys::width_of(libc::STDERR_FILENO) {
             Some(width) => fit(&text, width).lines().for_each(tell),
@@ -32,7 +32,7 @@ pub fn write(profile: &Profile, column: usize, written: &Written, output: Option
         }
         return Ok(());
     };
-    output.write("the profile", |out| (written.format.write)(profile, options, out))?;
+    output.write("the profile", |out| (written.format().write)(profile, options, out))?;
     if written.output.is_none() && output.path().as_os_str() != "-" {
         tell(format_args!("neap: {} stacks in {}", profile.samples.len(), output.path().display()));
     }

@@ -3,33 +3,25 @@
 use std::collections::BTreeSet;
 
 use neap_hugetlb::size;
+use neap_launch::fit::shortened;
 use neap_launch::units::{bytes, counted, seconds};
 
-use super::report::{Amounts, Report};
+use super::report::{Amounts, Entry, Report};
 
+/// Where the name of a mapping begins that is below its amounts.
+const INDENT: usize = 4;
+/// The least room for a name.
+const LEAST: usize = 20;
 /// Mappings below that many bytes are left out, unless all are wanted.
 const SMALL: u64 = 1 << 20;
 
-/// All of it. With `all` also small mappings.
-pub fn text(report: &Report, all: bool) -> String {
+/// All of it, in lines of `width` columns. With `all` also small mappings.
+pub fn text(report: &Report, all: bool, width: usize) -> String {
     let mut text = format!("{}\n", totals(report));
     let shown: Vec<_> = report.mappings.iter().filter(|entry| all || entry.amounts.resident >= SMALL).collect();
     if !shown.is_empty() {
         let sizes: BTreeSet<u64> = shown.iter().flat_map(|entry| entry.amounts.by_page.keys().copied()).collect();
-        let title = |size: &u64| size::text(*size);
-        let titles: Vec<String> = sizes.iter().map(title).collect();
-        let titles = ["resident".to_owned()].into_iter().chain(titles);
-        let titles = titles.chain(["zero".to_owned(), "could be huge".to_owned()]);
-        let line = |cells: Vec<String>, name: &str| {
-            let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
-            format!("{cells}  {name}\n")
-        };
-        text.push_str(&line(titles.collect(), "mapping"));
-        for entry in &shown {
-            let name = if entry.name.is_empty() { "[anon]" } else { &entry.name };
-            let name = format!("{}-{} {} {name}", entry.start, entry.end, entry.permissions);
-            text.push_str(&line(cells(&entry.amounts, &sizes), &name));
-        }
+        text.push_str(&table(&shown, &sizes, width));
     }
     let left: Vec<u64> = report.mappings.iter().map(|entry| entry.amounts.resident).skip(shown.len()).collect();
     if !left.is_empty() {
@@ -46,6 +38,33 @@ pub fn text(report: &Report, all: bool) -> String {
     }
     for why in &report.missing {
         text.push_str(&format!("not known: {why}\n"));
+    }
+    text
+}
+
+/// A line for each mapping: columns are as wide as what they have. Where a mapping's name has no room beside them, it is
+/// below them.
+fn table(shown: &[&Entry], sizes: &BTreeSet<u64>, width: usize) -> String {
+    let titles = sizes.iter().map(|size| size::text(*size));
+    let titles = ["resident".to_owned()].into_iter().chain(titles);
+    let titles = titles.chain(["zero".to_owned(), "could be huge".to_owned()]).collect();
+    let rows: Vec<_> = std::iter::once((titles, "mapping".to_owned()))
+        .chain(shown.iter().map(|entry| {
+            let name = if entry.name.is_empty() { "[anon]" } else { &entry.name };
+            let place = format!("{}-{} {} ", entry.start, entry.end, entry.permissions);
+            let room = width.saturating_sub(INDENT + place.len()).max(LEAST);
+            (cells(&entry.amounts, sizes), place + &shortened(name, room))
+        }))
+        .collect();
+    let widths: Vec<usize> =
+        (0..sizes.len() + 3).map(|at| rows.iter().map(|(cells, _)| cells[at].len()).max().unwrap_or(0)).collect();
+    let beside = widths.iter().sum::<usize>() + 2 * widths.len();
+    let longest = rows.iter().map(|(_, name)| name.chars().count()).max().unwrap_or(0);
+    let mut text = String::new();
+    for (cells, name) in rows {
+        let cells: Vec<_> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
+        let end = if beside + longest <= width { "  ".to_owned() } else { format!("\n{:>INDENT$}", "") };
+        text.push_str(&format!("{}{end}{name}\n", cells.join("  ")));
     }
     text
 }

@@ -88,7 +88,7 @@ fn duration(ns: u64) -> String {
 
 /// The text in that many columns: the middle is left out. Names come from files that are not trusted, so what would move
 /// the cursor is replaced.
-fn shortened(text: &str, width: usize) -> String {
+pub(super) fn shortened(text: &str, width: usize) -> String {
     let letters: Vec<char> = text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
     if letters.len() <= width {
         return letters.into_iter().collect();
