@@ -42,29 +42,31 @@ pub fn text(report: &Report, all: bool, width: usize) -> String {
     text
 }
 
-/// A line for each mapping: columns are as wide as what they have. Where a mapping's name has no room beside them, it is
-/// below them.
+/// A line for each mapping: columns are as wide as what they have, and long names are shortened. Where even those have no
+/// room beside the columns, they are below them.
 fn table(shown: &[&Entry], sizes: &BTreeSet<u64>, width: usize) -> String {
     let titles = sizes.iter().map(|size| size::text(*size));
     let titles = ["resident".to_owned()].into_iter().chain(titles);
     let titles = titles.chain(["zero".to_owned(), "could be huge".to_owned()]).collect();
-    let rows: Vec<_> = std::iter::once((titles, "mapping".to_owned()))
-        .chain(shown.iter().map(|entry| {
-            let name = if entry.name.is_empty() { "[anon]" } else { &entry.name };
-            let place = format!("{}-{} {} ", entry.start, entry.end, entry.permissions);
-            let room = width.saturating_sub(INDENT + place.len()).max(LEAST);
-            (cells(&entry.amounts, sizes), place + &shortened(name, room))
-        }))
-        .collect();
-    let widths: Vec<usize> =
-        (0..sizes.len() + 3).map(|at| rows.iter().map(|(cells, _)| cells[at].len()).max().unwrap_or(0)).collect();
-    let beside = widths.iter().sum::<usize>() + 2 * widths.len();
-    let longest = rows.iter().map(|(_, name)| name.chars().count()).max().unwrap_or(0);
+    let row = |entry: &&Entry| {
+        let name = if entry.name.is_empty() { "[anon]" } else { &entry.name };
+        let place = format!("{}-{} {} ", entry.start, entry.end, entry.permissions);
+        (cells(&entry.amounts, sizes), place, name.to_owned())
+    };
+    let titles = (titles, "mapping".to_owned(), String::new());
+    let rows: Vec<_> = std::iter::once(titles).chain(shown.iter().map(row)).collect();
+    let widest = |at: usize| rows.iter().map(|(cells, ..)| cells[at].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..sizes.len() + 3).map(widest).collect();
+    let beside: usize = widths.iter().map(|width| width + 2).sum();
+    let needed = |(_, place, name): &(Vec<String>, String, String)| place.len() + name.chars().count().min(LEAST);
+    let below = beside + rows.iter().map(needed).max().unwrap_or(0) > width;
+    let indent = if below { INDENT } else { beside };
     let mut text = String::new();
-    for (cells, name) in rows {
+    for (cells, place, name) in rows {
         let cells: Vec<_> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
-        let end = if beside + longest <= width { "  ".to_owned() } else { format!("\n{:>INDENT$}", "") };
-        text.push_str(&format!("{}{end}{name}\n", cells.join("  ")));
+        let end = if below { format!("\n{:INDENT$}", "") } else { "  ".to_owned() };
+        let room = width.saturating_sub(indent + place.len()).max(LEAST);
+        text.push_str(&format!("{}{end}{place}{}\n", cells.join("  "), shortened(&name, room)));
     }
     text
 }
