@@ -88,6 +88,8 @@ const MEASURE: &str = "
         leads: page.querySelectorAll('section > p.lead').length,
         skipped: [...page.querySelectorAll('section .tag')].filter(tag => tag.textContent == 'not run').length,
         failed: page.querySelectorAll('figure .failed').length,
+        empty: [...page.querySelectorAll('.u-legend .u-series:first-child')]
+            .filter(line => line.offsetParent && !line.querySelector('.u-value').textContent).length,
     };";
 
 fn looks(width: u32) -> Outcome {
@@ -115,6 +117,7 @@ fn looks(width: u32) -> Outcome {
             expect(count >= ran.len().min(3), &done, &format!("{run:?}: {count} {name}"))?;
         }
         expect(found(&done, "astray")? == "0", &done, "a link of the contents leads nowhere")?;
+        expect(found(&done, "empty")? == "0", &done, &format!("{run:?}: a legend names a position that has no name"))?;
         let wide = found(&done, "wide")?;
         expect(wide == width.to_string(), &done, &format!("{run:?} is {wide} pixels wide in {width}"))?;
     }
@@ -126,13 +129,18 @@ fn quiet() -> Outcome {
     let (_, dir, path) = page(Pages)?;
     // A pointer shows values; clicking a name in the legend hides its series, and so does a key.
     let script = "const requests = inside.performance.getEntriesByType('resource').length;
-        const plot = page.querySelector('figure.chart .plot'), over = plot.querySelector('.u-over');
-        const values = () => [...plot.querySelectorAll('.u-value')].map((cell) => cell.textContent).join('|');
-        const before = values(), box = over.getBoundingClientRect();
-        const at = { clientX: box.left + 3, clientY: box.top + 9, bubbles: true };
-        over.dispatchEvent(new inside.MouseEvent('mousemove', at));
+        const plots = [...page.querySelectorAll('figure.chart .plot')], plot = plots[0];
+        const values = (plot) => [...plot.querySelectorAll('.u-value')].map((cell) => cell.textContent).join('|');
+        const before = values(plot);
+        // Charts of one position have the same values everywhere.
+        const changes = (plot) => {
+            const over = plot.querySelector('.u-over'), box = over.getBoundingClientRect(), before = values(plot);
+            const at = { clientX: box.left + 3, clientY: box.top + 9, bubbles: true };
+            over.dispatchEvent(new inside.MouseEvent('mousemove', at));
+            return values(plot) !== before;
+        };
         return {
-            requests, before, hover: values() !== before,
+            requests, before, hover: plots.some(changes),
             off: (() => {
                 const name = plot.querySelector('th[role=switch]');
                 name.dispatchEvent(new inside.KeyboardEvent('keydown', { key: 'Enter', bubbles: true }));

@@ -64,7 +64,7 @@ fn workspace_root(manifest_dir: &Path, out_dir: &Path) -> PathBuf {
     assert!(
         checkout.join("crates/preload/Cargo.toml").is_file(),
         "neap-launch embeds libneap.so, which is built from crates/preload of the same checkout; {} has none. \
-         Build from a checkout of the whole workspace (cargo install --path crates/cli), or from the package.",
+         Build from a checkout of the whole workspace (cargo install --locked --path crates/cli), or from the package.",
         checkout.display()
     );
     checkout.canonicalize().expect("the workspace root exists")

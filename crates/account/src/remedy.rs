@@ -36,7 +36,7 @@ pub fn all(report: &Report, seen: &Seen, facts: &Facts) -> Vec<Remedy> {
     if report.cause == Cause::CopyOnWrite {
         all.push(Remedy {
             text: "End this process: what it shares since the fork stays with the others.".into(),
-            command: format!("kill {}", seen.pid),
+            command: format!("kill {}", seen.number()),
             bytes: report.private_bytes,
             rule: "its private memory".into(),
             now: true,
@@ -56,7 +56,7 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
                 "Make glibc give free OS pages back once: {} (gdb 14 or newer; older versions can crash the process).",
                 bytes(facts.trimmable)
             ),
-            command: format!("gdb -p {} -batch -ex 'call (int)malloc_trim(0)'", seen.pid),
+            command: format!("gdb -p {} -batch -ex 'call (int)malloc_trim(0)'", seen.number()),
             bytes: facts.trimmable,
             rule: "whole resident OS pages in free blocks of all arenas, and the end of the main one".into(),
             now: true,
@@ -179,7 +179,7 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
     for account in report.accounts.iter().filter(|account| account.kind == Kind::RuntimeHeap) {
         let name = account.owner.split([',', ':']).next().unwrap_or("");
         let Some(runtime) = runtime::named(seen, name) else { continue };
-        let command = runtime.command.replace("PID", &seen.pid.to_string());
+        let command = runtime.command.replace("PID", &seen.number());
         if all.iter().any(|remedy| remedy.command == command) {
             continue;
         }
@@ -198,7 +198,7 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
                 [(native.command, "See what holds the native memory", true), (native.bound.0, native.bound.1, false)];
             all.extend(all_of.map(|(command, text, now)| Remedy {
                 text: format!("{text}."),
-                command: command.replace("PID", &seen.pid.to_string()),
+                command: command.replace("PID", &seen.number()),
                 bytes: 0,
                 rule: rule.into(),
                 now,
@@ -208,7 +208,7 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
     if matches!(report.cause, Cause::Live | Cause::Undivided | Cause::OffHeap) {
         let on_neap = report.allocators.iter().any(|name| name.starts_with("neap"));
         let command = match on_neap {
-            true => format!("neap profile --heap --pid {}", seen.pid),
+            true => format!("neap profile --heap --pid {}", seen.number()),
             false => format!("neap profile --heap -- {}", program(seen)),
         };
         all.push(Remedy {

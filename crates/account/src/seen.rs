@@ -142,6 +142,8 @@ pub struct StackUse {
 pub struct Seen {
     /// The process.
     pub pid: u32,
+    /// Whether it is a command that neap started: it has ended when its account is shown.
+    pub ends: bool,
     /// The program and its arguments.
     pub command: Vec<String>,
     /// The path of the program.
@@ -182,6 +184,11 @@ pub struct Seen {
 }
 
 impl Seen {
+    /// The number of the process in what is advised; `PID` where it has ended, as the next run has another.
+    pub fn number(&self) -> String {
+        if self.ends { "PID".to_owned() } else { self.pid.to_string() }
+    }
+
     /// The memory of heaps that were walked, in order and joined where it overlaps.
     pub fn heap_ranges(&self) -> Vec<Range<u64>> {
         let mut all: Vec<Range<u64>> =

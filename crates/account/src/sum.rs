@@ -297,7 +297,7 @@ fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Clai
             Kind::RuntimeHeap => {
                 let name = account.owner.split([',', ':']).next().unwrap_or("");
                 let more = runtime::named(seen, name)
-                    .map(|runtime| format!("more: {}", runtime.command.replace("PID", &seen.pid.to_string())));
+                    .map(|runtime| format!("more: {}", runtime.command.replace("PID", &seen.number())));
                 claim.and_then(|claim| claim.note.clone()).into_iter().chain(more).reduce(|a, b| format!("{a}; {b}"))
             }
             Kind::Stack if !noted && used + below > 0 => {

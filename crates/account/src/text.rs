@@ -23,11 +23,11 @@ pub fn text(report: &Report, style: Style) -> String {
     let bold = |text: &str| bold(text, style);
     let mut out = String::new();
     let command = plain(&report.command.join(" "));
-    let head = format!("{} ({})", fit_front(&command, 56), report.pid);
-    out.push_str(&bold(&head));
-    if let Some(moment) = &report.moment {
-        out.push_str(&format!(", {moment}"));
-    }
+    let pid = format!(" ({})", report.pid);
+    let moment = report.moment.as_ref().map_or(String::new(), |moment| format!(", {moment}"));
+    let room = (COLUMNS - pid.len()).saturating_sub(columns(&moment)).min(56);
+    out.push_str(&bold(&(fit_front(&command, room) + &pid)));
+    out.push_str(&moment);
     out.push('\n');
     out.push_str(&format!(
         "Rss {}, Pss {}, private {}, swapped {}; {}\n",
@@ -223,7 +223,7 @@ mod tests {
         let mut of = Seen { pid: 4_194_303, mappings, command: vec![long.clone(), "x".repeat(200)], ..Seen::default() };
         of.total.rss = 96 << 20;
         of.page_tables = 1 << 20;
-        let report = report(&of);
+        let report = Report { moment: Some("at its peak, after 86400.25 s".into()), ..report(&of) };
         let text = text(&report, Style { colour: false, all: true });
         // Commands are not wrapped.
         for line in text.lines().filter(|line| !line.contains("neap profile")) {

@@ -177,7 +177,7 @@ fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
         bytes(facts.rss),
         bytes(report.of(Kind::RuntimeHeap)),
         native.holds,
-        native.command.replace("PID", &seen.pid.to_string())
+        native.command.replace("PID", &seen.number())
     )
 }
 
@@ -189,7 +189,7 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
         Cause::Live => format!(
             "{first}{}: what it needs, or a leak, which `neap why --watch {}` tells apart",
             runtime::of(seen).first().map_or(String::new(), |of| format!(", beside what {} has", of.name)),
-            seen.pid
+            seen.number()
         ),
         Cause::RuntimeHeap => {
             let owner = report.accounts.iter().find(|account| account.kind == Kind::RuntimeHeap);

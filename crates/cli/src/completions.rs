@@ -55,6 +55,9 @@ fn with_values(arg: Arg, top: &str, starts: bool) -> Arg {
         (_, "names", "lab") => arg.add(ArgValueCandidates::new(experiments)),
         (_, "allocators", "lab") => arg.add(ArgValueCandidates::new(|| plain(neap_lab::allocators::names()))),
         (_, "only", "lab") => arg.add(ArgValueCandidates::new(|| plain(neap_lab::peers::names()))),
+        (_, "prefault", "run") => arg.add(ArgValueCandidates::new(|| plain(["all", "file:"]))),
+        (_, "cgroup", "why") => arg.add(ArgValueCandidates::new(|| plain(["self"]))),
+        (_, "size", "huge") => arg.add(ArgValueCandidates::new(|| plain(["2M", "1G"]))),
         ("FORMAT", _, "pagein") if is_open(&arg) => arg.add(ArgValueCandidates::new(|| {
             neap_trace::format::FORMATS.iter().map(|format| explained(format.name, format.doc)).collect()
         })),

@@ -18,15 +18,11 @@ use std::process::exit;
 
 use clap::FromArgMatches;
 use neap_launch::error::{Error, FAILED, tell};
-use neap_launch::fit::fit;
 use neap_launch::sys;
 use neap_pagein::args::PageinArgs;
 
 use crate::args::{Cli, Command};
 use crate::run::args::RunArgs;
-
-/// The columns of the help, at most.
-const HELP_WIDTH: usize = 100;
 
 /// The C entry point. Rust's own would set SIGPIPE to "ignore" and reopen closed standard descriptors before
 /// `main`; the program that `neap run` becomes must find both as neap's caller left them.
@@ -67,10 +63,7 @@ fn dispatch(arguments: Vec<OsString>) -> Result<u8, Error> {
             return Ok(FAILED);
         }
         // Help, or the version.
-        Err(message) => {
-            let width = sys::terminal_width().map_or(HELP_WIDTH, |width| width.min(HELP_WIDTH));
-            return sys::print(fit(&message.to_string(), width).as_bytes());
-        }
+        Err(message) => return sys::print(usage::help(&message).as_bytes()),
     };
     match cli.command {
         Command::Run(run) => run::run(run),

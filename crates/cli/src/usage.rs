@@ -1,12 +1,35 @@
 //! The parser's errors, in the form of neap's own: a line with the cause, lines with hints, then the usage.
 
-use clap::error::{ContextKind, ContextValue};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use neap_launch::fit::fit;
+use neap_launch::sys;
 
 use crate::completions;
 
-/// The text for standard error, without the end of its last line.
+/// The columns of the help, at most.
+const HELP_WIDTH: usize = 100;
+
+/// What Rust's library says of a number that it cannot read, and neap's words for it.
+const NUMBERS: [(&str, &str); 4] = [
+    ("invalid digit found in string", "it is not a whole number"),
+    ("cannot parse integer from empty string", "it is not a whole number"),
+    ("number too large to fit in target type", "the number is too large"),
+    ("invalid float literal", "it is not a number"),
+];
+
+/// The text for standard error, without the end of its last line. A command that lacks the name of one of its own gets
+/// its help.
 pub fn error(message: clap::Error) -> String {
-    in_lines(&with_nearest(message).to_string())
+    match message.kind() {
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => help(&message).trim_end().to_owned(),
+        _ => in_lines(&with_nearest(message).to_string()),
+    }
+}
+
+/// The help in a message, in lines as wide as the terminal.
+pub fn help(message: &clap::Error) -> String {
+    let width = sys::terminal_width().map_or(HELP_WIDTH, |width| width.min(HELP_WIDTH));
+    fit(&message.to_string(), width)
 }
 
 /// Adds the nearest command to the error for a mistyped one, where the parser found none: it takes `rnu` for something
@@ -40,6 +63,11 @@ fn in_lines(text: &str) -> String {
         } else if !words.starts_with("For more information") {
             cause.push_str(if cause.is_empty() { "neap: " } else { " " });
             cause.push_str(words.strip_prefix("error: ").unwrap_or(words));
+        }
+    }
+    for (theirs, ours) in NUMBERS {
+        if let Some(before) = cause.strip_suffix(theirs) {
+            cause = format!("{before}{ours}");
         }
     }
     // That an unknown option could also be a value helps only where no option is like it.
@@ -86,6 +114,35 @@ mod tests {
              neap: hint: for more information, try --help\nUsage: neap lab compare <DIR1> <DIR2>"
         );
         assert!(lines(&["neap", "rnu"]).contains("\nneap: hint: a similar subcommand exists: 'run'\n"));
+    }
+
+    /// Catches the help of a command without one of its own squeezed into one line, as if it were an error.
+    #[test]
+    fn a_command_that_is_missing_gets_the_help() {
+        for line in [&["neap"][..], &["neap", "huge"], &["neap", "lab"], &["neap", "lab", "peers"], &["neap", "order"]]
+        {
+            let text = lines(line);
+            assert!(text.contains(&format!("\n\nUsage: {} <COMMAND>\n\nCommands:\n  ", line.join(" "))), "{text}");
+            assert!(text.contains("\nExamples:\n  neap ") && !text.contains("hint"), "{text}");
+        }
+    }
+
+    /// Catches words of Rust's library for a number that is none.
+    #[test]
+    fn numbers_are_explained() {
+        assert_eq!(
+            lines(&["neap", "huge", "reserve", "5x", "--", "true"]),
+            "neap: invalid value '5x' for '<N>': it is not a whole number\n\
+             neap: hint: for more information, try --help"
+        );
+        for option in [&["advise", "--runs"][..], &["lab", "compare", "--limit"], &["profile", "--limit"]] {
+            for (value, words) in
+                [("x", "it is not a whole number"), ("9".repeat(30).as_str(), "the number is too large")]
+            {
+                let text = lines(&[&["neap"], option, &[value]].concat());
+                assert!(text.contains(&format!(": {words}\n")), "{text}");
+            }
+        }
     }
 
     /// Catches the option of other commands refused without a word on how a process is named here.

@@ -33,6 +33,9 @@ fn lists_are_offered() {
         (&["profile", "--format", "ppr"], "pprof"),
         (&["top", "--sort", "contai"], "container"),
         (&["man", "ord"], "order"),
+        (&["run", "--prefault", "a"], "all"),
+        (&["why", "--cgroup", "s"], "self"),
+        (&["huge", "reserve", "--size", "1"], "1G"),
     ] {
         assert!(offered(&neap, words).iter().any(|word| word == wanted), "{words:?}: {:?}", offered(&neap, words));
     }

@@ -192,6 +192,33 @@ fn typos_are_named_with_what_was_meant() {
     }
 }
 
+/// Catches a hint at another view than the one that was named.
+#[test]
+fn a_profile_of_nothing_is_explained() {
+    let neap = Neap::new();
+    for view in ["--heap", "--allocs", "--pinned", "--time"] {
+        let hint = format!("hint: neap profile {view} -- PROGRAM");
+        assert_refused(&neap.output(["profile", view]), 125, &["neither a program nor a process is given", &hint]);
+    }
+}
+
+/// Catches a trace given as a profile, or the other way round, and only a field is said to be missing.
+#[test]
+fn files_of_other_commands_are_named() {
+    let neap = Neap::new();
+    neap.file(
+        "profile.json",
+        r#"{"schema":"neap-profile","version":1,"command":["x"],"mappings":[{"start":1}]}"#,
+        0o644,
+    );
+    neap.file("trace.json", r#"{"neap_trace":1,"summary":{}}"#, 0o644);
+    let (profile, trace) = (neap.path("profile.json"), neap.path("trace.json"));
+    let output = neap.command(["pagein", "show"]).arg(&profile).output().expect("neap starts");
+    assert_refused(&output, 125, &["it is a profile, and no trace: neap profile reads it"]);
+    let output = neap.command(["profile", "show"]).arg(&trace).output().expect("neap starts");
+    assert_refused(&output, 125, &["it is a trace: neap pagein reads it"]);
+}
+
 /// Catches the parser's own words for a number, which say nothing of processes.
 #[test]
 fn a_pid_that_is_none_is_named() {

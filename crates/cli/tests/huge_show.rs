@@ -146,7 +146,7 @@ fn the_text_has_totals_first() {
         lines[0].starts_with("process ") && lines[0].contains("(pages): ") && lines[0].contains("waste: "),
         "{text}"
     );
-    assert!(lines[1].contains("2 MiB") && lines[1].ends_with("zero could be huge  mapping"), "{text}");
+    assert!(lines[1].contains("2 MiB") && lines[1].ends_with("zero  could be huge  mapping"), "{text}");
     assert!(lines[2].trim_start().starts_with("4.0 MiB") && lines[3].trim_start().starts_with("3.0 MiB"), "{text}");
     assert!(
         text.contains(" smaller mappings with ") && text.contains(" of huge pages were read for zeros in "),

@@ -382,6 +382,9 @@ fn a_command_is_accounted_for_at_its_peak() {
         neap.command(["why", "--"]).arg(&program).arg("top").stdin(Stdio::null()).output().expect("neap starts");
     let text = stderr(&output);
     assert!(output.status.success() && text.contains("at its end") && text.contains("free, kept"), "{text}");
+    // The process has ended: its number helps with no other run.
+    assert!(text.contains("-p PID ") || !text.contains("gdb -p "), "{text}");
+    assert!(text.contains("malloc_trim"), "{text}");
 }
 
 /// Catches growth that is not seen, and a process at rest that is called a leak.

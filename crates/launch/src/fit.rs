@@ -10,6 +10,16 @@ pub fn fit(text: &str, width: usize) -> String {
         .collect()
 }
 
+/// Shortens the text to `width` columns by leaving out the middle: the end of a path says more than its start.
+pub fn shortened(text: &str, width: usize) -> String {
+    let letters: Vec<char> = text.chars().collect();
+    if letters.len() <= width || width == 0 {
+        return text.to_owned();
+    }
+    let begin = (width - 1) / 3;
+    letters[..begin].iter().chain(&['…']).chain(&letters[letters.len() + 1 + begin - width..]).collect()
+}
+
 fn broken(line: &str, width: usize) -> String {
     let (line, end) = line.strip_suffix('\n').map_or((line, ""), |line| (line, "\n"));
     let indent = " ".repeat(indent(line, width));
@@ -81,6 +91,13 @@ mod tests {
     fn long_words_stay_whole() {
         assert_eq!(fit("/a/path/that/is/long of it", 10), "/a/path/that/is/long\nof it");
         assert_eq!(fit("of /a/path/that/is/long", 10), "of\n/a/path/that/is/long");
+    }
+
+    /// Catches names that are longer than their room, and ends that are lost.
+    #[test]
+    fn long_names_lose_their_middle() {
+        assert_eq!(shortened("/usr/lib/libpython3.so", 22), "/usr/lib/libpython3.so");
+        assert_eq!(shortened("/usr/lib/libpython3.so", 12), "/us…thon3.so");
     }
 
     /// Catches colour codes that are counted as text.

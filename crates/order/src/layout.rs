@@ -1,6 +1,7 @@
 //! `neap order estimate`, `emit`, `picture` and `closure`: what a trace shows of a layout, and files for linkers.
 
 use std::collections::HashSet;
+use std::fmt::Display;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -181,22 +182,19 @@ fn print(text: &str) -> Result<u8, Error> {
 }
 
 fn estimate_table(estimate: &Estimate) -> String {
-    let mut text = format!(
-        "{:<8} {:>9} {:>11} {:>9} {:>9} {:>11} {:>11} {:>13} {:>13}\n",
-        "", "pieces", "bytes", "pages", "packed", "faults", "packed", "fault-around", "packed"
-    );
+    let pair = |now: &dyn Display, packed: &dyn Display| format!(" {now:>9} {packed:>7}");
+    let mut text =
+        format!("{:<6} {:>7} {:>10} {:>17} {:>17} {:>17}\n", "", "", "", "OS pages", "faults", "fault-around");
+    text.push_str(&format!("{:<6} {:>7} {:>10}{}\n", "", "pieces", "bytes", pair(&"now", &"packed").repeat(3)));
     let mut add = |name: &str, line: &Line| {
         let (now, packed) = (&line.now, &line.packed);
         text.push_str(&format!(
-            "{name:<8} {:>9} {:>11} {:>9} {:>9} {:>11} {:>11} {:>13} {:>13}\n",
+            "{name:<6} {:>7} {:>10}{}{}{}\n",
             line.pieces,
             line.bytes,
-            now.pages,
-            packed.pages,
-            now.faults,
-            packed.faults,
-            now.faults_around,
-            packed.faults_around
+            pair(&now.pages, &packed.pages),
+            pair(&now.faults, &packed.faults),
+            pair(&now.faults_around, &packed.faults_around)
         ));
     };
     estimate.kinds.iter().for_each(|(kind, line)| add(kind.name(), line));

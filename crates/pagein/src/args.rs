@@ -155,6 +155,10 @@ pub struct ShowArgs {
     #[arg(long, value_name = "FORMAT", value_parser = parse_format)]
     pub format: Option<&'static Format>,
 
+    /// Write the trace as JSON: short for --format json
+    #[arg(long, conflicts_with = "format")]
+    pub json: bool,
+
     /// Write to FILE instead of standard output
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,

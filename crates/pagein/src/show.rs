@@ -5,9 +5,10 @@ use std::io::{self, BufRead, BufReader};
 use std::path::Path;
 
 use neap_launch::error::{Error, system_message};
+use neap_launch::fit::fit;
 use neap_launch::output::Output;
 use neap_launch::sys;
-use neap_trace::format::{json, top};
+use neap_trace::format::{Format, json, top};
 use neap_trace::{Recorded, Source};
 
 use super::args::ShowArgs;
@@ -25,13 +26,16 @@ pub fn run(args: &ShowArgs) -> Result<u8, Error> {
         Some(path) => Output::create(Some(path), "")?,
         None => Output::standard()?,
     };
-    output.write("the trace", |out| match args.format {
-        Some(format) => (format.write)(&Shown::new(&trace), out),
-        None => {
-            let lines = trace.tables.summary.lines();
-            lines.iter().try_for_each(|line| writeln!(out, "{}", line.replace(char::is_control, "?")))?;
-            summary(&trace, out)
-        }
+    let format = if args.json { Format::from_name("json") } else { args.format };
+    if let Some(format) = format {
+        super::output::write(&mut output, format, &Shown::new(&trace))?;
+        return Ok(0);
+    }
+    let width = sys::terminal_width().unwrap_or(WIDTH);
+    output.write("the summary", |out| {
+        let lines = trace.tables.summary.lines();
+        lines.iter().try_for_each(|line| writeln!(out, "{}", fit(&line.replace(char::is_control, "?"), width)))?;
+        summary(&trace, out)
     })?;
     Ok(0)
 }

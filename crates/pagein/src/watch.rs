@@ -136,7 +136,7 @@ pub fn finish(
     complete(&mut tables, &facts, &store);
     let resolved = Resolved::new(tables, &stack_mappings, store, files, format.rich)
         .map_err(|e| Error::failed(format!("cannot read the faults back: {}", system_message(&e))))?;
-    output.write("the trace", |out| (format.write)(&Shown::new(&resolved), out))?;
+    super::output::write(output, format, &Shown::new(&resolved))?;
     if !format.footer {
         for line in resolved.tables().summary.lines() {
             tell(format_args!("# {}", line.replace(char::is_control, "?")));

@@ -26,6 +26,8 @@ struct Head {
     schema: String,
     #[serde(default)]
     version: u32,
+    /// What a trace of `neap pagein` begins with.
+    neap_trace: Option<u32>,
 }
 
 /// Writes a profile as JSON.
@@ -40,6 +42,7 @@ pub fn read_json(bytes: &[u8]) -> Result<Profile, String> {
     match (head.schema.as_str(), head.version) {
         (SCHEMA, VERSION) => serde_json::from_slice(bytes).map_err(|error| error.to_string()),
         (SCHEMA, version) => Err(format!("it has version {version} of the schema, and this neap reads {VERSION}")),
+        _ if head.neap_trace.is_some() => Err("it is a trace: neap pagein reads it".to_owned()),
         _ => Err("it is JSON, but no profile of neap".to_owned()),
     }
 }

@@ -436,13 +436,14 @@ fn copies(name: &str) -> bool {
     ["memcpy", "memmove", "mempcpy", "copy", "move"].iter().any(|word| name.contains(word))
 }
 
-/// The library that most of the allocator's time is spent in, by its file name; `None` if no sample has one.
+/// The library that most of the allocator's time is spent in, by its file name; `None` if no sample has one. C++'s
+/// `operator new` is in a library of its own, which calls the allocator: the innermost frame counts.
 pub fn allocator(profile: &Profile) -> Option<String> {
     let mut counts: HashMap<&str, i64> = HashMap::new();
     for sample in &profile.samples {
         let of_allocator =
             |frame: &crate::Shown<'_>| is_allocator(frame.object, &frame.name) && !frame.object.is_empty();
-        if let Some(frame) = profile.frames(sample).filter(of_allocator).last() {
+        if let Some(frame) = profile.frames(sample).find(of_allocator) {
             *counts.entry(frame.object).or_default() += sample.values[0];
         }
     }
@@ -537,5 +538,27 @@ mod tests {
         let stack = seen(&["libc.so.6!memset", "libc.so.6!calloc", "app!main"]);
         assert_eq!(class(&stack, Some(Kernel::Fresh)).expect("a fault").operation, Operation::FaultsClearing);
         assert_eq!(class(&seen(&["app!main"]), Some(Kernel::Fresh)).expect("a fault").operation, Operation::Faults);
+    }
+
+    /// Catches the library of C++'s `operator new` taken for the allocator that it calls.
+    #[test]
+    fn the_allocator_is_the_innermost() {
+        let mut builder = crate::Builder::new(vec![crate::types::TIME]);
+        let mut at = |address, file: &str, name: &str| {
+            let mapping = crate::Mapping { start: address, end: address + 1, file: file.into(), ..Default::default() };
+            let mapping = Some(builder.mapping(mapping));
+            let function = builder.function(crate::Function { name: name.into(), ..Default::default() });
+            builder.location(crate::Location { address, mapping, frames: vec![crate::Frame { function, line: 0 }] })
+        };
+        let stack = [
+            at(1, "/bin/server", "main"),
+            at(2, "/lib/libstdc++.so.6", "operator new(unsigned long)"),
+            at(3, "/lib/libc.so.6", "malloc"),
+            at(4, "/lib/libc.so.6", "_int_malloc"),
+            at(5, "[kernel]", "clear_page_erms"),
+        ];
+        let stack = builder.stack(stack);
+        builder.add(stack, Vec::new(), &[7]);
+        assert_eq!(allocator(&builder.finish()).as_deref(), Some("libc.so.6"));
     }
 }

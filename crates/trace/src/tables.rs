@@ -68,10 +68,19 @@ impl Tables {
         own.or_else(|| self.frames(stack).next())
     }
 
-    /// [`site`](Self::site) for people: `symbol+0x12`.
+    /// [`site`](Self::site) for people.
     pub fn describe_site(&self, block: BlockId) -> Option<String> {
-        let node = self.site(block)?;
-        Some(node.place.map_or_else(|| format!("{:#x}", node.address), |place| self.describe_place(place)))
+        self.site(block).map(|node| self.describe_frame(node))
+    }
+
+    /// A frame for people: `symbol+0x12`, or `file+0x1234` without a symbol.
+    pub fn describe_frame(&self, node: &StackNode) -> String {
+        let Some(place) = node.place else { return format!("{:#x}", node.address) };
+        let text = self.describe_place(place);
+        match self.object_of(place).filter(|_| self.places[place].symbol.is_none()) {
+            Some(object) => format!("{}+{text}", text::file_name(&object.path)),
+            None => text,
+        }
     }
 
     /// Whether a place belongs to a language's libraries, which allocate for others.
@@ -411,5 +420,12 @@ mod tests {
         let only = tables.stacks.push(StackNode { parent: None, address: 1, place: Some(strdup) });
         let block = tables.blocks.push(Block { address: 0, size: 8, site: Some(only) });
         assert_eq!(tables.describe_site(block).as_deref(), Some("strdup"));
+        // In a program without names of functions.
+        let env = tables.objects.push(Object::new("/usr/bin/env"));
+        let bare = Place { address: 0x24cc, object: Some(env), symbol: None, offset: 0, line: None };
+        let bare = tables.places.push(bare);
+        let only = tables.stacks.push(StackNode { parent: None, address: 1, place: Some(bare) });
+        let block = tables.blocks.push(Block { address: 0, size: 8, site: Some(only) });
+        assert_eq!(tables.describe_site(block).as_deref(), Some("env+0x24cc"));
     }
 }

@@ -6,7 +6,7 @@
 
 use crate::args::WhyArgs;
 use crate::output::Output;
-use crate::read::{Effort, look};
+use crate::read::look_at_command;
 use crate::sys;
 use neap_account::Report;
 use neap_launch::child::{self, Attendant, Program, Status};
@@ -116,7 +116,7 @@ impl Watched {
         let peak_bytes = neap_account::parse::value(&status, "VmHWM").unwrap_or(0);
         self.exit = Some(Exit { after: self.started.elapsed(), peak_bytes });
         self.end_sampler();
-        let report = look(pid, Effort::Full).ok();
+        let report = look_at_command(pid).ok();
         let after = self.started.elapsed().as_secs_f64();
         self.at_end = report.map(|report| Report { moment: Some(format!("at its end, after {after:.2} s")), ..report });
     }
@@ -152,7 +152,7 @@ impl Sampler {
                     continue;
                 }
                 let began = Instant::now();
-                if let Ok(report) = look(pid, Effort::Full) {
+                if let Ok(report) = look_at_command(pid) {
                     let after = started.elapsed().as_secs_f64();
                     if report.rss_bytes > most {
                         best = Some(Report { moment: Some(format!("at its peak, after {after:.2} s")), ..report });

@@ -37,10 +37,20 @@ pub fn look(pid: u32, effort: Effort) -> Result<neap_account::Report, Error> {
     look_until(pid, effort, || false)
 }
 
-/// The same, but ends early when `stop` returns true.
+/// The account of a command that neap started.
+pub fn look_at_command(pid: u32) -> Result<neap_account::Report, Error> {
+    account(pid, Effort::Full, true, || false)
+}
+
+/// The account of a process; ends early when `stop` returns true.
 pub fn look_until(pid: u32, effort: Effort, stop: fn() -> bool) -> Result<neap_account::Report, Error> {
+    account(pid, effort, false, stop)
+}
+
+fn account(pid: u32, effort: Effort, ends: bool, stop: fn() -> bool) -> Result<neap_account::Report, Error> {
     let via = living(pid);
-    read(via, effort, &Arc::new(Fuel::of(via, stop))).map(|seen| neap_account::report(&Seen { pid, ..seen }))
+    let seen = read(via, effort, &Arc::new(Fuel::of(via, stop)))?;
+    Ok(neap_account::report(&Seen { pid, ends, ..seen }))
 }
 
 /// Reads process `pid` within the limits of `fuel`.

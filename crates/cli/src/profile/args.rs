@@ -133,7 +133,11 @@ impl Views {
 pub struct Written {
     /// How the profile is written (see below)
     #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = parse_format)]
-    pub format: &'static Format,
+    format: &'static Format,
+
+    /// Write the profile as JSON: short for --format json
+    #[arg(long, conflicts_with = "format")]
+    json: bool,
 
     /// Write to FILE; `-` is standard output [default: standard error for text, else profile.PID with the format's ending]
     #[arg(short, long, value_name = "FILE")]
@@ -146,6 +150,13 @@ pub struct Written {
     /// Leave names out of pprof files: addresses, mappings and build ids only
     #[arg(long)]
     pub no_symbols: bool,
+}
+
+impl Written {
+    /// The format that is wanted.
+    pub fn format(&self) -> &'static Format {
+        Format::from_name("json").filter(|_| self.json).unwrap_or(self.format)
+    }
 }
 
 /// What `neap profile` does with profiles.

@@ -29,8 +29,8 @@ pub fn show(args: &ShowArgs) -> Result<u8, Error> {
     };
     let output = match args.written.output.as_deref() {
         // What is shown is what was asked for: it goes to standard output.
-        None if args.written.format.name == "text" => Output::standard()?,
-        path => Output::create(path, &format!("profile.{}{}", profile.pid, args.written.format.ending))?,
+        None if args.written.format().name == "text" => Output::standard()?,
+        path => Output::create(path, &format!("profile.{}{}", profile.pid, args.written.format().ending))?,
     };
     written::write(&profile, column, &args.written, Some(output))?;
     Ok(0)
@@ -73,8 +73,9 @@ pub fn diff(args: &DiffArgs) -> Result<u8, Error> {
         .map_err(|why| Error::failed(why).remedy("compare profiles of the same view"))?;
     let mut output = Output::create(Some(&args.output), "-")?;
     let format = if args.json { DiffFormat::Json } else { args.format };
+    let to_standard = output.is_standard();
     output.write("the comparison", |out| match format {
-        DiffFormat::Text => diff_text(&diff, args.limit, out),
+        DiffFormat::Text => written::fitted(&|out| diff_text(&diff, args.limit, out), to_standard, out),
         DiffFormat::Json => json(args, &diff, out),
         DiffFormat::Html => {
             let column = after.chosen(view).unwrap_or(0);

@@ -23,7 +23,9 @@ pub fn run(args: ProfileArgs) -> Result<u8, Error> {
         None => {}
     }
     if args.pid.is_none() && args.command.is_empty() {
-        return Err(Error::failed("neither a program nor a process is given").remedy("neap profile --time -- PROGRAM"));
+        let view = args.views.chosen().unwrap_or(View::Heap).name();
+        return Err(Error::failed("neither a program nor a process is given")
+            .remedy(format!("neap profile --{view} -- PROGRAM")));
     }
     match args.views.chosen() {
         Some(View::Time) => time::run(&args),

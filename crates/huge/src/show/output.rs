@@ -67,8 +67,8 @@ impl Output {
             (true, true) => serde_json::to_string(report).map(|text| text + "\n"),
             (true, false) => serde_json::to_string_pretty(report).map(|text| text + "\n"),
             (false, _) => Ok(match sys::width_of(self.file.as_raw_fd()) {
-                Some(width) => fit(&text::text(report, self.all), width),
-                None => text::text(report, self.all),
+                Some(width) => fit(&text::text(report, self.all, width), width),
+                None => text::text(report, self.all, usize::MAX),
             }),
         };
         let write = |text: String| sys::with_size_errors(|| self.file.write_all(text.as_bytes()));

@@ -3,33 +3,25 @@
 use std::collections::BTreeSet;
 
 use neap_hugetlb::size;
+use neap_launch::fit::shortened;
 use neap_launch::units::{bytes, counted, seconds};
 
-use super::report::{Amounts, Report};
+use super::report::{Amounts, Entry, Report};
 
+/// Where the name of a mapping begins if it has a line of its own, below its amounts.
+const INDENT: usize = 4;
+/// Minimum columns for a name.
+const LEAST: usize = 20;
 /// Mappings with fewer bytes are left out, unless all are requested.
 const SMALL: u64 = 1 << 20;
 
-/// The whole text; `all`: with small mappings.
-pub fn text(report: &Report, all: bool) -> String {
+/// The whole text, in lines of `width` columns; `all`: with small mappings.
+pub fn text(report: &Report, all: bool, width: usize) -> String {
     let mut text = format!("{}\n", totals(report));
     let shown: Vec<_> = report.mappings.iter().filter(|entry| all || entry.amounts.resident >= SMALL).collect();
     if !shown.is_empty() {
         let sizes: BTreeSet<u64> = shown.iter().flat_map(|entry| entry.amounts.by_page.keys().copied()).collect();
-        let title = |size: &u64| size::text(*size);
-        let titles: Vec<String> = sizes.iter().map(title).collect();
-        let titles = ["resident".to_owned()].into_iter().chain(titles);
-        let titles = titles.chain(["zero".to_owned(), "could be huge".to_owned()]);
-        let line = |cells: Vec<String>, name: &str| {
-            let cells: String = cells.iter().map(|cell| format!("{cell:>14}")).collect();
-            format!("{cells}  {name}\n")
-        };
-        text.push_str(&line(titles.collect(), "mapping"));
-        for entry in &shown {
-            let name = if entry.name.is_empty() { "[anon]" } else { &entry.name };
-            let name = format!("{}-{} {} {name}", entry.start, entry.end, entry.permissions);
-            text.push_str(&line(cells(&entry.amounts, &sizes), &name));
-        }
+        text.push_str(&table(&shown, &sizes, width));
     }
     let left: Vec<u64> = report.mappings.iter().map(|entry| entry.amounts.resident).skip(shown.len()).collect();
     if !left.is_empty() {
@@ -46,6 +38,35 @@ pub fn text(report: &Report, all: bool) -> String {
     }
     for why in &report.missing {
         text.push_str(&format!("not known: {why}\n"));
+    }
+    text
+}
+
+/// A line for each mapping: columns are as wide as what they have, and long names are shortened. Where even those have no
+/// room beside the columns, they are below them.
+fn table(shown: &[&Entry], sizes: &BTreeSet<u64>, width: usize) -> String {
+    let titles = sizes.iter().map(|size| size::text(*size));
+    let titles = ["resident".to_owned()].into_iter().chain(titles);
+    let titles = titles.chain(["zero".to_owned(), "could be huge".to_owned()]).collect();
+    let row = |entry: &&Entry| {
+        let name = if entry.name.is_empty() { "[anon]" } else { &entry.name };
+        let place = format!("{}-{} {} ", entry.start, entry.end, entry.permissions);
+        (cells(&entry.amounts, sizes), place, name.to_owned())
+    };
+    let titles = (titles, "mapping".to_owned(), String::new());
+    let rows: Vec<_> = std::iter::once(titles).chain(shown.iter().map(row)).collect();
+    let widest = |at: usize| rows.iter().map(|(cells, ..)| cells[at].len()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..sizes.len() + 3).map(widest).collect();
+    let beside: usize = widths.iter().map(|width| width + 2).sum();
+    let needed = |(_, place, name): &(Vec<String>, String, String)| place.len() + name.chars().count().min(LEAST);
+    let below = beside + rows.iter().map(needed).max().unwrap_or(0) > width;
+    let indent = if below { INDENT } else { beside };
+    let mut text = String::new();
+    for (cells, place, name) in rows {
+        let cells: Vec<_> = cells.iter().zip(&widths).map(|(cell, width)| format!("{cell:>width$}")).collect();
+        let end = if below { format!("\n{:INDENT$}", "") } else { "  ".to_owned() };
+        let room = width.saturating_sub(indent + place.len()).max(LEAST);
+        text.push_str(&format!("{}{end}{place}{}\n", cells.join("  "), shortened(&name, room)));
     }
     text
 }

@@ -188,7 +188,11 @@ function chart(figure) {
   // Series can be turned off and on by keys too.
   host.querySelectorAll('.u-series').forEach((line, k) => {
     const head = line.querySelector('th');
-    if (k === 0) return;
+    if (k === 0) {
+      // A chart of one position without a name has nothing to say of it.
+      if (!data.texts.some(Boolean)) line.style.display = 'none';
+      return;
+    }
     head.tabIndex = 0;
     head.setAttribute('role', 'switch');
     const state = () => head.setAttribute('aria-checked', String(plot.series[k].show));

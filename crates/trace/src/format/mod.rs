@@ -20,7 +20,7 @@ pub use firefox::firefox;
 pub use folded::folded;
 pub use html::html;
 pub use json::json;
-pub use table::table;
+pub use table::{table, table_within};
 pub use top::top;
 
 /// A way of writing a trace.

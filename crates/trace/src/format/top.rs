@@ -88,7 +88,7 @@ fn duration(ns: u64) -> String {
 
 /// Shortens the text to this width by leaving out the middle. Names come from untrusted files, so characters that would
 /// move the cursor are replaced.
-fn shortened(text: &str, width: usize) -> String {
+pub(super) fn shortened(text: &str, width: usize) -> String {
     let letters: Vec<char> = text.chars().map(|letter| if letter.is_control() { '?' } else { letter }).collect();
     if letters.len() <= width {
         return letters.into_iter().collect();

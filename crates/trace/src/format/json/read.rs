@@ -48,6 +48,11 @@ impl<'de> Visitor<'de> for Trace<'_, '_> {
         let mut version = None;
         while let Some(name) = map.next_key::<String>()? {
             match name.as_str() {
+                "schema" => {
+                    if map.next_value::<serde_json::Value>()? == "neap-profile" {
+                        return Err(A::Error::custom("it is a profile, and no trace: neap profile reads it"));
+                    }
+                }
                 "neap_trace" => version = Some(supported::<A::Error>(map.next_value()?)?),
                 "summary" => tables.summary = map.next_value()?,
                 "clock" => tables.clock = map.next_value()?,
