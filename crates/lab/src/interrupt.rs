@@ -22,8 +22,8 @@ use crate::toolchain::shell_line;
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
 /// The children that have not ended.
 static LIVE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-/// The signals that end a run in order.
-const WATCHED: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// The signals that end a run in order; SIGPIPE comes when the reader of what is shown has gone away.
+const WATCHED: [libc::c_int; 5] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
 /// How long a child may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a waiting parent looks up.
@@ -58,7 +58,7 @@ extern "C" fn note(number: libc::c_int) {
     let _ = ARRIVED.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are noted instead of ending this process. Those that are ignored stay so, as
+/// From now on these signals are noted instead of ending this process. Those that are ignored stay so, as
 /// `nohup` wants it.
 pub fn watch() {
     for number in WATCHED {

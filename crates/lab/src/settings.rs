@@ -4,6 +4,7 @@
 //! back when the value is dropped; after a run that was killed, the next one does it from the journal.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -127,7 +128,7 @@ fn undo(step: &Undo) {
     match step {
         Undo::Write { path, text } => {
             if let Err(error) = fs::write(path, text) {
-                eprintln!("cannot put `{text}` back into {}: {error}", path.display());
+                let _ = writeln!(io::stderr(), "cannot put `{text}` back into {}: {error}", path.display());
             }
         }
         Undo::Unmount { path } => {
