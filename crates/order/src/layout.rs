@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use neap_launch::error::{Error, cannot_print, system_message, tell};
+use neap_launch::output::Output;
 use neap_launch::sys;
 use neap_layout::binary::NotElf;
 use neap_layout::closure::{Closure, closure};
@@ -66,8 +67,7 @@ pub fn emit_for(args: &EmitArgs) -> Result<u8, Error> {
     let pages: Vec<String> =
         pages.filter(|(_, run)| run.sees_functions()).map(|(pages, _)| pages.to_string()).collect();
     tell(format_args!("neap: OS pages of code for each run: {}", pages.join(", ")));
-    let output = files::create(&args.output)?;
-    files::write_text(output, &args.output, text.as_bytes())?;
+    Output::create(Some(&args.output), "-")?.write("the order", |out| out.write_all(text.as_bytes()))?;
     Ok(0)
 }
 
@@ -89,8 +89,7 @@ pub fn picture_of(args: &PictureArgs) -> Result<u8, Error> {
     let read: Vec<_> = read.into_iter().map(|(path, read)| (named(path), read)).collect();
     let subjects = read.iter().map(|(name, (trace, binary))| Subject { name, trace, binary });
     let page = picture::page(&subjects.collect::<Vec<_>>());
-    let output = files::create(&args.output)?;
-    files::write_text(output, &args.output, page.as_bytes())?;
+    Output::create(Some(&args.output), "-")?.write("the picture", |out| out.write_all(page.as_bytes()))?;
     Ok(0)
 }
 
@@ -182,13 +181,13 @@ fn print(text: &str) -> Result<u8, Error> {
 
 fn estimate_table(estimate: &Estimate) -> String {
     let mut text = format!(
-        "{:<8} {:>9} {:>11} {:>9} {:>9} {:>11} {:>11} {:>13} {:>13}\n",
+        "{:<7} {:>7} {:>10} {:>7} {:>7} {:>8} {:>8} {:>12} {:>7}\n",
         "", "pieces", "bytes", "pages", "packed", "faults", "packed", "fault-around", "packed"
     );
     let mut add = |name: &str, line: &Line| {
         let (now, packed) = (&line.now, &line.packed);
         text.push_str(&format!(
-            "{name:<8} {:>9} {:>11} {:>9} {:>9} {:>11} {:>11} {:>13} {:>13}\n",
+            "{name:<7} {:>7} {:>10} {:>7} {:>7} {:>8} {:>8} {:>12} {:>7}\n",
             line.pieces,
             line.bytes,
             now.pages,

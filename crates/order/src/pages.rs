@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use neap_launch::child::{self, Program};
 use neap_launch::error::Error;
+use neap_launch::output;
 use neap_launch::private_dir::{PrivateDir, temporary_bases};
 use neap_launch::sys;
 use neap_trace::format::json;
@@ -69,8 +71,7 @@ impl Touched {
 /// Runs a program, with its output thrown away, and sees what it touches of a binary.
 pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     let failed = |what: &str| Error::failed(format!("cannot count pages: {what}"));
-    let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;
-    let path = folder.path().join("faults.json");
+    let (trace, path) = nameless().map_err(|why| failed(&why))?;
     let mut neap = Command::new(NEAP);
     neap.args(arguments(&path, command));
     // Else what is traced would run on when neap is ended.
@@ -82,27 +83,26 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     unsafe { neap.pre_exec(die_with_parent) };
     let output = neap.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let output = output.map_err(|e| failed(&e.to_string()))?;
-    let Some(file) = written(&path) else {
+    if !is_written(&trace) {
         let said = String::from_utf8_lossy(&output.stderr);
         let why = said.lines().find_map(|line| line.strip_prefix("neap: ")).unwrap_or("neap pagein left no trace");
         return Err(failed(why));
-    };
-    read(file, binary, output.status).map_err(|e| failed(&e))
+    }
+    read(trace, binary, output.status).map_err(|e| failed(&e))
 }
 
 /// Runs a program as it is started here, and sees what it touches of a binary. Where that fails after it has run, how it
 /// ended is there anyway.
 pub fn touched_in_place(binary: &Path, command: &[OsString]) -> Result<(ExitStatus, Result<Touched, Error>), Error> {
     let failed = |what: &str| Error::failed(format!("cannot trace faults: {what}"));
-    let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;
-    let path = folder.path().join("faults.json");
+    let (trace, path) = nameless().map_err(|why| failed(&why))?;
     let words: Vec<OsString> = [OsString::from("neap")].into_iter().chain(arguments(&path, command)).collect();
     let program = Program::new(Path::new(NEAP), &words, std::env::vars_os().collect())?;
     let (ended, (), signals) = child::supervise_watched(&program, |_| Ok(()))?;
     signals.release();
-    let touched = match written(&path) {
-        Some(file) => read(file, binary, ended.status).map_err(|e| failed(&e)),
-        None => Err(failed("neap pagein left no trace")),
+    let touched = match is_written(&trace) {
+        true => read(trace, binary, ended.status).map_err(|e| failed(&e)),
+        false => Err(failed("neap pagein left no trace")),
     };
     Ok((ended.status, touched))
 }
@@ -115,9 +115,22 @@ fn arguments(path: &Path, command: &[OsString]) -> Vec<OsString> {
     words.into_iter().chain([path.into(), "--".into()]).chain(command.iter().cloned()).collect()
 }
 
-/// A file in which something was written.
-fn written(path: &Path) -> Option<File> {
-    File::open(path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.len() > 0))
+/// A file for a trace, and a path that leads another process to it. It has no name, so nothing is left where a signal ends
+/// neap.
+fn nameless() -> Result<(File, PathBuf), String> {
+    let made = || {
+        let folder = PrivateDir::create(&temporary_bases(), "neap-order")?;
+        let file = File::options().read(true).write(true).create_new(true).open(folder.path().join("faults.json"));
+        file.map_err(|error| error.to_string())
+    };
+    let file = temporary_bases().iter().find_map(|base| output::nameless(base)).map_or_else(made, Ok)?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    Ok((file, path.into()))
+}
+
+/// Whether another process has written something in a file.
+fn is_written(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.len() > 0)
 }
 
 /// What a trace of faults says of a binary.
