@@ -203,6 +203,39 @@ fn signals_leave_no_temporary_folder() {
     }
 }
 
+/// Catches errors that do not say what helps where there is no place for temporary files.
+#[test]
+fn no_temporary_folder() {
+    let neap = Neap::new();
+    let source = "int main(void) { return 3; }\n";
+    let compiled = compile(neap.dir.path(), "one", source, &[]);
+    if compiled.is_none() || !common::is_root() {
+        return skip("no_temporary_folder", "needs root and a C compiler");
+    }
+    common::copy_program(env!("CARGO_BIN_EXE_neap"), &neap.path("neap"));
+    let script = "mount --bind \"$0\" /mnt && cd /mnt || exit 77
+        for folder in /tmp /dev/shm /var/tmp; do mount -t tmpfs -o ro none $folder || exit 77; done
+        export HOME=/mnt; unset XDG_CACHE_HOME XDG_RUNTIME_DIR TMPDIR
+        exec ./neap \"$@\"";
+    for arguments in [
+        "run --summary -- true",
+        "profile --heap -- true",
+        "pagein --sites -o - -- true",
+        "order trace --source faults -o - -- ./one",
+    ] {
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", script]).arg(neap.dir.path()).args(arguments.split(' '));
+        let output = command.output().expect("unshare starts");
+        let text = stderr(&output);
+        if matches!(output.status.code(), Some(1 | 77)) {
+            return skip("no_temporary_folder", &text);
+        }
+        assert_eq!(output.status.code(), Some(125), "{arguments}: {text}");
+        assert!(text.contains("/tmp: Read-only file system"), "{arguments}: {text}");
+        assert!(text.contains("hint: set TMPDIR to a directory"), "{arguments}: {text}");
+    }
+}
+
 /// Catches an empty trace of a program that never had the binary.
 #[test]
 fn no_trace_of_what_was_not_entered() {

@@ -11,6 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// How many names are tried before a base directory is given up.
 const TRIES: u32 = 16;
 
+/// What helps where no base allows one.
+pub const REMEDY: &str = "set TMPDIR to a directory that you may write to";
+
 /// A private directory and its removal.
 #[derive(Debug)]
 pub struct PrivateDir {

@@ -12,7 +12,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use neap_launch::child::{self, Program};
 use neap_launch::error::Error;
 use neap_launch::output;
-use neap_launch::private_dir::{PrivateDir, temporary_bases};
+use neap_launch::private_dir::{self, PrivateDir, temporary_bases};
 use neap_launch::sys;
 use neap_trace::format::json;
 use neap_trace::{Access, Fault, Subject};
@@ -71,7 +71,7 @@ impl Touched {
 /// Runs a program, with its output thrown away, and sees what it touches of a binary.
 pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     let failed = |what: &str| Error::failed(format!("cannot count pages: {what}"));
-    let (trace, path) = nameless().map_err(|why| failed(&why))?;
+    let (trace, path) = nameless().map_err(|why| failed(&why).remedy(private_dir::REMEDY))?;
     let mut neap = Command::new(NEAP);
     neap.args(arguments(&path, command));
     // Else what is traced would run on when neap is ended.
@@ -95,7 +95,7 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
 /// ended is there anyway.
 pub fn touched_in_place(binary: &Path, command: &[OsString]) -> Result<(ExitStatus, Result<Touched, Error>), Error> {
     let failed = |what: &str| Error::failed(format!("cannot trace faults: {what}"));
-    let (trace, path) = nameless().map_err(|why| failed(&why))?;
+    let (trace, path) = nameless().map_err(|why| failed(&why).remedy(private_dir::REMEDY))?;
     let words: Vec<OsString> = [OsString::from("neap")].into_iter().chain(arguments(&path, command)).collect();
     let program = Program::new(Path::new(NEAP), &words, std::env::vars_os().collect())?;
     let (ended, (), signals) = child::supervise_watched(&program, |_| Ok(()))?;

@@ -69,8 +69,9 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     let path = target::resolve(command)?;
     target::inspect(&path)?;
     let library = library::NEAP.place()?;
-    let directory = PrivateDir::create(&bases(), "neap-profile")
-        .map_err(|reasons| Error::failed(format!("no directory for the samples: {reasons}")))?;
+    let directory = PrivateDir::create(&bases(), "neap-profile").map_err(|reasons| {
+        Error::failed(format!("no directory for the samples: {reasons}")).remedy(private_dir::REMEDY)
+    })?;
     let named = directory.path().to_str().map(str::to_owned);
     let named = named.ok_or_else(|| Error::failed(format!("{} is not UTF-8", directory.path().display())))?;
     let setting = |id: Id, value| Setting { name: id.option().name, env: id.option().env, value };

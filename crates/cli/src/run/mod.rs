@@ -50,7 +50,7 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
     }
 
     let counters_dir = PrivateDir::create(&private_dir::volatile_bases(), "neap-counters").map_err(|reasons| {
-        Error::failed(format!("no directory for the counters: {reasons}"))
+        Error::failed(format!("no directory for the counters: {reasons}")).remedy(private_dir::REMEDY)
     })?;
     settings.push(counters_setting(&counters_dir)?);
     let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
