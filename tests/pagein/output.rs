@@ -113,7 +113,9 @@ fn full() -> Outcome {
     }
     let dir = TempDir::new("neap-output-")?;
     let script = "mount -t tmpfs -o size=64k none \"$1\" || exit 77
-        \"$2\" pagein --format table -o \"$1/trace\" -- \"$3\" touch; status=$?; wc -c < \"$1/trace\"; exit $status";
+        echo precious > \"$1/old\"
+        for file in old new; do \"$2\" pagein --format table -o \"$1/$file\" -- \"$3\" touch; done; status=$?
+        cat \"$1\"/*; ls -A \"$1\"; exit $status";
     let done = Run::new(program("unshare")?)
         .args(["--mount", "sh", "-c", script, "sh"])
         .args([dir.path(), neap()?, &ODD.build()?])
@@ -122,9 +124,9 @@ fn full() -> Outcome {
     if matches!(done.status.code(), Some(1 | 77)) {
         return Err(Stop::Skip(format!("no small disk can be mounted: {}", done.stderr)));
     }
-    let said = format!("it has the first {} bytes of the trace", done.stdout.trim());
-    let some = done.stdout.trim().parse::<u64>().is_ok_and(|bytes| bytes > 0);
-    expect(done.status.code() == Some(125) && some && done.stderr.contains(&said), &done, &said)
+    let said = done.stderr.matches("No space left on device\n").count() == 2;
+    let right = done.status.code() == Some(125) && said && done.stdout.ends_with("precious\nold\n");
+    expect(right, &done, "the earlier trace is lost, or a part of a trace is there")
 }
 
 /// Writes the trace into a pipe that is never read, so that neap is still writing after the program has ended.

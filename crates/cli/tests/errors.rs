@@ -44,6 +44,21 @@ fn texts_that_cannot_be_written_are_missed() {
     }
 }
 
+/// Catches a neap that aborts at its end, as a remark cannot be written to standard error.
+#[test]
+fn remarks_that_cannot_be_written_end_nothing() {
+    let neap = Neap::new();
+    let results = concat!(env!("CARGO_MANIFEST_DIR"), "/../../lab/results");
+    let kept = fs::read_dir(results).expect("kept runs").map(|run| run.expect("a run").path());
+    let kept = kept.filter(|run| run.join("run.json").exists()).min().expect("a kept run");
+    let kept = kept.to_str().expect("UTF-8");
+    for line in ["\"$@\" 2> /dev/full", "\"$@\" 2>&-"] {
+        let output = through_shell(&neap, line, &["lab", "show", "--charts", "charts", kept]);
+        assert_eq!(output.status.code(), Some(0), "{line}: {output:?}");
+        fs::remove_dir_all(neap.path("charts")).expect("the charts are there");
+    }
+}
+
 /// Catches what was meant for a closed standard descriptor in a file that neap opened.
 #[test]
 fn closed_descriptors_are_not_taken_for_files() {

@@ -101,13 +101,14 @@ impl Reservation {
 
     /// Takes the pages away; returns how many were gone already, because another process made the pool smaller.
     pub fn give_back(mut self) -> Result<u64, Refused> {
-        let lock = Lock::take(&self.root)?;
-        self.undo(&lock).map_err(|error| {
+        let stay = |why: String| {
             Refused::new(
-                format!("cannot take the pages out of the pool: {error}"),
+                format!("cannot take the pages out of the pool: {why}"),
                 "run `neap huge reserve 1 -- true`, which tries again; until then leave nr_hugepages as it is",
             )
-        })
+        };
+        let lock = Lock::take(&self.root).map_err(|refused| stay(refused.cause))?;
+        self.undo(&lock).map_err(|error| stay(error.to_string()))
     }
 
     /// Undoes all steps, also after one that fails. Steps that others can do later stay in the journal: the next
@@ -331,6 +332,18 @@ mod tests {
         fs::remove_dir_all(system.root.path("/sys/devices/system/node/node1")).unwrap();
         let refused = reservation.give_back().unwrap_err();
         assert!(refused.cause.contains("No such file") && refused.remedy.contains("nr_hugepages"), "{refused:?}");
+    }
+
+    /// Catches pages that stay without a word, as neap cannot take the lock.
+    #[test]
+    fn pages_that_stay_without_a_lock_are_said() {
+        let system = System::new();
+        let reservation = Reservation::new(&system.root, on_node_1(8)).unwrap();
+        fs::remove_dir_all(system.root.path("/run/neap-huge")).unwrap();
+        system.write("/run/neap-huge", "not a folder");
+        let refused = reservation.give_back().unwrap_err();
+        assert!(refused.cause.contains("out of the pool: cannot lock"), "{refused:?}");
+        assert!(refused.remedy.contains("nr_hugepages"), "{refused:?}");
     }
 
     /// Catches pages that could not be taken away, and that no later reservation takes away either.

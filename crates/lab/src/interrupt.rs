@@ -21,8 +21,8 @@ use crate::toolchain::shell_line;
 static ARRIVED: AtomicI32 = AtomicI32::new(0);
 /// The children that have not ended.
 static LIVE: Mutex<Vec<u32>> = Mutex::new(Vec::new());
-/// The signals that end a run in an orderly way.
-const WATCHED: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+/// The signals that end a run in an orderly way; SIGPIPE comes when the reader of the output has ended.
+const WATCHED: [libc::c_int; 5] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT, libc::SIGPIPE];
 /// How long a child may take to end after SIGTERM.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How often a wait checks the child and the flag.
@@ -57,8 +57,7 @@ extern "C" fn note(number: libc::c_int) {
     let _ = ARRIVED.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed);
 }
 
-/// Notes SIGINT, SIGTERM and SIGHUP from now on, instead of ending this process. Ignored signals stay ignored, as
-/// `nohup` requires.
+/// Notes these signals from now on, instead of ending this process. Ignored signals stay ignored, as `nohup` requires.
 pub fn watch() {
     for number in WATCHED {
         let handler: extern "C" fn(libc::c_int) = note;

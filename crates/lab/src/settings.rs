@@ -4,6 +4,7 @@
 //! restored when the value is dropped. After a killed run, the next run restores them from the journal.
 
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -127,7 +128,7 @@ fn undo(step: &Undo) {
     match step {
         Undo::Write { path, text } => {
             if let Err(error) = fs::write(path, text) {
-                eprintln!("cannot restore `{text}` in {}: {error}", path.display());
+                let _ = writeln!(io::stderr(), "cannot restore `{text}` in {}: {error}", path.display());
             }
         }
         Undo::Unmount { path } => {

@@ -1,57 +1,81 @@
 //! The output file of a command: opened before the run, so that no result is lost.
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, ErrorKind, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self, File, Metadata};
+use std::io::{self, BufWriter, ErrorKind, Seek, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, cannot_print, system_message};
 use crate::sys;
 
-/// The destination of the result.
+/// The destination of the result. A file gets the whole result, or stays as it was.
 pub struct Output {
     path: PathBuf,
     file: File,
-    /// Whether it is standard output.
-    standard: bool,
-    /// Whether neap made the file and has written nothing: then the file is removed again.
-    fresh: bool,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Standard output.
+    Standard,
+    /// A new file without a name, which it gets with the result: if neap is killed before, nothing is left.
+    Nameless,
+    /// A file that neap made: it is removed again if nothing is written.
+    Fresh,
+    /// A file that existed, or anything else with a name.
+    Named,
+    /// It has a result already, or is written to as it is.
+    Written,
 }
 
 impl Output {
     /// Opens the file that the user named (`-` is standard output), otherwise one named `otherwise`. An existing file
     /// keeps its contents until the result is written.
     pub fn create(named: Option<&Path>, otherwise: &str) -> Result<Self, Error> {
-        match named {
-            Some(path) if path.as_os_str() == "-" => Self::standard(),
-            Some(path) => Self::open(path.to_owned(), 0),
+        let (path, flags) = match named {
+            Some(path) if path.as_os_str() == "-" => return Self::standard(),
+            Some(path) => (path, 0),
             // A predictable name: if another user put a link there, it is not followed.
-            None => Self::open(PathBuf::from(otherwise), libc::O_NOFOLLOW),
-        }
+            None => (Path::new(otherwise), libc::O_NOFOLLOW),
+        };
+        Self::open(path, flags).map_err(|error| {
+            Error::failed(format!("cannot write to {}: {}", path.display(), system_message(&error)))
+                .remedy("name another file with -o")
+        })
     }
 
     /// Standard output.
     pub fn standard() -> Result<Self, Error> {
         let file = sys::standard_output().map_err(|e| cannot_print(&e).remedy("name a file with -o"))?;
-        Ok(Self { path: PathBuf::from("-"), file, standard: true, fresh: false })
+        Ok(Self { path: PathBuf::from("-"), file, kind: Kind::Standard })
     }
 
-    fn open(path: PathBuf, flags: libc::c_int) -> Result<Self, Error> {
-        let open = |new| File::options().write(true).create(true).create_new(new).custom_flags(flags).open(&path);
-        let opened = match open(true) {
-            Err(error) if error.kind() == ErrorKind::AlreadyExists => open(false).map(|file| (file, false)),
-            other => other.map(|file| (file, true)),
+    /// A stream that is written to as it is.
+    pub fn stream(file: File) -> Self {
+        Self { path: PathBuf::from("-"), file, kind: Kind::Written }
+    }
+
+    /// Opens the file at a path.
+    pub fn at(path: &Path) -> io::Result<Self> {
+        Self::open(path, 0)
+    }
+
+    fn open(path: &Path, flags: libc::c_int) -> io::Result<Self> {
+        let (file, kind) = match is_new(path).then(|| nameless(folder(path))).flatten() {
+            Some(file) => (file, Kind::Nameless),
+            None => {
+                let (file, made) = open(path, flags)?;
+                (file, if made { Kind::Fresh } else { Kind::Named })
+            }
         };
-        match opened {
-            Ok((file, fresh)) => Ok(Self { path, file, standard: false, fresh }),
-            Err(error) => Err(Error::failed(format!("cannot write to {}: {}", path.display(), system_message(&error)))
-                .remedy("name another file with -o")),
-        }
+        Ok(Self { path: path.to_owned(), file, kind })
     }
 
     /// Whether it is standard output.
     pub fn is_standard(&self) -> bool {
-        self.standard
+        self.kind == Kind::Standard
     }
 
     /// Its name.
@@ -59,34 +83,146 @@ impl Output {
         &self.path
     }
 
+    /// The file.
+    pub fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Writes a report behind the earlier ones.
+    pub fn append(&mut self, report: &[u8]) -> io::Result<()> {
+        sys::with_size_errors(|| match self.kind {
+            Kind::Standard | Kind::Written => self.file.write_all(report),
+            _ => self.put(|out| out.write_all(report)).map_err(|(error, _)| error),
+        })
+    }
+
     /// Writes the result; `what` names it in messages.
     pub fn write(&mut self, what: &str, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), Error> {
-        self.fresh = false;
-        // Standard output may already have contents of others, even if it is a file.
-        let emptied = if self.standard { Ok(()) } else { empty(&self.file) };
-        let all = || emptied.map_err(|error| (error, 0)).and_then(|()| write_all(write, &mut self.file));
-        let written = sys::with_size_errors(all);
+        let written = sys::with_size_errors(|| self.put(write));
         match written {
             Ok(()) => Ok(()),
             // `neap ... -o - | head`
-            Err((error, _)) if self.standard && error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            Err((error, _)) if self.is_standard() && error.kind() == ErrorKind::BrokenPipe => Ok(()),
             Err((error, bytes)) => {
-                let name = if self.standard { "standard output".into() } else { self.path.to_string_lossy() };
+                let name = if self.is_standard() { "standard output".into() } else { self.path.to_string_lossy() };
                 let message = system_message(&error);
-                Err(Error::failed(format!(
-                    "cannot write to {name}: {message}; it has the first {bytes} bytes of {what}"
-                ))
-                .remedy("make room there and run it again, or name a file elsewhere with -o"))
+                let left = bytes.map(|bytes| format!("; it has the first {bytes} bytes of {what}"));
+                Err(Error::failed(format!("cannot write to {name}: {message}{}", left.unwrap_or_default()))
+                    .remedy("make room there and run it again, or name a file elsewhere with -o"))
             }
         }
+    }
+
+    /// Writes the result; where that fails, the bytes of it that the output has, if it is not as it was.
+    fn put(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), (io::Error, Option<u64>)> {
+        let replacement = match self.kind {
+            Kind::Standard | Kind::Written => None,
+            Kind::Nameless => Some((self.file.try_clone().map_err(|error| (error, None))?, None)),
+            Kind::Fresh | Kind::Named => {
+                let metadata = self.file.metadata().map_err(|error| (error, None))?;
+                if metadata.is_file() { beside(&metadata, &self.path) } else { None }
+            }
+        };
+        let Some((mut file, part)) = replacement else {
+            // What is standard output may have something of others, also where it is a file.
+            let emptied = if self.kind == Kind::Standard { Ok(()) } else { empty(&self.file) };
+            self.kind = if self.kind == Kind::Standard { Kind::Standard } else { Kind::Written };
+            let all = emptied.map_err(|error| (error, 0)).and_then(|()| write_all(write, &mut self.file));
+            return all.map_err(|(error, bytes)| (error, Some(bytes)));
+        };
+        let all = write_all(write, &mut file).map_err(|(error, _)| error);
+        let placed = all.and_then(|()| match place(&file, part.as_deref(), &self.path) {
+            // A mount point cannot be replaced.
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                empty(&self.file)?;
+                file.rewind()?;
+                io::copy(&mut file, &mut self.file).map(drop)
+            }
+            placed => placed,
+        });
+        // Where it was renamed, nothing has its name any more.
+        part.map(fs::remove_file);
+        placed.map_err(|error| (error, None))?;
+        (self.file, self.kind) = (file, Kind::Written);
+        Ok(())
     }
 }
 
 impl Drop for Output {
     fn drop(&mut self) {
-        if self.fresh {
+        if self.kind == Kind::Fresh {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+/// Opens a file for writing; true: neap made it.
+fn open(path: &Path, flags: libc::c_int) -> io::Result<(File, bool)> {
+    let open = |new| File::options().write(true).create(true).create_new(new).custom_flags(flags).open(path);
+    match open(true) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => open(false).map(|file| (file, false)),
+        other => other.map(|file| (file, true)),
+    }
+}
+
+/// The folder of a path.
+fn folder(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// A file without a name in a folder; `None` if the file system has no such files.
+pub fn nameless(folder: &Path) -> Option<File> {
+    let file = File::options().read(true).write(true).custom_flags(libc::O_TMPFILE).open(folder).ok()?;
+    sys::name_in_proc(&file).exists().then_some(file)
+}
+
+/// Whether a file can be made at a path: nothing exists there, not even a link, and the path ends with a name.
+fn is_new(path: &Path) -> bool {
+    let name = path.file_name().is_some_and(|name| path.as_os_str().as_bytes().ends_with(name.as_bytes()));
+    name && fs::symlink_metadata(path).is_err_and(|error| error.kind() == ErrorKind::NotFound)
+}
+
+/// A new file that can replace another one: in the same folder, with its owner and mode. `None` if the path is a link,
+/// if the file has other names, or if no such file can be made: then the file itself is written.
+fn beside(metadata: &Metadata, path: &Path) -> Option<(File, Option<PathBuf>)> {
+    // A file that was removed meanwhile is made again.
+    let removed = metadata.nlink() == 0;
+    let is_same = |found: Metadata| (found.dev(), found.ino()) == (metadata.dev(), metadata.ino());
+    if !removed && (metadata.nlink() != 1 || !fs::symlink_metadata(path).is_ok_and(is_same)) {
+        return None;
+    }
+    let (fresh, part) = match nameless(folder(path)) {
+        Some(fresh) => (fresh, None),
+        None => {
+            let part = part(path);
+            (File::options().read(true).write(true).create_new(true).open(&part).ok()?, Some(part))
+        }
+    };
+    let owned = fchown(&fresh, Some(metadata.uid()), Some(metadata.gid()));
+    if owned.and_then(|()| fresh.set_permissions(metadata.permissions())).is_err() {
+        part.map(fs::remove_file);
+        return None;
+    }
+    Some((fresh, part))
+}
+
+/// The name of a file that will replace the one at a path.
+fn part(path: &Path) -> PathBuf {
+    path.with_file_name(format!(".neap-{}.part", std::process::id()))
+}
+
+/// Moves a written file to its path; `named`: its present name, if it has one.
+fn place(file: &File, named: Option<&Path>, path: &Path) -> io::Result<()> {
+    if let Some(part) = named {
+        return fs::rename(part, path);
+    }
+    match sys::link(file, path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            let part = part(path);
+            sys::link(file, &part)?;
+            fs::rename(&part, path).inspect_err(|_| drop(fs::remove_file(&part)))
+        }
+        linked => linked,
     }
 }
 

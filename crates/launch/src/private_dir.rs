@@ -11,6 +11,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Number of names that are tried in a base directory.
 const TRIES: u32 = 16;
 
+/// What helps where no base allows one.
+pub const REMEDY: &str = "set TMPDIR to a directory that you may write to";
+
 /// A private directory and its removal.
 #[derive(Debug)]
 pub struct PrivateDir {

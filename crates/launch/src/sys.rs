@@ -1,12 +1,12 @@
 //! The system calls that the standard library lacks, in safe form.
 
 use std::ffi::{CStr, CString};
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use libc::{c_int, c_ulong};
@@ -163,6 +163,18 @@ pub fn with_size_errors<T>(what: impl FnOnce() -> T) -> T {
     done
 }
 
+/// The path in /proc of an open file of this process.
+pub fn name_in_proc(file: &File) -> PathBuf {
+    format!("/proc/self/fd/{}", file.as_raw_fd()).into()
+}
+
+/// Gives a file without a name its path.
+pub fn link(file: &File, path: &Path) -> io::Result<()> {
+    let (from, to) = (c_path(&name_in_proc(file))?, c_path(path)?);
+    // SAFETY: both paths are C strings.
+    check(unsafe { libc::linkat(libc::AT_FDCWD, from.as_ptr(), libc::AT_FDCWD, to.as_ptr(), libc::AT_SYMLINK_FOLLOW) })
+}
+
 /// Allocates the bytes of a file on its file system, so that a full disk is an error here and not a signal in a process
 /// that maps the file. The file must also be open for reading: some file systems require that.
 pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
@@ -172,6 +184,19 @@ pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
     }
+}
+
+/// The id by which the memory of process `pid` can be read: the first thread may have ended while others run.
+pub fn living(pid: u32) -> u32 {
+    let status = |tid: u32| fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+    let has = |status: &[u8], line: &str| status.split(|&byte| byte == b'\n').any(|l| l.starts_with(line.as_bytes()));
+    let own = status(pid);
+    if has(&own, "VmRSS:") || !has(&own, "State:\tZ") {
+        return pid;
+    }
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
+    let mut tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
+    tids.find(|&tid| has(&status(tid), "VmRSS:")).unwrap_or(pid)
 }
 
 /// Waits until one of the descriptors is ready, or for about this time.

@@ -73,8 +73,10 @@ pub fn run(path: &Path, command: &[OsString], target: &Target) -> Result<Traced,
     variables.push((record::VARIABLE.into(), file.clone().into()));
     let program = Program::new(path, command, variables)?;
     let (ended, (), signals) = child::supervise_watched(&program, |_| Ok(()))?;
-    signals.release();
     let record = fs::read(&file).map_err(failed);
+    // A signal would leave them.
+    drop((library, folder));
+    signals.release();
     Ok((ended.status, record.and_then(|record| entered(&record, &target.binary))))
 }
 

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::BufReader;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 
 use neap_launch::child::{self, Program};
 use neap_launch::error::Error;
-use neap_launch::private_dir::{PrivateDir, temporary_bases};
+use neap_launch::output;
+use neap_launch::private_dir::{self, PrivateDir, temporary_bases};
 use neap_launch::sys;
 use neap_trace::format::json;
 use neap_trace::{Access, Fault, Subject};
@@ -69,8 +71,7 @@ impl Touched {
 /// Runs a program, discarding its output, and returns what it touches of a binary.
 pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     let failed = |what: &str| Error::failed(format!("cannot count pages: {what}"));
-    let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;
-    let path = folder.path().join("faults.json");
+    let (trace, path) = nameless().map_err(|why| failed(&why).remedy(private_dir::REMEDY))?;
     let mut neap = Command::new(NEAP);
     neap.args(arguments(&path, command));
     // Otherwise the traced program would run on when neap is killed.
@@ -82,27 +83,26 @@ pub fn touched(binary: &Path, command: &[OsString]) -> Result<Touched, Error> {
     unsafe { neap.pre_exec(die_with_parent) };
     let output = neap.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).output();
     let output = output.map_err(|e| failed(&e.to_string()))?;
-    let Some(file) = written(&path) else {
+    if !is_written(&trace) {
         let said = String::from_utf8_lossy(&output.stderr);
         let why = said.lines().find_map(|line| line.strip_prefix("neap: ")).unwrap_or("neap pagein left no trace");
         return Err(failed(why));
-    };
-    read(file, binary, output.status).map_err(|e| failed(&e))
+    }
+    read(trace, binary, output.status).map_err(|e| failed(&e))
 }
 
 /// Runs a program with the standard files of this process, and returns what it touches of a binary. Its exit status is
 /// returned even if the trace fails after the run.
 pub fn touched_in_place(binary: &Path, command: &[OsString]) -> Result<(ExitStatus, Result<Touched, Error>), Error> {
     let failed = |what: &str| Error::failed(format!("cannot trace faults: {what}"));
-    let folder = PrivateDir::create(&temporary_bases(), "neap-order").map_err(|why| failed(&why))?;
-    let path = folder.path().join("faults.json");
+    let (trace, path) = nameless().map_err(|why| failed(&why).remedy(private_dir::REMEDY))?;
     let words: Vec<OsString> = [OsString::from("neap")].into_iter().chain(arguments(&path, command)).collect();
     let program = Program::new(Path::new(NEAP), &words, std::env::vars_os().collect())?;
     let (ended, (), signals) = child::supervise_watched(&program, |_| Ok(()))?;
     signals.release();
-    let touched = match written(&path) {
-        Some(file) => read(file, binary, ended.status).map_err(|e| failed(&e)),
-        None => Err(failed("neap pagein left no trace")),
+    let touched = match is_written(&trace) {
+        true => read(trace, binary, ended.status).map_err(|e| failed(&e)),
+        false => Err(failed("neap pagein left no trace")),
     };
     Ok((ended.status, touched))
 }
@@ -115,9 +115,22 @@ fn arguments(path: &Path, command: &[OsString]) -> Vec<OsString> {
     words.into_iter().chain([path.into(), "--".into()]).chain(command.iter().cloned()).collect()
 }
 
-/// The file, if something was written to it.
-fn written(path: &Path) -> Option<File> {
-    File::open(path).ok().filter(|file| file.metadata().is_ok_and(|metadata| metadata.len() > 0))
+/// A file for a trace, and a path by which another process opens it. It has no name, so nothing is left if a signal ends
+/// neap.
+fn nameless() -> Result<(File, PathBuf), String> {
+    let made = || {
+        let folder = PrivateDir::create(&temporary_bases(), "neap-order")?;
+        let file = File::options().read(true).write(true).create_new(true).open(folder.path().join("faults.json"));
+        file.map_err(|error| error.to_string())
+    };
+    let file = temporary_bases().iter().find_map(|base| output::nameless(base)).map_or_else(made, Ok)?;
+    let path = format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd());
+    Ok((file, path.into()))
+}
+
+/// Whether another process has written to the file.
+fn is_written(file: &File) -> bool {
+    file.metadata().is_ok_and(|metadata| metadata.len() > 0)
 }
 
 /// What a trace of faults contains about a binary.

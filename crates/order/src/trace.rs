@@ -8,6 +8,7 @@ use std::process::ExitStatus;
 
 use neap_launch::child::{self, Program};
 use neap_launch::error::{Error, FAILED, system_message, tell};
+use neap_launch::output::Output;
 use neap_launch::target;
 use neap_layout::binary::NamedBy;
 use neap_layout::{FAULTS, Run, Trace, TracedBinary, TracedFunction};
@@ -34,7 +35,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
         .remedy("trace it as that user: sudo neap order trace -- PROGRAM"));
     }
     let target = open(args, &path)?;
-    let output = files::create(&args.output)?;
+    let mut output = Output::create(Some(&args.output), "-")?;
     let (mut traces, mut last) = (Vec::new(), ExitStatus::default());
     for _ in 0..args.runs {
         let (status, entered) = match target.source {
@@ -63,7 +64,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
             }
         }
     }
-    if let Err(error) = files::write(output, &args.output, &trace) {
+    if let Err(error) = files::write(&mut output, &trace) {
         return after(last, error);
     }
     let (entered, all, source) = (trace.functions.len(), target.plan.len(), target.source.name());

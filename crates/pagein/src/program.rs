@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use neap_launch::child::{self, Attendant, Program, Status};
 use neap_launch::error::{Error, FAILED};
 use neap_launch::library::{self, Placed};
-use neap_launch::private_dir::{PrivateDir, volatile_bases};
+use neap_launch::private_dir::{self, PrivateDir, volatile_bases};
 use neap_launch::{Setting, environment, target};
 use neap_options::Id;
 
@@ -103,8 +103,9 @@ impl Recorded {
         // A file on disk would have faults of its own whenever the system writes it.
         let mut bases = vec![PathBuf::from("/dev/shm")];
         bases.extend(volatile_bases());
-        let directory = PrivateDir::create(&bases, "neap-sites")
-            .map_err(|reasons| Error::failed(format!("no directory for the allocation sites: {reasons}")))?;
+        let directory = PrivateDir::create(&bases, "neap-sites").map_err(|reasons| {
+            Error::failed(format!("no directory for the allocation sites: {reasons}")).remedy(private_dir::REMEDY)
+        })?;
         let path = directory.path().to_str().map(str::to_owned);
         let path = path.ok_or_else(|| Error::failed(format!("{} is not UTF-8", directory.path().display())))?;
         let setting = |id: Id, value| Setting { name: id.option().name, env: id.option().env, value };

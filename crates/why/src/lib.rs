@@ -43,8 +43,9 @@ use neap_launch::error::Error;
 
 pub use cgroup::look as look_at_cgroup;
 pub use failed::{check_proc, remedy};
+pub use neap_launch::sys::living;
 pub use program::{Exit, Watched};
-pub use read::{Effort, living, look, look_until};
+pub use read::{Effort, look, look_until};
 pub use stats::run as stats;
 
 use self::args::WhyArgs;

@@ -6,17 +6,18 @@ use neap_account::Report;
 use neap_account::container::Container;
 use neap_account::text::{self, Style};
 use neap_launch::error::{Error, system_message};
+use neap_launch::output;
 use neap_launch::sys;
 use serde_json::Error as JsonError;
 use std::fs::File;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::os::fd::AsFd;
-use std::path::Path;
 
 /// The output files, opened before the work begins. An existing file is emptied only when there is something to write.
 pub struct Output {
-    file: Target,
-    page: Option<Target>,
+    file: output::Output,
+    /// Whether it is a page of HTML.
+    page: bool,
     json: bool,
     style: Style,
 }
@@ -36,29 +37,21 @@ impl Output {
         let cannot = |name: &str, error: &io::Error| {
             Error::failed(format!("cannot write to {name}: {}", system_message(error))).remedy("name another file")
         };
-        let file = match &args.output {
-            Some(path) if path.as_os_str() != "-" => {
-                Target::open(path).map_err(|e| cannot(&path.display().to_string(), &e))
-            }
-            Some(_) => sys::standard_output().map(Target::now).map_err(|e| cannot("standard output", &e)),
-            None => standard().map(Target::now).map_err(|e| cannot("standard output or error", &e)),
-        }?;
-        let page = match &args.html {
-            Some(path) if path.as_os_str() == "-" => {
-                Some(file.file.try_clone().map(Target::now).map_err(|e| cannot("standard output", &e))?)
-            }
-            Some(path) => Some(Target::open(path).map_err(|e| cannot(&path.display().to_string(), &e))?),
-            None => None,
+        let page = args.html.as_deref();
+        let file = match page.filter(|path| path.as_os_str() != "-").or(args.output.as_deref()) {
+            Some(path) if path.as_os_str() == "-" => output::Output::standard()?,
+            Some(path) => output::Output::at(path).map_err(|e| cannot(&path.display().to_string(), &e))?,
+            None => standard().map(output::Output::stream).map_err(|e| cannot("standard output or error", &e))?,
         };
-        let colour = file.file.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Ok(Output { file, page, json: args.json, style: Style { colour, all: args.all } })
+        let colour = file.file().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+        Ok(Output { file, page: page.is_some(), json: args.json, style: Style { colour, all: args.all } })
     }
 
     /// Writes the account of a process.
     pub fn report(&mut self, report: &Report) -> Result<(), Error> {
-        if let Some(page) = &mut self.page {
+        if self.page {
             let mut bytes = Vec::new();
-            return finished(neap_account::html::page(report, &mut bytes).and_then(|()| page.write(&bytes)));
+            return finished(neap_account::html::page(report, &mut bytes).and_then(|()| self.file.append(&bytes)));
         }
         let text = match self.json {
             true => pretty(serde_json::to_string_pretty(report)),
@@ -69,9 +62,11 @@ impl Output {
 
     /// Writes the account of a cgroup.
     pub fn container(&mut self, container: &Container) -> Result<(), Error> {
-        if let Some(page) = &mut self.page {
+        if self.page {
             let mut bytes = Vec::new();
-            return finished(neap_account::html::container(container, &mut bytes).and_then(|()| page.write(&bytes)));
+            return finished(
+                neap_account::html::container(container, &mut bytes).and_then(|()| self.file.append(&bytes)),
+            );
         }
         let text = match self.json {
             true => pretty(serde_json::to_string_pretty(container)),
@@ -87,35 +82,7 @@ impl Output {
     }
 
     fn write(&mut self, text: io::Result<String>) -> Result<(), Error> {
-        finished(text.and_then(|text| self.file.write(text.as_bytes())))
-    }
-}
-
-/// A file to write to.
-struct Target {
-    file: File,
-    /// Whether it still has its old content.
-    is_old: bool,
-}
-
-impl Target {
-    /// Opens a file, and keeps its content until the first write.
-    fn open(path: &Path) -> io::Result<Target> {
-        let file = File::options().write(true).create(true).truncate(false).open(path)?;
-        let is_old = file.metadata()?.is_file();
-        Ok(Target { file, is_old })
-    }
-
-    /// A file that is not emptied first.
-    fn now(file: File) -> Target {
-        Target { file, is_old: false }
-    }
-
-    fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        if std::mem::take(&mut self.is_old) {
-            self.file.set_len(0)?;
-        }
-        self.file.write_all(bytes)
+        finished(text.and_then(|text| self.file.append(text.as_bytes())))
     }
 }
 

@@ -7,6 +7,7 @@ use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
 use neap_launch::mounts::{self, Line};
+use neap_launch::sys::living;
 use neap_survey::Fuel;
 use std::fs;
 use std::io;
@@ -87,18 +88,6 @@ fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     })?;
     seen.range = Some((low, high));
     Ok(seen)
-}
-
-/// The id by which the memory of process `pid` can be read: the first thread may have ended while others run.
-pub fn living(pid: u32) -> u32 {
-    let status = |tid: u32| text(format!("/proc/{tid}/status")).unwrap_or_default();
-    let lives = |status: &str| parse::value(status, "VmRSS").is_some();
-    let own = status(pid);
-    let is_zombie = own.lines().any(|line| line.starts_with("State:\tZ"));
-    if lives(&own) || !is_zombie {
-        return pid;
-    }
-    tids(pid).into_iter().find(|tid| lives(&status(*tid))).unwrap_or(pid)
 }
 
 /// The kernel's figures of the whole process.

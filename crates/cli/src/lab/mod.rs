@@ -20,7 +20,7 @@ use serde_json::json;
 
 use self::args::{BuildArgs, CompareArgs, LabAction, LabArgs, ListArgs, PeersAction, PeersListArgs, RunArgs, ShowArgs};
 use self::progress::Progress;
-use neap_launch::error::Error;
+use neap_launch::error::{Error, tell};
 use neap_launch::library;
 use neap_launch::sys;
 
@@ -127,17 +127,17 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
     }
     let error = match written {
         Ok(page) => {
-            eprintln!("written: {}", page.display());
+            tell(format_args!("written: {}", page.display()));
             done.error
         }
         Err(error) => Some(done.error.unwrap_or(error)),
     };
     if let Some(signal) = done.interrupted {
-        eprintln!("neap: interrupted; what was measured until then is kept");
+        tell("neap: interrupted; what was measured until then is kept");
         return Ok(status_of(signal));
     }
     if let Some(error) = error {
-        eprintln!("neap: not all could be measured or kept; the rest is above");
+        tell("neap: not all could be measured or kept; the rest is above");
         return Err(error);
     }
     Ok(if args.check && report_broken(&done.run) { NOT_HELD } else { 0 })
@@ -147,10 +147,10 @@ fn measure(args: RunArgs) -> anyhow::Result<u8> {
 fn report_broken(run: &Run) -> bool {
     let broken = run.broken();
     for (experiment, verdict) in &broken {
-        eprintln!("neap: {}: must hold and does not: {}", experiment.name, verdict.text);
+        tell(format_args!("neap: {}: must hold and does not: {}", experiment.name, verdict.text));
     }
     if let Some(words) = text::gates_off_text(run) {
-        eprintln!("neap: {words}");
+        tell(format_args!("neap: {words}"));
     }
     !broken.is_empty()
 }
@@ -180,7 +180,7 @@ fn show(args: &ShowArgs) -> anyhow::Result<u8> {
         }
         other => other?,
     };
-    eprintln!("written: {}", page.display());
+    tell(format_args!("written: {}", page.display()));
     if args.open {
         open(&page)?;
     }
@@ -217,7 +217,7 @@ fn write_charts(dir: &Path, run: &Run, theme: Theme) -> anyhow::Result<()> {
     for (stem, svg) in &charts {
         write(&dir.join(format!("{stem}.svg")), svg, "name another folder with --charts")?;
     }
-    eprintln!("written: {} charts in {}", charts.len(), dir.display());
+    tell(format_args!("written: {} charts in {}", charts.len(), dir.display()));
     Ok(())
 }
 
@@ -238,7 +238,7 @@ fn compare(args: &CompareArgs) -> anyhow::Result<u8> {
     let comparison = neap_results::compare(&store::load(&args.before)?, &store::load(&args.after)?);
     if let Some(file) = &args.html {
         write(file, &neap_report::compare::html(&comparison), "name another file with --html")?;
-        eprintln!("written: {}", file.display());
+        tell(format_args!("written: {}", file.display()));
     }
     match args.json {
         true => print(&(serde_json::to_string_pretty(&comparison)? + "\n"))?,
@@ -252,10 +252,10 @@ fn report_regressions(comparison: &Comparison) -> bool {
     let (worse, lost) = (comparison.worse(NEAP).count(), comparison.lost(NEAP).count());
     for change in comparison.worse(NEAP) {
         let (experiment, case, metric) = (&change.experiment, &change.case, &change.metric);
-        eprintln!("neap: {experiment}, {case}, {metric}: worse: {} -> {}", change.before, change.after);
+        tell(format_args!("neap: {experiment}, {case}, {metric}: worse: {} -> {}", change.before, change.after));
     }
     for missing in comparison.lost(NEAP) {
-        eprintln!("neap: only in the first run: {missing}");
+        tell(format_args!("neap: only in the first run: {missing}"));
     }
     worse + lost > 0
 }
@@ -266,9 +266,9 @@ fn build_peers(args: BuildArgs) -> anyhow::Result<u8> {
     let mut shown = peers::Shown::default();
     let built = peers::build_all(&place, &args.wanted(), &mut |step| shown.show(&step))?;
     match built {
-        0 => eprintln!("nothing to build in {} (--force builds again)", place.peers.display()),
-        1 => eprintln!("written: 1 library in {}", place.peers.display()),
-        built => eprintln!("written: {built} libraries in {}", place.peers.display()),
+        0 => tell(format_args!("nothing to build in {} (--force builds again)", place.peers.display())),
+        1 => tell(format_args!("written: 1 library in {}", place.peers.display())),
+        built => tell(format_args!("written: {built} libraries in {}", place.peers.display())),
     }
     Ok(0)
 }

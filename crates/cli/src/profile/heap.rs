@@ -8,7 +8,7 @@ use neap_launch::child::{self, Attendant, Program};
 use neap_launch::environment::with_library;
 use neap_launch::error::{Error, FAILED};
 use neap_launch::private_dir::{self, PrivateDir};
-use neap_launch::{Setting, library, target};
+use neap_launch::{Setting, library, sys, target};
 use neap_options::Id;
 use neap_pagein::limit::TimeLimit;
 use neap_profile::{Profile, Unit, View};
@@ -38,7 +38,7 @@ pub fn run(args: &ProfileArgs, view: View) -> Result<u8, Error> {
 /// samples anyway.
 fn of_process(pid: u32, args: &ProfileArgs, view: View) -> Result<Profile, neap_survey::Error> {
     let duration = args.duration.unwrap_or(DURATION);
-    let mut asked = Asked::ask(pid, Request { interval: args.interval, duration: duration / 2 })?;
+    let mut asked = Asked::ask(sys::living(pid), Request { interval: args.interval, duration: duration / 2 })?;
     let first = if asked.kept_before() { asked.snapshot()? } else { None };
     let seen = watch(&mut asked);
     let look = (view == View::Pinned && seen.is_ok()).then(|| asked.look());
@@ -48,10 +48,11 @@ fn of_process(pid: u32, args: &ProfileArgs, view: View) -> Result<Profile, neap_
     let look = look.transpose()?;
     ended?;
     let (earlier, scope) = (first.or(middle), Scope::of(&asked));
-    Ok(match look {
+    let made = match look {
         Some(look) => pinned_profile(&look, earlier.as_ref(), &scope),
         None => profile(last.as_ref(), earlier.as_ref(), &scope),
-    })
+    };
+    Ok(Profile { pid, ..made })
 }
 
 /// Two snapshots: in the middle of the time, and at its end.
@@ -68,15 +69,19 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     let path = target::resolve(command)?;
     target::inspect(&path)?;
     let library = library::NEAP.place()?;
-    let directory = PrivateDir::create(&bases(), "neap-profile")
-        .map_err(|reasons| Error::failed(format!("no directory for the samples: {reasons}")))?;
+    let directory = PrivateDir::create(&bases(), "neap-profile").map_err(|reasons| {
+        Error::failed(format!("no directory for the samples: {reasons}")).remedy(private_dir::REMEDY)
+    })?;
     let named = directory.path().to_str().map(str::to_owned);
     let named = named.ok_or_else(|| Error::failed(format!("{} is not UTF-8", directory.path().display())))?;
     let setting = |id: Id, value| Setting { name: id.option().name, env: id.option().env, value };
     let settings = [setting(Id::Profile, named), setting(Id::ProfileInterval, args.interval.to_string())];
     let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
+    // Opened before the program runs, so that no run is in vain.
+    let mut output = None;
     let (ended, watched, _) = child::supervise_watched(&program, |pid| {
         let pid = pid.unsigned_abs();
+        output = written::output(&args.written, pid)?;
         let looking = (view == View::Pinned).then(|| Looking::start(pid)).transpose();
         let looking = looking.map_err(|e| Error::failed(format!("cannot start a thread that looks at it: {e}")))?;
         let limit = args.duration.map(|time| TimeLimit::start(pid, time)).transpose()?;
@@ -92,8 +97,6 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
         if over {
             made.notes.push("The program got SIGTERM at the end of --duration.".to_owned());
         }
-        // Named by the process, which is known only now.
-        let output = written::output(&args.written, ended.pid)?;
         write(made, view, args, output)
     });
     drop(directory);

@@ -7,13 +7,13 @@ pub mod args;
 mod counters;
 mod summary;
 
-use std::fs::File;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
 use neap_launch::child::{self, Program};
 use neap_launch::environment::with_library;
 use neap_launch::error::{Error, FAILED};
+use neap_launch::output::Output;
 use neap_launch::private_dir::{self, PrivateDir};
 use neap_launch::{Setting, carried, library, sys, target};
 
@@ -49,8 +49,9 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
         return Err(program.exec_error(&program.exec()));
     }
 
-    let counters_dir = PrivateDir::create(&private_dir::volatile_bases(), "neap-counters")
-        .map_err(|reasons| Error::failed(format!("no directory for the counters: {reasons}")))?;
+    let counters_dir = PrivateDir::create(&private_dir::volatile_bases(), "neap-counters").map_err(|reasons| {
+        Error::failed(format!("no directory for the counters: {reasons}")).remedy(private_dir::REMEDY)
+    })?;
     settings.push(counters_setting(&counters_dir)?);
     let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
     let ended = child::supervise(&program)?;
@@ -68,12 +69,12 @@ pub fn run(args: RunArgs) -> Result<u8, Error> {
     Ok(child::end_like(ended.status))
 }
 
-fn create_summary_file(path: &Path) -> Result<File, Error> {
+fn create_summary_file(path: &Path) -> Result<Output, Error> {
     if path.as_os_str() == "-" {
         return Err(Error::failed("the summary cannot be written to standard output, which is the program's")
             .remedy("leave --summary-file out: standard error gets it; or name a file"));
     }
-    File::create(path).map_err(|e| {
+    Output::at(path).map_err(|e| {
         Error::failed(format!("cannot write the summary to {}: {e}", path.display()))
             .remedy("name another file with --summary-file")
     })
@@ -87,17 +88,18 @@ fn counters_setting(dir: &PrivateDir) -> Result<Setting, Error> {
 }
 
 /// Writes the summary to the file, or to standard error.
-fn write_summary(summary: &Summary, file: Option<File>, json: bool, path: Option<&Path>) -> Result<(), Error> {
+fn write_summary(summary: &Summary, file: Option<Output>, json: bool, path: Option<&Path>) -> Result<(), Error> {
     let stderr = std::io::stderr();
     let colour =
         file.is_none() && stderr.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let text = if json { summary.json() } else { summary.text(Style { colour }) };
     let written = sys::with_size_errors(|| match file {
-        Some(mut file) => file.write_all(text.as_bytes()),
+        Some(mut file) => file.append(text.as_bytes()),
         None => stderr.lock().write_all(text.as_bytes()),
     });
     written.map_err(|e| match path {
-        Some(path) => Error::failed(format!("cannot write the summary to {}: {e}", path.display())),
+        Some(path) => Error::failed(format!("cannot write the summary to {}: {e}", path.display()))
+            .remedy("make room there and run it again, or name another file with --summary-file"),
         None => Error::failed(format!("cannot write the summary: {e}")),
     })
 }

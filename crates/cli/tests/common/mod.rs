@@ -24,7 +24,7 @@ impl Drop for Running {
 pub struct TempDir(PathBuf);
 
 impl TempDir {
-    fn new() -> Self {
+    pub fn new() -> Self {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let path = loop {
             let name = format!("neap-cli-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Relaxed));

@@ -103,7 +103,7 @@ struct Sampler {
 impl Sampler {
     fn start(args: &ShowArgs, pid: u32, started: Instant, output: &Output) -> io::Result<Option<Sampler>> {
         let Some(interval) = args.interval else { return Ok(None) };
-        let mut output = output.try_clone()?;
+        let mut output = output.share();
         let (stop, stopped) = mpsc::channel();
         let args = args.clone();
         let thread = std::thread::Builder::new().name("sampler".to_owned()).spawn(move || {

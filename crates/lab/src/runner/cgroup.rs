@@ -1,7 +1,7 @@
 //! A memory cgroup with a limit, made for one run and removed after it; version 1 and 2.
 
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -79,7 +79,7 @@ impl Drop for Group {
                 _ => return,
             }
         }
-        eprintln!("cannot remove {}: it still has processes", self.path.display());
+        let _ = writeln!(io::stderr(), "cannot remove {}: it still has processes", self.path.display());
     }
 }
 

@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use neap_launch::error::{Error, system_message};
-use neap_launch::sys::print;
+use neap_launch::sys::{print, print_fitted};
 use neap_launch::units;
 use neap_layout::Order;
 use neap_layout::names::Counts;
@@ -97,10 +97,10 @@ pub fn run(args: &VerifyArgs) -> Result<u8, Error> {
     let enough = functions.as_ref().is_none_or(|functions| functions.enough);
     let (format, pairs) = ("neap-order-verify 1", args.pairs);
     let report = Report { format, before, after, pairs, functions, measures, conditions, notes, improved };
-    print(&match args.json {
-        true => json(&report)?,
-        false => text(&report).into_bytes(),
-    })?;
+    match args.json {
+        true => print(&json(&report)?)?,
+        false => print_fitted(&text(&report))?,
+    };
     Ok(if improved && enough { 0 } else { NOT_BETTER })
 }
 
@@ -221,7 +221,7 @@ fn json(report: &Report) -> Result<Vec<u8>, Error> {
 }
 
 fn text(report: &Report) -> String {
-    let mut text = format!("{:<28} {:>12} {:>12}   after / before (quartiles)\n", "", "before", "after");
+    let mut text = format!("{:<27} {:>10} {:>10}  after / before (quartiles)\n", "", "before", "after");
     for measure in &report.measures {
         let [before, after] = [measure.before, measure.after].map(|value| measure.unit.show(value));
         let ratio = match measure.ratio {
@@ -230,7 +230,7 @@ fn text(report: &Report) -> String {
             None => "-".to_owned(),
         };
         let mark = if measure.improved { "  less" } else { "" };
-        text.push_str(&format!("{:<28} {before:>12} {after:>12}   {ratio}{mark}\n", measure.name));
+        text.push_str(&format!("{:<27} {before:>10} {after:>10}  {ratio}{mark}\n", measure.name));
     }
     if let Some(Functions { found, changed, lost, enough }) = &report.functions {
         let all = found + changed + lost;
