@@ -113,7 +113,7 @@ impl Output {
         }
     }
 
-    /// Writes the result; where that fails, the bytes of it that the output has, if it is not as it was.
+    /// Writes the result. On failure returns how many bytes of it the output has; `None`: the output is as it was.
     fn put(&mut self, write: impl FnOnce(&mut dyn Write) -> io::Result<()>) -> Result<(), (io::Error, Option<u64>)> {
         let replacement = match self.kind {
             Kind::Standard | Kind::Written => None,
@@ -124,7 +124,7 @@ impl Output {
             }
         };
         let Some((mut file, part)) = replacement else {
-            // What is standard output may have something of others, also where it is a file.
+            // Standard output may already have contents of others, even if it is a file.
             let emptied = if self.kind == Kind::Standard { Ok(()) } else { empty(&self.file) };
             self.kind = if self.kind == Kind::Standard { Kind::Standard } else { Kind::Written };
             let all = emptied.map_err(|error| (error, 0)).and_then(|()| write_all(write, &mut self.file));
@@ -140,7 +140,7 @@ impl Output {
             }
             placed => placed,
         });
-        // Where it was renamed, nothing has its name any more.
+        // After a rename nothing has this name.
         part.map(fs::remove_file);
         placed.map_err(|error| (error, None))?;
         (self.file, self.kind) = (file, Kind::Written);
