@@ -156,10 +156,16 @@ impl<O: Os> Allocator<O> {
     /// memory.
     fn take_one(&self, heap: Mine<'_>, class: usize) -> Option<(Free, bool)> {
         self.make_room_for_slab(heap, class);
-        let mut taken = heap.take_one(self, class);
-        if taken.is_none() && self.recover_for_slab(heap, class) {
-            taken = heap.take_one(self, class);
-        }
+        let taken = heap.take_one(self, class);
+        self.settle();
+        if taken.is_some() { taken } else { self.take_one_again(heap, class) }
+    }
+
+    /// [`Allocator::take_one`] after there was no memory.
+    #[cold]
+    #[inline(never)]
+    fn take_one_again(&self, heap: Mine<'_>, class: usize) -> Option<(Free, bool)> {
+        let taken = if self.recover_for_slab(heap, class) { heap.take_one(self, class) } else { None };
         self.settle();
         taken
     }
