@@ -2,8 +2,8 @@
 //!
 //! Samples are a Poisson process over the bytes that a thread requests: each byte starts a sample with the same
 //! probability, one in `Blocks::sample_interval`, whatever came before. A block of `s` bytes is a sample with the
-//! probability `p = 1 - exp(-s / interval)` ([`probability`]), so it represents `1 / p` blocks like it, that is `s / p`
-//! bytes ([`weight`]). At an interval of 1 each block is a sample and represents itself.
+//! probability `p = 1 - exp(-s / interval)`, so it represents `1 / p` blocks like it, that is `s / p` bytes
+//! ([`weight`]). At an interval of 1 each block is a sample and represents itself.
 //!
 //! A sampled block is a large one, whatever its size. It has chunks of its own, so free takes its slow path without a
 //! check, and its record has the mark (`marks.rs`). Each live sample costs an OS page.

@@ -247,7 +247,9 @@ mod tests {
             {
                 assert!(text.contains(word), "{width}: {word}\n{text}");
             }
-            assert!(text.contains("3.11.so.1.0\n") && text.contains('…') == (width < 160), "{text}");
+            // Below the columns the path is whole from 100 columns on; at 160 it is beside them.
+            let is_whole = width == 100 || width == 120;
+            assert!(text.contains("3.11.so.1.0\n") && text.contains('…') != is_whole, "{width}\n{text}");
         }
         assert!(within(80).contains("\n    0x7f96c8523110 "), "{}", within(80));
         assert_eq!(within(160).lines().filter(|line| line.contains("_start")).count(), 2);
