@@ -1,5 +1,6 @@
 //! Programs that run while a test exchanges lines with them, and with neap.
 
+use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
@@ -92,13 +93,21 @@ impl Drop for Started {
     }
 }
 
-/// Starts `neap pagein OPTIONS --pid PID -o FILE` and waits until it has attached: then it opens the file.
+/// Starts `neap pagein OPTIONS --pid PID -o FILE` and waits until it has attached: then it opens the file, which has no
+/// name until the trace is written.
 pub fn attached(options: &[&str], pid: u32, file: &Path) -> Result<Started, Stop> {
     let mut command = Command::new(neap()?);
     command.arg("pagein").args(options).args(["--pid", &pid.to_string(), "-o"]).arg(file);
     let mut neap = Started::new(&mut command)?;
+    let folder = file.parent().ok_or_else(|| Stop::Fail("a file without a folder".into()))?;
+    let opened = format!("/proc/{}/fd", neap.pid());
+    let has_opened = || {
+        let files =
+            fs::read_dir(&opened).into_iter().flatten().filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        files.into_iter().any(|path| path.starts_with(folder))
+    };
     let started = Instant::now();
-    while !file.exists() {
+    while !has_opened() {
         if neap.child.try_wait()?.is_some() || started.elapsed() > LIMIT {
             return Err(Stop::Fail(format!("neap does not attach to process {pid}")));
         }
