@@ -120,11 +120,25 @@ impl<O: Os> Allocator<O> {
             let p = heap.pop(class);
             return if p.is_null() { self.refill(heap, class) } else { p };
         }
+        self.take_past_cache(heap, class)
+    }
+
+    /// The same, past the cache. Not inlined, so that the way through the cache saves no registers.
+    #[inline(never)]
+    fn take_past_cache(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
         match self.take_one(heap, class) {
             Some((block, true)) => block.start(),
             Some((block, false)) => block.untagged(),
-            None => core::ptr::null_mut(),
+            None => self.take_one_again(heap, class),
         }
+    }
+
+    /// Takes one block past the cache after there was no memory; null if there is still none.
+    #[cold]
+    #[inline(never)]
+    fn take_one_again(&self, heap: Mine<'_>, class: usize) -> *mut u8 {
+        let taken = if self.recover_for_slab(heap, class) { self.take_one(heap, class) } else { None };
+        taken.map_or(core::ptr::null_mut(), |(block, _)| block.untagged())
     }
 
     /// Right after a [`Mine::pop`] that failed: fills the cache from the slabs and returns a block of `class`. Null if
@@ -157,15 +171,6 @@ impl<O: Os> Allocator<O> {
     fn take_one(&self, heap: Mine<'_>, class: usize) -> Option<(Free, bool)> {
         self.make_room_for_slab(heap, class);
         let taken = heap.take_one(self, class);
-        self.settle();
-        if taken.is_some() { taken } else { self.take_one_again(heap, class) }
-    }
-
-    /// [`Allocator::take_one`] after there was no memory.
-    #[cold]
-    #[inline(never)]
-    fn take_one_again(&self, heap: Mine<'_>, class: usize) -> Option<(Free, bool)> {
-        let taken = if self.recover_for_slab(heap, class) { heap.take_one(self, class) } else { None };
         self.settle();
         taken
     }
@@ -263,16 +268,28 @@ impl<O: Os> Allocator<O> {
             heap.uncache_class(class);
         }
         if size >= ZEROED_PAST_CACHE && heap.cache_is_empty(class) {
-            let Some((block, zero)) = self.take_one(heap, class) else { return core::ptr::null_mut() };
+            let Some((block, zero)) = self.take_one(heap, class) else { return self.calloc_again(heap, size, class) };
             let bytes = Small::new(block, class).bytes().part(0, size);
             let cleared = if zero { 0 } else { self.habits.clear_block(self, bytes, class) };
             heap.flow.zeroed(cleared, size - cleared);
             return block.start();
         }
-        let p = self.take_class(heap, class);
+        self.cleared(heap, self.take_class(heap, class), size)
+    }
+
+    /// [`Allocator::calloc`] of a block of `class` after there was no memory.
+    #[cold]
+    #[inline(never)]
+    fn calloc_again(&self, heap: Mine<'_>, size: usize, class: usize) -> *mut u8 {
+        self.cleared(heap, self.take_one_again(heap, class), size)
+    }
+
+    /// Clears `size` bytes of a new block, if there is one.
+    #[inline(always)]
+    fn cleared(&self, heap: Mine<'_>, p: *mut u8, size: usize) -> *mut u8 {
         if !p.is_null() {
             heap.flow.zeroed(size, 0);
-            // SAFETY: the block is new, so it is the caller's alone, and `take_class` gave it at least `size` bytes.
+            // SAFETY: the block is new, so it is the caller's alone, and has at least `size` bytes.
             unsafe { p.write_bytes(0, size) };
         }
         p
