@@ -16,7 +16,6 @@ enum { THREADS = 16, MANY = 64 * 1024 };
 static pthread_barrier_t barrier;
 void *blocks[MANY];
 static pthread_mutex_t turn = PTHREAD_MUTEX_INITIALIZER;
-static volatile int give_back;
 void *volatile keep[THREADS * 4];
 
 static void fill(void **blocks, size_t count, size_t size) {
@@ -54,7 +53,8 @@ static void deep(size_t bytes) {
 static void *stack_thread(void *p) {
     deep(2 * MIB);
     pthread_barrier_wait(&barrier);
-    while (!give_back) usleep(20000);
+    /* Until it is asked. A thread that sleeps shows where its stack pointer is; one that runs does not. */
+    pthread_barrier_wait(&barrier);
     pthread_attr_t attr;
     void *low;
     size_t size;
@@ -62,6 +62,7 @@ static void *stack_thread(void *p) {
     pthread_attr_getstack(&attr, &low, &size);
     char *here = (char *)((size_t)__builtin_frame_address(0) & -4096) - 16384;
     madvise(low, here - (char *)low, MADV_DONTNEED);
+    pthread_barrier_wait(&barrier);
     pause();
     return 0;
 }
@@ -118,7 +119,7 @@ int main(int argc, char **argv) {
     fflush(stdout);
     for (int c; (c = getchar()) != EOF;) {
         if (c == 't') malloc_trim(0);
-        if (c == 's') { give_back = 1; usleep(300000); }
+        if (c == 's') { pthread_barrier_wait(&barrier); pthread_barrier_wait(&barrier); }
         if (c == 'g') fill(blocks, 1024, 1000);
         printf("done\n");
         fflush(stdout);
