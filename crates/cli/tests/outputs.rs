@@ -140,6 +140,14 @@ fn what_cannot_be_replaced_is_written_where_it_is() {
     if common::is_root() {
         let script = "mount --bind \"$1\" \"$1\" && exec \"$0\" pagein --format json -o \"$1\" -- true";
         write(Command::new("unshare").args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_neap")]).arg(&mounted));
+        // Each report of several goes there.
+        let reports = file("reports");
+        let script = "mount --bind \"$1\" \"$1\" && \
+            exec \"$0\" why --watch --json --interval 100ms --duration 500ms -o \"$1\" $$";
+        write(Command::new("unshare").args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_neap")]).arg(&reports));
+        let text = fs::read_to_string(&reports).expect("text");
+        assert!(text.lines().count() > 2 && text.lines().all(|line| line.starts_with('{')), "{text}");
+        fs::remove_file(reports).expect("writable");
     } else {
         fs::copy(&real, &mounted).expect("writable");
     }
@@ -154,7 +162,7 @@ fn what_cannot_be_replaced_is_written_where_it_is() {
     );
 }
 
-/// Catches a program that runs in vain, as its profile cannot be written.
+/// Catches a program that runs although its profile cannot be written.
 #[test]
 fn profiles_have_a_place_before_the_program_runs() {
     let neap = Neap::new();

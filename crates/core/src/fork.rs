@@ -45,8 +45,8 @@ const JOIN: u32 = 20_000;
 /// Microseconds that a fork waits for a lock, or for another fork to begin or to end. Only a thread that is stopped in
 /// the middle of a call holds a lock for so long.
 const LOCK: u32 = 2_000_000;
-/// Minimum milliseconds before a waiting thread takes a lock away from a fork. A process that has used up its share of
-/// processor time (cgroup's `cpu.max`) stands still for up to 100, and the fork's thread may be the last to go on.
+/// Minimum milliseconds before a waiting thread takes a lock away from a fork. A process that has used up its processor
+/// time (cgroup's `cpu.max`) is stopped for up to 100, and the thread that forks may be the last one to run again.
 const LEASE: u32 = 500;
 /// Bytes for each of which it waits a millisecond more: fork copies the page tables of some ten times as many bytes in
 /// that time.

@@ -69,7 +69,7 @@ proptest! {
 }
 
 /// Takes blocks of `size` bytes on a new system until none are left, and frees them. Returns their number, and how many
-/// reservations the failing call made in vain.
+/// refused reservations the failing call made.
 fn fill(page_size: usize, limit: usize, size: usize) -> (usize, u64) {
     let config = Config { page_size, address_limit: Some(limit), ..Config::default() };
     let a: Box<Allocator<Fake>> = Box::new(Allocator::new(Fake::new(config)));

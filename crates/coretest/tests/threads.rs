@@ -192,7 +192,7 @@ fn stress(config: Config, threads: u64, steps: usize) {
     finish(&a, &mail);
 }
 
-/// Counts a thread as working until it ends or panics, so that no thread waits for it in vain.
+/// Counts a thread as working until it ends or panics, so that no thread waits for it for ever.
 struct AtWork<'a>(&'a AtomicU64);
 
 impl Drop for AtWork<'_> {

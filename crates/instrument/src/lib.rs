@@ -16,6 +16,8 @@
 //! May depend on the C library.
 // The development build unwinds and takes the panic handler of `std`.
 #![cfg_attr(panic = "abort", no_std)]
+#[cfg(not(any(panic = "abort", debug_assertions)))]
+compile_error!("a release build needs panic = \"abort\", as in the workspace's profile");
 
 mod maps;
 mod record;

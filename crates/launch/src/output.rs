@@ -34,16 +34,19 @@ impl Output {
     /// Opens the file that the user named (`-` is standard output), otherwise one named `otherwise`. An existing file
     /// keeps its contents until the result is written.
     pub fn create(named: Option<&Path>, otherwise: &str) -> Result<Self, Error> {
-        let (path, flags) = match named {
-            Some(path) if path.as_os_str() == "-" => return Self::standard(),
-            Some(path) => (path, 0),
+        match named {
+            Some(path) => Self::to(path),
             // A predictable name: if another user put a link there, it is not followed.
-            None => (Path::new(otherwise), libc::O_NOFOLLOW),
-        };
-        Self::open(path, flags).map_err(|error| {
-            Error::failed(format!("cannot write to {}: {}", path.display(), system_message(&error)))
-                .remedy("name another file with -o")
-        })
+            None => Self::open(Path::new(otherwise), libc::O_NOFOLLOW).map_err(|e| cannot_open(otherwise.as_ref(), &e)),
+        }
+    }
+
+    /// Opens the file that the user named; `-` is standard output.
+    pub fn to(path: &Path) -> Result<Self, Error> {
+        if path.as_os_str() == "-" {
+            return Self::standard();
+        }
+        Self::at(path).map_err(|error| cannot_open(path, &error))
     }
 
     /// Standard output.
@@ -131,20 +134,24 @@ impl Output {
             return all.map_err(|(error, bytes)| (error, Some(bytes)));
         };
         let all = write_all(write, &mut file).map_err(|(error, _)| error);
-        let placed = all.and_then(|()| match place(&file, part.as_deref(), &self.path) {
-            // A mount point cannot be replaced.
-            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
-                empty(&self.file)?;
-                file.rewind()?;
-                io::copy(&mut file, &mut self.file).map(drop)
-            }
-            placed => placed,
-        });
+        let placed = all.and_then(|()| place(&file, part.as_deref(), &self.path));
         // After a rename nothing has this name.
         part.map(fs::remove_file);
-        placed.map_err(|error| (error, None))?;
-        (self.file, self.kind) = (file, Kind::Written);
-        Ok(())
+        match placed {
+            Ok(()) => {
+                (self.file, self.kind) = (file, Kind::Written);
+                Ok(())
+            }
+            // A mount point cannot be replaced: its own file gets the result.
+            Err(error) if error.kind() == ErrorKind::ResourceBusy => {
+                self.kind = Kind::Written;
+                let emptied = empty(&self.file).and_then(|()| file.rewind()).map_err(|error| (error, 0));
+                let copy = |out: &mut dyn Write| io::copy(&mut file, out).map(drop);
+                let copied = emptied.and_then(|()| write_all(copy, &mut self.file));
+                copied.map_err(|(error, bytes)| (error, Some(bytes)))
+            }
+            Err(error) => Err((error, None)),
+        }
     }
 }
 
@@ -154,6 +161,11 @@ impl Drop for Output {
             let _ = fs::remove_file(&self.path);
         }
     }
+}
+
+fn cannot_open(path: &Path, error: &io::Error) -> Error {
+    Error::failed(format!("cannot write to {}: {}", path.display(), system_message(error)))
+        .remedy("name another file with -o")
 }
 
 /// Opens a file for writing; true: neap made it.

@@ -48,5 +48,5 @@ pub fn merge(args: &MergeArgs) -> Result<u8, Error> {
         TraceError::OtherBuild(..) => Error::failed(e.to_string()).remedy("trace one build in all workloads"),
         _ => Error::failed(e.to_string()),
     })?;
-    write(&mut Output::create(Some(&args.output), "-")?, &merged).map(|()| 0)
+    write(&mut Output::to(&args.output)?, &merged).map(|()| 0)
 }

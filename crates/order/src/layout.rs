@@ -68,7 +68,7 @@ pub fn emit_for(args: &EmitArgs) -> Result<u8, Error> {
     let pages: Vec<String> =
         pages.filter(|(_, run)| run.sees_functions()).map(|(pages, _)| pages.to_string()).collect();
     tell(format_args!("neap: OS pages of code for each run: {}", pages.join(", ")));
-    Output::create(Some(&args.output), "-")?.write("the order", |out| out.write_all(text.as_bytes()))?;
+    Output::to(&args.output)?.write("the order", |out| out.write_all(text.as_bytes()))?;
     Ok(0)
 }
 
@@ -90,7 +90,7 @@ pub fn picture_of(args: &PictureArgs) -> Result<u8, Error> {
     let read: Vec<_> = read.into_iter().map(|(path, read)| (named(path), read)).collect();
     let subjects = read.iter().map(|(name, (trace, binary))| Subject { name, trace, binary });
     let page = picture::page(&subjects.collect::<Vec<_>>());
-    Output::create(Some(&args.output), "-")?.write("the picture", |out| out.write_all(page.as_bytes()))?;
+    Output::to(&args.output)?.write("the picture", |out| out.write_all(page.as_bytes()))?;
     Ok(0)
 }
 

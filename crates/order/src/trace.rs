@@ -35,7 +35,7 @@ pub fn run(args: &TraceArgs) -> Result<u8, Error> {
         .remedy("trace it as that user: sudo neap order trace -- PROGRAM"));
     }
     let target = open(args, &path)?;
-    let mut output = Output::create(Some(&args.output), "-")?;
+    let mut output = Output::to(&args.output)?;
     let (mut traces, mut last) = (Vec::new(), ExitStatus::default());
     for _ in 0..args.runs {
         let (status, entered) = match target.source {

@@ -22,7 +22,7 @@ use neap_launch::output::Output;
 
 /// A program that runs and is traced.
 struct Launched {
-    /// Opened before the program runs, so that no run is in vain.
+    /// Opened before the program runs, so that no result is lost.
     output: Output,
     watcher: Watcher,
     exact: Option<Exact>,

@@ -23,7 +23,7 @@ const WIDTH: usize = 100;
 pub fn run(args: &ShowArgs) -> Result<u8, Error> {
     let trace = read(&args.trace)?;
     let mut output = match &args.output {
-        Some(path) => Output::create(Some(path), "")?,
+        Some(path) => Output::to(path)?,
         None => Output::standard()?,
     };
     let format = if args.json { Format::from_name("json") } else { args.format };

@@ -71,7 +71,7 @@ pub fn diff(args: &DiffArgs) -> Result<u8, Error> {
     let view = args.views.chosen();
     let diff = diff::diff(&before, &after, view)
         .map_err(|why| Error::failed(why).remedy("compare profiles of the same view"))?;
-    let mut output = Output::create(Some(&args.output), "-")?;
+    let mut output = Output::to(&args.output)?;
     let format = if args.json { DiffFormat::Json } else { args.format };
     let to_standard = output.is_standard();
     output.write("the comparison", |out| match format {

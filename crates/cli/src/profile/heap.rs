@@ -77,7 +77,7 @@ fn of_program(args: &ProfileArgs, view: View) -> Result<u8, Error> {
     let setting = |id: Id, value| Setting { name: id.option().name, env: id.option().env, value };
     let settings = [setting(Id::Profile, named), setting(Id::ProfileInterval, args.interval.to_string())];
     let program = Program::new(&path, &args.command, with_library(&library.path, &settings))?;
-    // Opened before the program runs, so that no run is in vain.
+    // Opened before the program runs, so that no result is lost.
     let mut output = None;
     let (ended, watched, _) = child::supervise_watched(&program, |pid| {
         let pid = pid.unsigned_abs();

@@ -24,7 +24,7 @@ pub fn run(args: &ProfileArgs) -> Result<u8, Error> {
             Ok(0)
         }
         None => {
-            // Opened before the program runs, so that no run is in vain.
+            // Opened before the program runs, so that no result is lost.
             let mut output = None;
             let clocked = clock::run(&args.command, std::env::vars_os().collect(), period, args.duration, |pid| {
                 output = written::output(&args.written, pid)?;

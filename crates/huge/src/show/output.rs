@@ -56,7 +56,7 @@ impl Output {
     /// The file that the arguments name, or the one that `standard` returns.
     pub fn create(args: &ShowArgs, standard: impl FnOnce() -> io::Result<File>) -> Result<Output, Error> {
         let file = match &args.output {
-            Some(path) => output::Output::create(Some(path), "-")?,
+            Some(path) => output::Output::to(path)?,
             None => standard().map(output::Output::stream).map_err(|error| {
                 Error::failed(format!("cannot write to standard output or error: {}", system_message(&error)))
                     .remedy("name another file with -o")
