@@ -35,7 +35,7 @@ int main(int count, char **words) {
     if (!strcmp(words[1], "mapped")) {
         char *p = mmap(0, 64 << 20, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
         memset(p, 1, 64 << 20);
-        usleep(300000);
+        usleep(1500000);
         return 0;
     }
     if (!strcmp(words[1], "fails")) return getenv("LD_PRELOAD") && strstr(getenv("LD_PRELOAD"), "neap") ? 3 : 0;
