@@ -297,19 +297,38 @@ fn is_usable() -> bool {
     let Some(p) = map::map(0, page, READ_WRITE) else { return false };
     // SAFETY: the mapping was just made.
     let part = unsafe { Part::new(p, page) };
-    if MOVE.known().is_none() {
-        match part.remap(page, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, core::ptr::null_mut()) {
-            Ok(at) => {
-                MOVE.note(true);
-                // SAFETY: the mapping was just made.
-                unsafe { map::unmap(at, page) };
-            }
-            Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => MOVE.note(false),
-            // A lack of memory or of mappings: it is tried again.
-            Err(_) => {}
-        }
+    if MOVE.known().is_none()
+        && let Some(works) = try_move(part)
+    {
+        MOVE.note(works);
     }
     part.unmap() && MOVE.works()
+}
+
+/// Whether a fresh OS page can be moved so that its old place is as fresh as before: empty, and what is written there
+/// can be given back. qemu's user mode (7.2 to 11.1, at least) takes the old place for unmapped: MADV_DONTNEED reports
+/// success for it, and for any range with a part of it, and does nothing. `None` if nothing was found out.
+fn try_move(part: Part) -> Option<bool> {
+    // SAFETY: what a `Part` proves.
+    unsafe { part.start.write_volatile(1) };
+    match part.remap(part.len, MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP, core::ptr::null_mut()) {
+        Ok(at) => {
+            // Opened, as an emulator may have replaced it by inaccessible memory.
+            // SAFETY: what a `Part` proves; the page at `at` was mapped by the call above.
+            let works = unsafe {
+                let moved = at.read_volatile() == 1;
+                map::unmap(at, part.len);
+                moved
+                    && part.open()
+                    && part.start.read_volatile() == 0
+                    && purge::is_page_cleared(part.start) != Some(false)
+            };
+            Some(works)
+        }
+        Err(Errno::INVAL | Errno::NOSYS | Errno::PERM) => Some(false),
+        // A lack of memory or of mappings: it is tried again.
+        Err(_) => None,
+    }
 }
 
 #[cfg(test)]

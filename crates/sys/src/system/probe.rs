@@ -2,11 +2,11 @@
 //!
 //! | feature | since | how it is found out | without it |
 //! |---|---|---|---|
-//! | [`DISCARD`]: MADV_DONTNEED that clears | always; qemu before 9 does nothing | the first range that goes back is checked | memory counts as dirty |
+//! | [`DISCARD`]: MADV_DONTNEED that clears OS pages | always; not in all emulators | the first OS page that goes back is checked | memory counts as dirty |
 //! | [`POPULATE`]: MADV_POPULATE_WRITE | 5.14 | the first call's error | the faults come one by one |
-//! | [`MOVE`]: MREMAP_DONTUNMAP | 5.7 | a page is mapped and moved | realloc copies |
+//! | [`MOVE`]: MREMAP_DONTUNMAP | 5.7; not in qemu's user mode | a page is moved, and its old place given back | realloc copies |
 //! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | there are no handshakes; a fork pauses |
-//! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first call's error | entries of /proc/self/pagemap are read |
+//! | [`SCAN`]: PAGEMAP_SCAN | 6.7 | the first call's error | entries of /proc/self/pagemap are read, if it shows this process |
 //! | [`HUGE`]: huge pages by madvise | 2.6.38 | /sys/kernel/mm/transparent_hugepage, when option `huge` is set | small pages |
 //! | [`GUARD`]: MADV_GUARD_INSTALL | 6.13 | a page with a guard is read, when option `guards` is set | guards are made by mprotect |
 //! | PR_THP_DISABLE_EXCEPT_ADVISED | 6.18 | at the call | `huge=advised` is as `adaptive` |

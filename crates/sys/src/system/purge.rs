@@ -4,10 +4,10 @@
 //! When a part of a huge page goes back, the kernel keeps its memory until all of the huge page goes back or until
 //! memory is short, although it no longer counts as resident. So such a huge page is split first ([`huge::split`]).
 //!
-//! The core relies on memory that went back to read as zero. Some systems report success and do nothing: qemu before
-//! version 9, when it runs a program of another processor. So neap checks the first range that goes back. If the
-//! program has set a filter, neap checks each range, because such a filter may do the same at any time, and to one
-//! thread only.
+//! The core relies on memory that went back to read as zero. Some systems report success and do nothing. qemu's user
+//! mode does so before version 7.1; later for what is not whole OS pages of its host, and where a mapping was moved away
+//! (`moves.rs`). So neap checks the first OS page that goes back, alone. If the program has set a filter, neap checks
+//! each range, because such a filter may do the same at any time, and to one thread only.
 
 use crate::system::call::{self, page_size};
 use crate::system::filter::{self, Asking};
@@ -44,9 +44,18 @@ pub fn count_call() {
 /// # Safety
 /// As `Os::purge`.
 pub unsafe fn purge(p: *mut u8, len: usize) -> bool {
+    // SAFETY: as the caller promises.
+    unsafe { purge_by(p, len, |p, len| discard(p, len), &DISCARD) }
+}
+
+/// MADV_DONTNEED; false if the system refuses.
+///
+/// # Safety
+/// The range must be mapped, and its contents not needed.
+unsafe fn discard(p: *mut u8, len: usize) -> bool {
     count_call();
     // SAFETY: as the caller promises.
-    unsafe { purge_by(p, len, |p, len| mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed).is_ok(), &DISCARD) }
+    unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed).is_ok() }
 }
 
 /// [`purge`] by `call`; `feature` says whether `call` works.
@@ -54,29 +63,56 @@ pub unsafe fn purge(p: *mut u8, len: usize) -> bool {
 /// # Safety
 /// As [`purge`].
 #[inline]
-unsafe fn purge_by(p: *mut u8, len: usize, call: impl FnOnce(*mut u8, usize) -> bool, feature: &Feature) -> bool {
-    match feature.known() {
-        Some(true) if !filter::is_forbidden() => call(p, len),
-        Some(false) => false,
-        _ => {
-            // SAFETY: the range is the caller's, writable, and not empty. Volatile: the call changes what is read.
-            unsafe {
-                // If the memory stays, its contents are restored: the caller may rely on them, say on zero.
-                let before = p.read_volatile();
-                p.write_volatile(1);
-                let done = call(p, len);
-                let zero = p.read_volatile() == 0;
-                if !zero {
-                    p.write_volatile(before);
-                }
-                // A refusal (of memory that the program locked, say) proves nothing.
-                if done {
-                    feature.note(zero);
-                }
-                done && zero
-            }
+unsafe fn purge_by(p: *mut u8, len: usize, call: impl Fn(*mut u8, usize) -> bool, feature: &Feature) -> bool {
+    let is_forbidden = filter::is_forbidden();
+    if feature.known().is_none() && !is_forbidden {
+        // SAFETY: as the caller promises.
+        match unsafe { is_cleared(p, len.min(page_size()), &call) } {
+            Some(cleared) => feature.note(cleared),
+            None => return false,
         }
     }
+    if feature.known() == Some(false) {
+        return false;
+    }
+    if !is_forbidden {
+        return call(p, len);
+    }
+    // SAFETY: as the caller promises.
+    let cleared = unsafe { is_cleared(p, len, &call) };
+    if cleared == Some(false) {
+        feature.note(false);
+    }
+    cleared == Some(true)
+}
+
+/// Gives memory back by `call`; whether it is zero then. `None` where that is refused (memory that the program locked,
+/// say), which proves nothing.
+///
+/// # Safety
+/// As [`purge`].
+unsafe fn is_cleared(p: *mut u8, len: usize, call: impl Fn(*mut u8, usize) -> bool) -> Option<bool> {
+    // SAFETY: the range is the caller's, writable, and not empty. Volatile: the call changes what is read.
+    unsafe {
+        // If the memory stays, its contents are restored: the caller may rely on them, say on zero.
+        let before = p.read_volatile();
+        p.write_volatile(1);
+        let done = call(p, len);
+        let zero = p.read_volatile() == 0;
+        if !zero {
+            p.write_volatile(before);
+        }
+        done.then_some(zero)
+    }
+}
+
+/// Gives an OS page back, as [`purge`] does; see [`is_cleared`].
+///
+/// # Safety
+/// As [`purge`].
+pub(super) unsafe fn is_page_cleared(p: *mut u8) -> Option<bool> {
+    // SAFETY: as the caller promises.
+    unsafe { is_cleared(p, page_size(), |p, len| discard(p, len)) }
 }
 
 /// See `Os::purge_runs`.
@@ -178,6 +214,26 @@ mod tests {
                 assert!(page.iter().all(|&b| b == if wiped { 0 } else { before }), "{before} {done} {wiped}");
             }
         }
+    }
+
+    /// Catches a check of ranges that happen to be whole OS pages of a host with larger ones.
+    #[test]
+    fn checks_an_os_page_alone() {
+        const HOST: usize = 1 << 16;
+        #[repr(align(65536))]
+        struct Aligned([u8; HOST]);
+        let mut host = std::boxed::Box::new(Aligned([9; HOST]));
+        let p = host.0.as_mut_ptr();
+        let whole = |p: *mut u8, len: usize| {
+            if (p.addr() | len).is_multiple_of(HOST) {
+                // SAFETY: the array.
+                unsafe { p.write_bytes(0, len) };
+            }
+            true
+        };
+        // SAFETY: the array is this test's.
+        assert!(!unsafe { purge_by(p, HOST, whole, &Feature::new(Rarity::Usual)) });
+        assert!(host.0.iter().all(|&b| b == 9));
     }
 
     /// Catches a range that is left out, or one that goes back with its neighbours.

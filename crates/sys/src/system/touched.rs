@@ -25,12 +25,13 @@ use crate::system::call::{by_number, identity};
 use crate::system::filter::{self, Filter};
 use crate::system::probe::SCAN;
 use crate::system::scan::{self, HUGE, PRESENT, Region, SWAPPED, Wanted, ZERO_PAGE};
-use crate::system::{clock, lines, random};
+use crate::system::{clock, lines, map, random};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use neap_core::os::{Run, Touched};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom};
 use rustix::io::{DupFlags, Errno};
+use rustix::mm::ProtFlags;
 
 /// Not opened yet, or wiped.
 const UNKNOWN: i32 = 0;
@@ -262,11 +263,32 @@ fn is_same(file: BorrowedFd<'_>, known: &Kept) -> Same {
     if wanted == 0 || identity(file) == wanted { Same::Yes } else { Same::Restored }
 }
 
-/// Whether `file` is still the pagemap: it must show memory at `known`, which was written to.
+/// Whether `file` is still the pagemap, of this process's addresses: it must show memory at `known`, which was written
+/// to, and nothing on either side of an OS page that is written now. An emulator may pass on the file of its own
+/// process, in which the program's memory may have other addresses (qemu's option -B).
 fn is_pagemap(file: BorrowedFd<'_>, known: &Kept, page: usize) -> bool {
-    let p = core::ptr::from_ref(known).cast_mut().cast::<u8>().map_addr(|at| at & !(page - 1));
-    let mut runs = [Run::EMPTY; 1];
-    read(file, p, page, page, &mut runs).is_ok_and(|t| t.runs == 1)
+    let shows = |p: *mut u8, len: usize| {
+        let mut runs = [Run::EMPTY; 2];
+        let found = read(file, p, len, page, &mut runs).ok()?;
+        (found.runs == 1 && found.looked == len).then(|| (runs[0].start.addr() - p.addr(), runs[0].len))
+    };
+    let written = core::ptr::from_ref(known).cast_mut().cast::<u8>().map_addr(|at| at & !(page - 1));
+    if shows(written, page) != Some((0, page)) {
+        return false;
+    }
+    // Inaccessible memory has no OS pages, whatever sizes of pages the system prefers.
+    let Some(p) = map::map(0, 3 * page, ProtFlags::empty()) else { return false };
+    // SAFETY: the mapping is new, and three OS pages long.
+    unsafe {
+        let middle = p.add(page);
+        let opened = map::commit(middle, page);
+        if opened {
+            middle.write_volatile(1);
+        }
+        let shown = opened && shows(p, 3 * page) == Some((page, page));
+        map::unmap(p, 3 * page);
+        shown
+    }
 }
 
 /// Makes a query by PAGEMAP_SCAN.
@@ -321,7 +343,7 @@ fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: &mut [R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::mm::{self, MapFlags, ProtFlags};
+    use rustix::mm::{self, MapFlags};
 
     const PAGE: usize = 4096;
 
