@@ -27,7 +27,7 @@ static int by_value(const void *a, const void *b) {
   return (left > right) - (left < right);
 }
 
-/* With `vfork` the kernel counts this program's own peak as the child's, with `fork` only the little that was copied. */
+/* With vfork the kernel counts this program's own peak as the child's, with fork only the little that was copied. */
 static start_t start(const char *program, int nothing, int by_fork) {
   start_t one = {now_ns(), {.ru_maxrss = 0}};
   pid_t child = by_fork ? fork() : vfork();
