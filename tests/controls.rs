@@ -5,10 +5,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use neap_tests::sys::{Signal, TempDir};
-use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, judge_case, library, package_dir, program};
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, expect, judge_case, library, package_dir, program};
 
 const GLIBC: Source = Source::new("controls/glibc.c");
 const API: Source = Source::new("controls/api.c");
+const STOPPED: Source = Source::new("controls/stopped.c");
 
 /// Program, case, and what the case would catch.
 const CASES: &[(Source, &str, &str)] = &[
@@ -77,7 +78,12 @@ fn main() -> ExitCode {
         Case::new("python", "ctypes that reaches the C library's unused heap, as in Dask's recipe", python),
         Case::new("jcmd", "System.trim_native_heap that does nothing or harms the JVM", jcmd),
         Case::new("debugger", "malloc_info that cannot be called in a stopped process", debugger),
-        Case::new("gdb", "a library in which gdb does not find malloc_info, or cannot call it", gdb),
+        Case::new("gdb::attached", "a library in which gdb does not find malloc_info, or cannot call it", gdb),
+        Case::new(
+            "gdb::names",
+            "a breakpoint or a call by the name of a function that leads into the middle of neap",
+            names_in_gdb,
+        ),
         Case::new(
             "resident",
             "sums of malloc_info that differ by 2 % from the kernel's counts, in real programs",
@@ -394,6 +400,60 @@ fn gdb() -> Outcome {
     called(|pid| {
         calls.lines().fold(Run::new(&gdb).args(["-nx", "-batch", "-p", pid]), |run, call| run.args(["-ex", call]))
     })
+}
+
+/// In a program that gdb has started, names of functions stand for those that the library exports, and for no others.
+fn names_in_gdb() -> Outcome {
+    const EXPORTED: [&str; 5] = ["malloc", "free", "calloc", "realloc", "malloc_trim"];
+    // Not `write`: the parts of `core` that come compiled have such a function, with debugging information.
+    const COMMON: [&str; 8] = ["stop", "start", "end", "read", "open", "close", "abort", "exit"];
+    const CALLS: [&str; 5] = [
+        "print malloc_usable_size(block) >= 100",
+        "call free(block)",
+        "set variable block = malloc(1000)",
+        "print malloc_usable_size(block) >= 1000",
+        "print malloc_trim(0) >= 0",
+    ];
+    let library = library::require_neap()?;
+    let mut commands = vec![
+        "set breakpoint pending off".to_string(),
+        format!("set environment LD_PRELOAD {}", library.display()),
+        "break stopped.c:stop".into(),
+        "run".into(),
+        "info sharedlibrary libneap".into(),
+    ];
+    for name in EXPORTED.iter().chain(&COMMON) {
+        commands.extend(["delete".into(), format!("echo <{name}>\\n"), format!("break {name}")]);
+        commands.push("info breakpoints".into());
+    }
+    commands.extend(["delete".into(), "echo <calls>\\n".into()]);
+    commands.extend(CALLS.map(String::from));
+    commands.push("continue".into());
+    let run = Run::new(program("gdb")?).args(["-nx", "-batch"]);
+    let run = commands.iter().fold(run, |run, command| run.args(["-ex", command]));
+    let done = run.arg(STOPPED.build()?).plain().run()?.success()?;
+
+    let address = |word: &str| u64::from_str_radix(word.strip_prefix("0x")?, 16).ok();
+    let line = done.stdout.lines().find(|line| line.ends_with("libneap.so")).unwrap_or_default();
+    let code: Vec<u64> = line.split_whitespace().filter_map(address).collect();
+    let [from, to] = code[..] else { return Err(done.fail("gdb does not say where the library is")) };
+    let after = |name: &str| done.stdout.split(&format!("<{name}>\n")).nth(1).unwrap_or_default();
+    for (name, wanted) in EXPORTED.map(|name| (name, 1)).into_iter().chain(COMMON.map(|name| (name, 0))) {
+        let section = after(name).split("\n<").next().unwrap_or_default();
+        let mut places: Vec<u64> = section.split_whitespace().filter_map(address).collect();
+        places.retain(|place| (from..to).contains(place));
+        places.sort_unstable();
+        places.dedup();
+        if places.len() != wanted {
+            return Err(done.fail(&format!("`break {name}` stops at {} places in neap", places.len())));
+        }
+    }
+    if done.stderr.contains("Couldn't write extended state status") {
+        return Err(Stop::Skip("the names are right; this gdb can call no function here".into()));
+    }
+    let calls = after("calls");
+    let all = calls.matches(" = 1\n").count() == 3 && calls.contains("exited normally");
+    expect(all, &done, "calls from gdb fail, or end the program")
 }
 
 /// Compares the sums of malloc_info with what the kernel counts.

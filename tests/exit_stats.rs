@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use neap_tests::process::Finished;
 use neap_tests::sys::TempDir;
-use neap_tests::{Case, Outcome, Run, Source, Stop, library, program, suite};
+use neap_tests::{Case, Outcome, Run, Source, Stop, expect, library, program, suite};
 
 const ENDS: Source = Source::new("stats/ends.c");
 
@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         Case::new("stats::other_files", "a report in another file that has the number of standard error", other_files),
         Case::new("stats::without_standard_error", "a report where there is no standard error", closed),
         Case::new("stats::refused", "a bad value, or a file that cannot be written, without a message", refused),
+        Case::new("stats::peak", "a peak that another program had, before this one or in its parent", peak),
         Case::new("stats::with_counts", "counts of the option `counters` that are missing in the report", with_counts),
     ])
 }
@@ -158,6 +159,18 @@ fn refused() -> Outcome {
     )?;
     want("/dev/full", "neap: NEAP_STATS: the file cannot be written (error 28)\n")?;
     want("off", "")
+}
+
+/// A program of 100 MiB starts `true`, which reports its own peak.
+fn peak() -> Outcome {
+    for way in ["spawn", "exec"] {
+        let done = run(way, "exit", &[])?.success()?;
+        let mut lines = done.stderr.lines().skip_while(|line| !line.ends_with(" (true)"));
+        let line = lines.nth(1).and_then(|line| line.trim_start().strip_prefix("peak resident "));
+        let mebibytes = line.and_then(|text| text.trim().strip_suffix(" MiB")?.parse::<f64>().ok());
+        expect(mebibytes.is_some_and(|peak| peak < 20.0), &done, "`true` had no 20 MiB")?;
+    }
+    Ok(())
 }
 
 fn with_counts() -> Outcome {

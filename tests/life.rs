@@ -1,9 +1,11 @@
 //! Life in a real process: early and late allocation, threads, forks, loaded libraries, limits.
 
-use std::process::ExitCode;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::sync::OnceLock;
 use std::time::Duration;
 
-use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, judge_case, library, suite};
+use neap_tests::{Case, Finished, Outcome, Run, Source, Stop, judge_case, library, package_dir, suite, target_dir};
 
 const START: Source = Source::new("life/start.c");
 const THREADS: Source = Source::new("life/threads.c");
@@ -17,6 +19,21 @@ const PLUGINS: [Source; 2] = [
     Source::with_flags("life/plugin.cc", &["-shared", "-std=c++17", "-static-libstdc++", "-static-libgcc"]),
 ];
 const SOAK: Source = Source::new("life/soak.c");
+const UNLOAD: Source = Source::new("life/unload.c");
+/// What UNLOAD does with a plugin.
+const UNLOAD_CASES: [(&str, &str); 8] = [
+    ("threads_end_later", "a key's destructor in code that is gone"),
+    ("helper_goes_on", "a helper in code that is gone"),
+    ("forks_later", "fork handlers in code that is gone"),
+    ("loads_200_times", "an arena, a helper or a thread's heap for each time that a plugin is opened"),
+    ("needed_by_another", "the same for a library that the opened one needs"),
+    ("by_relative_name", "the same for a library that is opened by a relative name"),
+    ("in_a_namespace", "the same for a library in a namespace of its own"),
+    ("stays_open", "a plugin that does not work"),
+];
+/// A plugin with libneap.a inside, and a library that needs a plugin.
+const TASK: Source = Source::with_flags("life/task.c", &["-shared"]);
+const NEEDS: Source = Source::with_flags("life/needs.c", &["-shared"]);
 /// The library that START and DL load, by the variable DSO.
 const DSO: Source = Source::with_flags("life/dso.c", &["-shared"]);
 
@@ -128,7 +145,8 @@ fn main() -> ExitCode {
     cases.push(Case::new("table::complete", "a case that is written but never run", || {
         let mut named: Vec<_> = CASES.iter().map(|(source, case, _, _)| (source.stem(), *case)).collect();
         named.extend(PREPARED_CASES);
-        neap_tests::all_cases_named(&[START, THREADS, FORK, DL, LIMITS, TLS], &named)
+        named.extend(UNLOAD_CASES.map(|(case, _)| (UNLOAD.stem(), case)));
+        neap_tests::all_cases_named(&[START, THREADS, FORK, DL, LIMITS, TLS, UNLOAD], &named)
     }));
     cases.push(Case::new(
         "dl::library_loaded_late",
@@ -163,6 +181,10 @@ fn main() -> ExitCode {
             Ok(())
         },
     ));
+    for (case, catches) in UNLOAD_CASES {
+        cases.push(Case::new(format!("unload::crate_{case}"), catches, move || unload(&plugin_of_crate()?, case)));
+        cases.push(Case::new(format!("unload::archive_{case}"), catches, move || unload(&plugin_of_archive()?, case)));
+    }
     cases.push(
         Case::new("threads::idle_2000", "a heap that costs each idle thread more than 18 KiB", idle_threads)
             .exclusive(),
@@ -196,6 +218,35 @@ fn loaded_late() -> Outcome {
     let run = Run::new(DL.build()?).arg("library_loaded_late").env("DSO", DSO.build()?).env("LIBRARY", path).plain();
     judge_case(run)?.no_complaint()?;
     Ok(())
+}
+
+/// A program without neap opens and closes a plugin that contains neap.
+fn unload(plugin: &Path, case: &str) -> Outcome {
+    let outer = NEEDS.build_with(&[plugin], &[])?;
+    let run = Run::new(UNLOAD.build()?).arg(case).env("PLUGIN", plugin).env("OUTER", outer).plain();
+    judge_case(run)?.no_complaint()?;
+    Ok(())
+}
+
+/// The example `plugin` of the Rust crate, built afresh.
+fn plugin_of_crate() -> Result<PathBuf, Stop> {
+    static PLUGIN: OnceLock<Result<PathBuf, String>> = OnceLock::new();
+    let made = PLUGIN.get_or_init(|| {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut build = Command::new(cargo);
+        build.args(["build", "-q", "-p", "neap", "--example", "plugin", "--target-dir"]).arg(target_dir());
+        let done = build.current_dir(package_dir()).output().map_err(|e| e.to_string())?;
+        let made = target_dir().join("debug/examples/libplugin.so");
+        if done.status.success() { Ok(made) } else { Err(String::from_utf8_lossy(&done.stderr).into_owned()) }
+    });
+    library::require_neap()?;
+    made.clone().map_err(Stop::Fail)
+}
+
+/// A plugin in C with `libneap.a`, whose calls of malloc are neap's.
+fn plugin_of_archive() -> Result<PathBuf, Stop> {
+    let archive = library::require_neap()?.with_file_name("libneap.a");
+    TASK.build_with(&[&archive], &["-Wl,-Bsymbolic"])
 }
 
 /// The number after `RSS ` in the output, in KiB.

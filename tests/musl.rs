@@ -33,6 +33,7 @@ const LIFE: &[&str] = &[
     "dl::by_rtld_next",
     // A library with initial-exec storage cannot be loaded late.
     "dl::library_loaded_late",
+    "unload::",
     // C++.
     "dl::operators_of_a_plugin",
     "tls::",

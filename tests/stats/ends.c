@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +47,15 @@ int main(int argc, char **argv) {
             if (fork() == 0) exit(0);
         }
         while (wait(NULL) > 0) {}
+    } else if (!strcmp(way, "spawn") || !strcmp(way, "exec")) {
+        /* The program that comes after this one, in a child or in this process, has a small part of its memory. */
+        char *large = malloc(100 << 20), *words[] = {"true", NULL};
+        memset(large, 1, 100 << 20);
+        if (!strcmp(way, "exec")) execvp(words[0], words);
+        pid_t child;
+        if (posix_spawnp(&child, words[0], NULL, NULL, words, environ)) return 1;
+        if (waitpid(child, NULL, 0) != child) return 1;
+        free(large);
     } else if (!strcmp(way, "_exit")) {
         _exit(0);
     } else if (!strcmp(way, "abort")) {

@@ -17,7 +17,7 @@ use neap_options::{Id, Quoted, Value};
 use neap_ranges::kernel;
 use neap_sys::global::NEAP;
 use neap_sys::once::AtStart;
-use neap_sys::{call, filter, program, thread};
+use neap_sys::{call, filter, lines, program, thread};
 use rustix::fd::{IntoRawFd, RawFd};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -133,7 +133,8 @@ impl Display for Report<'_> {
         let number = |n: libc::c_long| u64::try_from(n).unwrap_or(0);
         writeln!(f, "neap: process {} ({})", call::process(), Quoted(name(&mut [0; 16])))?;
         // The kernel's unit is KiB.
-        writeln!(f, "  peak resident  {}", Bytes(number(usage.ru_maxrss) << 10))?;
+        let peak = lines::peak_resident().map_or(number(usage.ru_maxrss) << 10, |peak| peak as u64);
+        writeln!(f, "  peak resident  {}", Bytes(peak))?;
         let (minor, major) = (number(usage.ru_minflt), number(usage.ru_majflt));
         writeln!(f, "  faults         {} minor, {} major", Count(minor), Count(major))?;
         let amount = |f: &mut Formatter<'_>, label: &str, blocks, bytes| {

@@ -3,7 +3,7 @@
 use crate::guards;
 use crate::helper::thread;
 use crate::linux::Linux;
-use crate::observe::{probes, profile, samples};
+use crate::observe::{loaded, probes, profile, samples};
 use crate::system::{clock, filter, space};
 use core::arch::global_asm;
 use core::mem::offset_of;
@@ -44,6 +44,11 @@ pub static NEAP: Placed = Placed {
     _before: [0; 1024 - size_of::<Control>()],
     allocator: Allocator::new(Linux { helper, policy: || &NEAP.policy, requested }),
 };
+
+/// The C library calls this when the object is loaded. In the file of [`NEAP`], so that it is linked wherever that is.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = loaded::stay;
 
 /// The offsets by which other processes read the heap.
 const HEAP: HeapPlaces = {

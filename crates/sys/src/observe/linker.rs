@@ -186,7 +186,7 @@ pub unsafe fn symbol_in(headers: &[libc::Elf64_Phdr], bias: usize, name: &[u8]) 
 ///
 /// # Safety
 /// The section must be that of an object that is mapped.
-unsafe fn value_of(section: *const [u64; 2], tag: u64) -> Option<usize> {
+pub unsafe fn value_of(section: *const [u64; 2], tag: u64) -> Option<usize> {
     // SAFETY: the section ends with the tag 0.
     let mut all = (0..).map(|i| unsafe { section.add(i).read() }).take_while(|entry| entry[0] != 0);
     all.find(|entry| entry[0] == tag).map(|entry| entry[1] as usize)

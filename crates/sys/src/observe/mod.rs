@@ -1,8 +1,10 @@
 //! What a process shows to observers: the counters page, the files of samples and of allocation sites, the
-//! hook for samples, and the probes that tools attach to.
+//! hook for samples, and the probes that tools attach to. Also what the linkers left in memory, and that the object of
+//! this code stays there.
 
 pub mod files;
 mod linker;
+pub mod loaded;
 pub mod once;
 pub mod page;
 pub mod prefault;

@@ -152,6 +152,13 @@ pub fn threads() -> Option<usize> {
     number_behind(c"/proc/self/status", THREADS)
 }
 
+/// The most bytes of the process's memory that were resident at a time, since it became this program; `None` if that is
+/// not known. getrusage also counts the memory that a program before this one had in the process, or (with vfork and
+/// posix_spawn) in its parent.
+pub fn peak_resident() -> Option<usize> {
+    number_behind(c"/proc/self/status", b"VmHWM:").map(|kib| kib << 10)
+}
+
 const STATE: &[u8] = b"State:";
 const THREADS: &[u8] = b"Threads:";
 const SECCOMP: &[u8] = b"Seccomp:";

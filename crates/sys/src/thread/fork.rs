@@ -18,7 +18,7 @@ pub fn watch_fork() {
         if let Some(process) = filter::known_process() {
             space::note_owner(process);
         }
-        // SAFETY: the handlers stay as long as the library, which cannot be unloaded.
+        // SAFETY: the handlers stay as long as the object of this code, which is not unloaded (`observe/loaded.rs`).
         let refused = unsafe { musl::register_fork_handlers(Some(before_fork), Some(in_parent), Some(in_child)) };
         if refused != 0 {
             FORK_HANDLERS.store(false, Ordering::Release);
