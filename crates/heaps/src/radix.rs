@@ -1,55 +1,86 @@
-//! Radix trees from OS pages to records, as in jemalloc and tcmalloc: a root of pointers in the data of a library, and
-//! leaves of words.
+//! Radix trees from OS pages to records, as in jemalloc and tcmalloc: a root of pointers in the data of a library, below
+//! it nodes of pointers, and leaves of one or two words for each page.
 //!
 //! Such a tree is found without symbols: a pointer belongs to the root if it leads to a leaf, a word of the leaf leads
-//! to a record, and the record states exactly the page number that follows from the places in root and leaf.
+//! to a record, and the record states exactly the page number that follows from the places in all levels.
 
 use crate::data::read;
 use crate::{Mapping, Memory};
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-/// Limit on pointers that are tried as leaves.
+/// Limit on pointers that are tried as nodes.
 const TRIED: u32 = 20_000;
-/// Limit on words of a leaf that are tried.
-const WORDS: u32 = 64;
+/// Limit on the elements of one node that are tried.
+const ELEMENTS: u32 = 64;
 /// Bytes of one read, and of all reads, to find a leaf.
 const PIECE: usize = 16 << 10;
 const MOST: u64 = 256 << 20;
 
-/// A tree of two levels.
+/// A tree.
+#[derive(Debug)]
 pub struct Tree {
-    /// Pointers in the root: a power of two.
-    pub root: u64,
-    /// Words in a leaf: a power of two.
-    pub leaf: u64,
-    /// Alignment of a leaf's address.
+    /// Bits of a page number by which each level is indexed, those of the root first and of the leaves last.
+    pub levels: &'static [u32],
+    /// Words of an element of a leaf: 1 or 2. Those of other levels are pointers.
+    pub words: u64,
+    /// Alignment of a node's address.
     pub aligned: u64,
 }
 
+/// The words of an element of a leaf; the second is 0 if there is only one.
+pub type Element = (u64, u64);
+
+/// What an element of a leaf leads to.
+pub enum Led {
+    /// Nothing: its page belongs to no record now.
+    Empty,
+    /// To no record.
+    Astray,
+    /// To a record with this page number.
+    Page(u64),
+}
+
 impl Tree {
-    /// The address of the root in the data at `range`. `page` returns the page number in the record of a leaf's word.
+    /// Bytes of the root.
+    pub fn root_bytes(&self) -> u64 {
+        8 << self.levels[0]
+    }
+
+    /// Bytes of a node of a level.
+    pub fn node_bytes(&self, level: usize) -> u64 {
+        8 * (if level + 1 == self.levels.len() { self.words } else { 1 }) << self.levels[level]
+    }
+
+    /// Bits of a page number below those of a level.
+    fn below(&self, level: usize) -> u32 {
+        self.levels[level + 1..].iter().sum()
+    }
+
+    /// The address of the root in the data at `range`. `lead` says what an element of a leaf leads to.
     pub fn find(
         &self,
         memory: &dyn Memory,
         mappings: &[Mapping],
         range: &Range<u64>,
-        page: &dyn Fn(u64) -> Option<u64>,
+        lead: &dyn Fn(Element) -> Led,
     ) -> Option<u64> {
-        let (mut runs, mut tried, mut bytes, mut places) = (Vec::new(), 0, 0, HashMap::new());
+        let mut search = Search { tree: self, memory, mappings, lead, bytes: 0 };
+        let (mut runs, mut tried, mut numbers) = (Vec::new(), 0, HashMap::new());
         memory.resident(range.clone(), &mut runs);
         for run in runs {
-            for (at, leaf) in words(memory, run.range.start.max(range.start)..run.range.end.min(range.end)) {
-                if !self.is_leaf(mappings, leaf) {
+            for (at, node) in words(memory, run.range.start.max(range.start)..run.range.end.min(range.end)) {
+                if !self.is_node(mappings, node) {
                     continue;
                 }
                 tried += 1;
-                if tried > TRIED || bytes > MOST {
+                if tried > TRIED || search.bytes > MOST {
                     return None;
                 }
-                if let Some(place) = *places.entry(leaf).or_insert_with(|| self.place(memory, leaf, page, &mut bytes))
-                    && let Some(root) = at.checked_sub(8 * place).filter(|root| *root >= range.start)
-                    && root + 8 * self.root <= range.end
+                if let Some(number) = *numbers.entry(node).or_insert_with(|| search.number(1, node))
+                    && let Some(root) = at.checked_sub(8 * (number >> self.below(0)))
+                    && root >= range.start
+                    && root + self.root_bytes() <= range.end
                 {
                     return Some(root);
                 }
@@ -58,29 +89,84 @@ impl Tree {
         None
     }
 
-    fn is_leaf(&self, mappings: &[Mapping], leaf: u64) -> bool {
-        leaf != 0 && leaf.is_multiple_of(self.aligned) && is_anonymous(mappings, leaf)
+    fn is_node(&self, mappings: &[Mapping], node: u64) -> bool {
+        node != 0 && node.is_multiple_of(self.aligned) && is_anonymous(mappings, node)
     }
 
-    /// The index in the root of a candidate for a leaf. `bytes` counts what is read.
-    fn place(&self, memory: &dyn Memory, leaf: u64, page: &dyn Fn(u64) -> Option<u64>, bytes: &mut u64) -> Option<u64> {
-        let (mut runs, mut tried) = (Vec::new(), 0);
-        let end = leaf.checked_add(8 * self.leaf)?;
-        memory.resident(leaf & !4095..end.checked_next_multiple_of(4096)?, &mut runs);
+    /// Calls `see` with each node below the root and with each element of a leaf. Elements that equal the one before
+    /// are left out. A node counts once: further pointers to it are left out.
+    pub fn each(&self, memory: &dyn Memory, mappings: &[Mapping], root: u64, see: &mut dyn FnMut(Seen)) {
+        self.nodes(memory, mappings, (0, root, 0), &mut HashSet::new(), see);
+    }
+
+    /// The same from a node of a level on, whose first page is `first`.
+    fn nodes(
+        &self,
+        memory: &dyn Memory,
+        mappings: &[Mapping],
+        (level, node, first): (usize, u64, u64),
+        nodes: &mut HashSet<u64>,
+        see: &mut dyn FnMut(Seen),
+    ) {
+        let Some(end) = node.checked_add(self.node_bytes(level)) else { return };
+        let (mut runs, mut before) = (Vec::new(), (0, 0));
+        memory.resident(node & !4095..end.checked_next_multiple_of(4096).unwrap_or(end), &mut runs);
         for run in runs {
-            let (first, stop) = (run.range.start.max(leaf), run.range.end.min(end));
+            let part = run.range.start.max(node)..run.range.end.min(end);
+            if level + 1 == self.levels.len() {
+                for (at, element) in elements(memory, part, self.words) {
+                    if element != before && element != (0, 0) {
+                        see(Seen::Element { page: first + (at - node) / (8 * self.words), element });
+                    }
+                    before = element;
+                }
+                continue;
+            }
+            for (at, next) in words(memory, part) {
+                if self.is_node(mappings, next) && nodes.insert(next) {
+                    see(Seen::Node(next));
+                    let first = first + ((at - node) / 8 << self.below(level));
+                    self.nodes(memory, mappings, (level + 1, next, first), nodes, see);
+                }
+            }
+        }
+    }
+}
+
+/// A search for a tree.
+struct Search<'a> {
+    tree: &'a Tree,
+    memory: &'a dyn Memory,
+    mappings: &'a [Mapping],
+    lead: &'a dyn Fn(Element) -> Led,
+    /// Bytes that were read.
+    bytes: u64,
+}
+
+impl Search<'_> {
+    /// A page number to which a candidate for a node of a level leads. Its bits for the levels below the root are those
+    /// of the places of the elements that lead to it.
+    fn number(&mut self, level: usize, node: u64) -> Option<u64> {
+        let (tree, mut runs, mut tried) = (self.tree, Vec::new(), 0);
+        let is_leaf = level + 1 == tree.levels.len();
+        let width = if is_leaf { tree.words } else { 1 };
+        let end = node.checked_add(tree.node_bytes(level))?;
+        self.memory.resident(node & !4095..end.checked_next_multiple_of(4096)?, &mut runs);
+        for run in runs {
+            let (first, stop) = (run.range.start.max(node), run.range.end.min(end));
             for piece in (first..stop).step_by(PIECE) {
                 let range = piece..stop.min(piece + PIECE as u64);
-                *bytes += range.end - range.start;
-                for (at, word) in words(memory, range) {
-                    if word == 0 {
-                        continue;
+                self.bytes += range.end - range.start;
+                for (at, element) in elements(self.memory, range, width) {
+                    let led = if is_leaf { (self.lead)(element) } else { self.next(level, element.0) };
+                    match led {
+                        Led::Empty => {}
+                        Led::Page(number) if self.is_at(level, number, (at - node) / (8 * width)) => {
+                            return Some(number);
+                        }
+                        _ => tried += 1,
                     }
-                    if let Some(number) = page(word).filter(|number| number % self.leaf == (at - leaf) / 8) {
-                        return Some(number / self.leaf).filter(|place| *place < self.root);
-                    }
-                    tried += 1;
-                    if tried == WORDS {
+                    if tried == ELEMENTS || self.bytes > MOST {
                         return None;
                     }
                 }
@@ -89,49 +175,43 @@ impl Tree {
         None
     }
 
-    /// Calls `see` with each leaf and with each word in it. Words that equal the one before are left out. A leaf counts
-    /// once: further pointers to it are left out.
-    pub fn each(&self, memory: &dyn Memory, mappings: &[Mapping], root: u64, see: &mut dyn FnMut(Seen)) {
-        let (mut runs, mut leaves) = (Vec::new(), HashSet::new());
-        let end = root + 8 * self.root;
-        memory.resident(root & !4095..end.next_multiple_of(4096), &mut runs);
-        for run in runs {
-            for (at, leaf) in words(memory, run.range.start.max(root)..run.range.end.min(end)) {
-                if !self.is_leaf(mappings, leaf) || !leaves.insert(leaf) {
-                    continue;
-                }
-                see(Seen::Leaf(leaf));
-                self.words(memory, leaf, (at - root) / 8 * self.leaf, see);
-            }
+    fn next(&mut self, level: usize, node: u64) -> Led {
+        if node == 0 {
+            return Led::Empty;
         }
+        let number = self.tree.is_node(self.mappings, node).then(|| self.number(level + 1, node)).flatten();
+        number.map_or(Led::Astray, Led::Page)
     }
 
-    fn words(&self, memory: &dyn Memory, leaf: u64, first: u64, see: &mut dyn FnMut(Seen)) {
-        let Some(end) = leaf.checked_add(8 * self.leaf) else { return };
-        let (mut runs, mut before) = (Vec::new(), 0);
-        memory.resident(leaf & !4095..end.next_multiple_of(4096), &mut runs);
-        for run in runs {
-            for (at, word) in words(memory, run.range.start.max(leaf)..run.range.end.min(end)) {
-                if word != before && word != 0 {
-                    see(Seen::Word { page: first + (at - leaf) / 8, word });
-                }
-                before = word;
-            }
-        }
+    /// Whether a page number belongs to a place in a node of a level, and to one in the root.
+    fn is_at(&self, level: usize, number: u64, place: u64) -> bool {
+        let mask = (1 << self.tree.levels[level]) - 1;
+        number >> self.tree.below(level) & mask == place && number >> self.tree.below(0) < 1 << self.tree.levels[0]
     }
 }
 
-/// A leaf or a word of a tree.
+/// A node or an element of a leaf of a tree.
 pub enum Seen {
-    /// A leaf, at that address.
-    Leaf(u64),
-    /// A word of a leaf.
-    Word {
+    /// A node below the root, at that address.
+    Node(u64),
+    /// An element of a leaf.
+    Element {
         /// Its page number.
         page: u64,
-        /// The word.
-        word: u64,
+        /// Its words.
+        element: Element,
     },
+}
+
+/// The elements of a leaf in a range, with their addresses.
+fn elements(memory: &dyn Memory, range: Range<u64>, width: u64) -> impl Iterator<Item = (u64, Element)> {
+    let (start, end) = (range.start, range.end.max(range.start));
+    let (bytes, size) = (read(memory, start..end), 8 * width as usize);
+    (0..bytes.len() / size).filter_map(move |number| {
+        let second = if width > 1 { crate::window::word(&bytes, size * number + 8)? } else { 0 };
+        let first = crate::window::word(&bytes, size * number)?;
+        Some((start + (size * number) as u64, (first, second)))
+    })
 }
 
 /// The words of a range, with their addresses.

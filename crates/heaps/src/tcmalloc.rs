@@ -5,12 +5,12 @@
 
 use crate::data::{data, mentions};
 use crate::jemalloc::{joined, part};
-use crate::radix::{Seen, Tree, is_anonymous};
+use crate::radix::{Led, Seen, Tree, is_anonymous};
 use crate::window::{copy, page_size, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Part, Split};
 
 /// The tree: 35 bits of page numbers.
-const TREE: Tree = Tree { root: 1 << 17, leaf: 1 << 18, aligned: 8 };
+const TREE: Tree = Tree { levels: &[17, 18], words: 1, aligned: 8 };
 /// Bytes of a page, as a shift.
 const PAGE: u32 = 13;
 /// Bytes of a span's record that are read.
@@ -50,17 +50,21 @@ impl Span {
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let mut heaps = Vec::new();
     for (mapping, range) in data(mappings) {
-        if range.end - range.start < 8 * TREE.root || !mentions(files, mapping, b"tcmalloc") {
+        if range.end - range.start < TREE.root_bytes() || !mentions(files, mapping, b"tcmalloc") {
             continue;
         }
-        let page = |word: u64| Span::read(memory, mappings, word).map(|span| span.first);
-        let Some(root) = TREE.find(memory, mappings, &range, &page) else { continue };
+        let lead = |(word, _): (u64, u64)| match Span::read(memory, mappings, word) {
+            Some(span) => Led::Page(span.first),
+            None if word == 0 => Led::Empty,
+            None => Led::Astray,
+        };
+        let Some(root) = TREE.find(memory, mappings, &range, &lead) else { continue };
         let sizes = sizes(&crate::data::read(memory, range.clone())).unwrap_or_default();
         let (mut split, mut ranges, mut own, mut spans) = (Split::default(), Vec::new(), Vec::new(), 0);
         let mut end = 0;
         TREE.each(memory, mappings, root, &mut |seen| match seen {
-            Seen::Leaf(leaf) => own.push(leaf & !4095..(leaf + 8 * TREE.leaf) & !4095),
-            Seen::Word { page, word } if spans < MOST => {
+            Seen::Node(leaf) => own.push(leaf & !4095..(leaf + TREE.node_bytes(1)) & !4095),
+            Seen::Element { page, element: (word, _) } if spans < MOST => {
                 if let Some(span) = Span::read(memory, mappings, word).filter(|span| span.first == page && page >= end)
                 {
                     spans += 1;
@@ -68,7 +72,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
                     ranges.push(count(memory, &span, &sizes, &mut split));
                 }
             }
-            Seen::Word { .. } => {}
+            Seen::Element { .. } => {}
         });
         let own = part(memory, "leaves of the page map".to_string(), joined(own), None);
         let metadata = Amount { blocks: 0, bytes: own.bytes, resident: own.resident_bytes };
