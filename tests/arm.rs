@@ -1,6 +1,6 @@
 //! Tests of libneap.so for 64-bit Arm, cross-built and run under qemu's user mode: the test programs are compiled for
 //! Arm, and the kernel starts them through qemu (binfmt_misc, in a namespace of the test's own). `docs/platforms.md`
-//! has more.
+//! has more. The tests named `zero` also run the library for x86-64 by qemu.
 //!
 //! qemu's user mode differs from Linux in some respects. Tests that fail there with or without neap run in a virtual
 //! machine with a Linux kernel: [`ON_KERNEL`]. [`LEFT_OUT`] names those that run nowhere.
@@ -9,11 +9,12 @@ use std::ffi::OsStr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::time::Duration;
 
 use neap_tests::sys::TempDir;
 use neap_tests::system::{self, tail};
 use neap_tests::vm::Machine;
-use neap_tests::{Case, Outcome, Stop, package_dir, program, suite, target_dir};
+use neap_tests::{Case, Outcome, Run, Source, Stop, judge_case, package_dir, program, suite, target_dir};
 
 const TARGET: &str = "aarch64-unknown-linux-gnu";
 /// The variable that names cargo's linker for this target.
@@ -115,12 +116,14 @@ fn main() -> ExitCode {
         case("smoke::handlers", "calls in the middle of calls", "signals", &["storm::one"]),
         case("smoke::misuse", "a double free that is not noticed", "misuse", &["double_free_of"]),
         case("smoke::probes", "probes whose notes name the wrong registers of arguments", "probes", &["notes::"]),
+        Case::new("smoke::zero", "calloc that trusts memory which an emulator did not clear", zero).exclusive(),
         whole("whole::surface", "a function that differs on Arm", "surface"),
         whole("whole::life", "start, threads, forks and loaded libraries", "life"),
         whole("whole::misuse", "misuse that is not reported on Arm", "misuse"),
         whole("whole::signals", "handlers that see a call half done", "signals"),
         case("whole::samples", "stacks that end early, or name other code", "samples", &["leak::"]),
         case("whole::guards", "guards that a system accepts and does not set", "guards", &["read_after_free"]),
+        Case::new("whole::zero", "the same after some history of several threads", zero_histories).exclusive(),
         Case::new("whole::on_kernel", "limits, filters, threads and forks on Linux for Arm", cases_on_kernel)
             .exclusive(),
         Case::new("whole::programs", "a real program that does not run on neap", programs).exclusive(),
@@ -214,6 +217,33 @@ fn passes<S: AsRef<OsStr>>(test: &str, arguments: &[S]) -> Outcome {
     }
     suite::note(format!("{test}: {result}"));
     Ok(())
+}
+
+/// A case of `surface/zero.c` by qemu for Arm and for x86-64, as on a host whose OS pages have `page` bytes (qemu before
+/// version 9; later ones ignore it).
+fn zero_case(case: &str, page: &str, seeds: &str) -> Outcome {
+    let arm = ("qemu-aarch64-static", built("surface/zero.c", &[])?, Some(library()?));
+    let x86 = ("qemu-x86_64-static", Source::new("surface/zero.c").build()?, None);
+    for (qemu, test, library) in [Some(arm), cfg!(target_arch = "x86_64").then_some(x86)].into_iter().flatten() {
+        let run = Run::new(program(qemu)?).arg(test).arg(case).preload(library).timeout(Duration::from_secs(3600));
+        let run = run.env("SEEDS", seeds).env("QEMU_PAGESIZE", page);
+        judge_case(if qemu.contains("aarch64") { run.env("QEMU_LD_PREFIX", SYSROOT) } else { run })?.no_complaint()?;
+    }
+    Ok(())
+}
+
+/// The cases that fail each time where memory is taken for zero wrongly.
+fn zero() -> Outcome {
+    for page in ["4096", "65536"] {
+        zero_case("where_blocks_moved", page, "")?;
+        zero_case("where_parts_went_back", page, "")?;
+    }
+    Ok(())
+}
+
+/// 200 random histories.
+fn zero_histories() -> Outcome {
+    zero_case("histories", "4096", "1-200")
 }
 
 /// Checks that the library works with all sizes of OS pages, and needs nothing of glibc that is newer than 2.17.

@@ -8,6 +8,7 @@ use neap_tests::{Case, Outcome, Run, Source, Stop, judge_case, library, package_
 
 const ALLOC: Source = Source::new("surface/alloc.c");
 const REALLOC: Source = Source::new("surface/realloc.c");
+const ZERO: Source = Source::new("surface/zero.c");
 const ALIGNED: Source = Source::new("surface/aligned.c");
 const ALIASES: Source = Source::new("surface/aliases.c");
 const LIMITS: Source = Source::new("surface/limits.c");
@@ -31,6 +32,9 @@ const CASES: &[(Source, &str, &str)] = &[
         "copies_of_stale_bytes",
         "bytes that free left in a block, and that count as the tag of a free one in a copy",
     ),
+    (ZERO, "where_blocks_moved", "calloc that trusts memory which moved blocks left, where a system does not clear it"),
+    (ZERO, "where_parts_went_back", "calloc that trusts OS pages which a system gives back only with their neighbours"),
+    (ZERO, "histories", "calloc that treats dirty memory as zero after some history of several threads"),
     (REALLOC, "null_is_malloc", "realloc(NULL, n) that is not malloc(n)"),
     (REALLOC, "to_zero_frees", "realloc(p, 0) that keeps the block or returns one"),
     (REALLOC, "grow", "contents lost when a block grows into another size class or kind"),
@@ -87,7 +91,7 @@ fn main() -> ExitCode {
         .collect();
     cases.push(Case::new("table::complete", "a case that is written but never run", || {
         let named: Vec<_> = CASES.iter().map(|(source, case, _)| (source.stem(), *case)).collect();
-        neap_tests::all_cases_named(&[ALLOC, REALLOC, ALIGNED, ALIASES, LIMITS, NEW], &named)
+        neap_tests::all_cases_named(&[ALLOC, ZERO, REALLOC, ALIGNED, ALIASES, LIMITS, NEW], &named)
     }));
     cases.push(Case::new(
         "object::exports",

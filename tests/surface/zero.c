@@ -4,38 +4,43 @@
 
 enum { MIB = 1 << 20, SLOTS = 64, THREADS = 4 };
 
+/* By memcmp, because an emulator takes long for loops. */
 static void check_zero(const char *p, size_t size) {
     CHECK_AT(p != NULL, size);
-    for (size_t i = 0; i < size; i++) CHECK_AT(p[i] == 0, i);
+    CHECK_AT(p[0] == 0 && memcmp(p, p + 1, size - 1) == 0, size);
+}
+static int is_full(const char *p, size_t size, char of) { return p[0] == of && memcmp(p, p + 1, size - 1) == 0; }
+
+/* Gives memory back that nothing happened to: what an allocator learns from that need not hold for all memory. */
+static void give_back_first(void) {
+    char *p = malloc(4 * MIB);
+    CHECK(p != NULL);
+    memset(p, 0xa5, 4 * MIB);
+    free(p);
+    malloc_trim(0);
 }
 
 /* Blocks that another one hinders from growing move. What they leave behind goes back, and is handed out again. */
 static void where_blocks_moved(void) {
-    for (size_t size = MIB; size <= 8 * MIB; size *= 2) {
-        char *block[4], *behind[4];
-        for (int i = 0; i < 4; i++) {
-            block[i] = malloc(size);
-            behind[i] = malloc(size);
-            CHECK_AT(block[i] && behind[i], size);
-            fill(block[i], size, i);
+    enum { BLOCKS = 3, MOST = 32 };
+    give_back_first();
+    for (size_t size = MIB; size <= 2 * MIB; size *= 2) {
+        char *block[BLOCKS], *behind[BLOCKS];
+        for (int i = 0; i < BLOCKS; i++) {
+            CHECK((block[i] = malloc(size)) && (behind[i] = malloc(size)));
+            memset(block[i], i + 1, size);
             memset(behind[i], 0xa5, size);
         }
-        for (int i = 0; i < 4; i++) {
-            block[i] = realloc(block[i], 2 * size);
-            CHECK_AT(block[i], size);
-            CHECK_FILL(block[i], size, i);
+        for (int i = 0; i < BLOCKS; i++) {
+            CHECK((block[i] = realloc(block[i], 2 * size)) && is_full(block[i], size, i + 1));
             memset(block[i] + size, 0x5a, size);
         }
-        for (int i = 0; i < 4; i++) {
-            free(block[i]);
-            free(behind[i]);
-        }
+        for (int i = 0; i < BLOCKS; i++) free(block[i]), free(behind[i]);
         malloc_trim(0);
-        /* As large as what was there, and small ones. */
-        for (size_t next = 2 * size; next >= 20000; next /= 4) {
-            enum { MOST = 64 };
+        /* As large as what was there, and smaller ones. */
+        for (size_t next = 2 * size; next >= 20000; next /= 5) {
             char *zero[MOST];
-            size_t count = 12 * size / next < MOST ? 12 * size / next : MOST;
+            size_t all = 3 * BLOCKS * size / next, count = all < MOST ? all : MOST;
             for (size_t i = 0; i < count; i++) check_zero(zero[i] = calloc(1, next), next);
             for (size_t i = 0; i < count; i++) free(zero[i]);
         }
@@ -45,9 +50,10 @@ static void where_blocks_moved(void) {
 /* What a program gives back goes in parts: slabs of which some blocks stay, and large blocks of any number of OS
    pages. */
 static void where_parts_went_back(void) {
-    enum { N = 4000, SIZE = 3000 };
+    enum { N = 1000, SIZE = 3000 };
     static char *block[N], *stays[N];
-    for (int round = 0; round < 3; round++) {
+    give_back_first();
+    for (int round = 0; round < 2; round++) {
         for (int i = 0; i < N; i++) {
             CHECK((block[i] = malloc(SIZE)) != NULL);
             memset(block[i], 0xa5, SIZE);
