@@ -242,7 +242,8 @@ enum neap_range_flags {
 /* Allocates a range of at least `bytes`, all 0, in pages of `page_size` bytes: 0 (or an OS page's size) for OS pages
  * and no larger ones, 65536 or 2 << 20, with NEAP_HUGETLB also 1 << 30, or other sizes of the kernel. If the kernel
  * cannot give such pages, the range gets the next smaller ones, down to OS pages, and `why_smaller` says why; with
- * NEAP_STRICT the call fails. On failure `range->start` is NULL. Set `range->size` before. */
+ * NEAP_STRICT the call fails. On failure `range->start` is NULL, unless the structure ends before it by its size. Set
+ * `range->size` before. */
 int neap_range_alloc(struct neap_range *range, size_t bytes, size_t page_size, uint32_t flags);
 
 /* A range of at least `bytes`, all 0, in a file of hugetlbfs that processes of this user share by its name (at most 100

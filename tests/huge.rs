@@ -11,6 +11,7 @@ const CASES: &[(&str, &str, &str)] = &[
     ("thp", "thp", "large blocks that are not aligned, not advised, or touched; memory that stays"),
     ("thp", "thp_reused", "parts of huge pages that went back and that the system fills again"),
     ("always", "always", "memory that is not advised, or does not go back"),
+    ("always", "moved", "huge pages that are divided when realloc moves a block"),
     ("advised", "advised", "a process or its child that gets huge pages without request, or none at all"),
     ("adaptive", "promoted", "dense memory that stays in small pages, bytes that change, sparse memory that grows"),
     ("adaptive", "rests", "promotion that takes longer than the program"),

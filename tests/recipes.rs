@@ -7,7 +7,10 @@ use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use neap_tests::{Case, Daemon, Finished, Outcome, Run, Stop, expect, is_root, package_dir, program, suite, system};
+use neap_tests::{
+    Case, Daemon, Finished, Outcome, Run, SKIP_STATUS, Stop, expect, is_root, library, package_dir, program, suite,
+    system,
+};
 use serde_json::Value;
 
 /// Time limit for a service to start, to work or to end.
@@ -20,6 +23,8 @@ const SYSTEM: [&str; 2] = [
 ];
 /// The page's section that installs neap, and shows which process runs on it.
 const LIBRARY: &str = "The library";
+/// The section on all programs.
+const ALL_PROGRAMS: &str = "All programs of a system";
 
 /// A recipe: a section of the page, and how to check that it works.
 struct Recipe {
@@ -53,9 +58,10 @@ const RECIPES: &[Recipe] = &[
     },
     Recipe { title: "Kubernetes", catches: "a manifest that is refused, or copies nothing", pid: PYTHON, ..WEB },
     Recipe {
-        title: "All programs of a system",
+        title: ALL_PROGRAMS,
         catches: "a name that the loader does not find, and programs of other users without the library",
         after: "runuser -u nobody -- grep -q libneap /proc/self/maps
+            install -m 4755 -o nobody /bin/grep /usr/local/bin/setuid; setuid -q libneap /proc/self/maps
             python3 service.py",
         pid: PYTHON,
         ..WEB
@@ -99,6 +105,7 @@ const WEB: Recipe = Recipe { title: "", catches: "", before: "", after: "", pid:
 
 fn main() -> ExitCode {
     let mut cases = vec![Case::new("page", "a recipe that is not run, and a test without one", page)];
+    cases.push(Case::new("preload::setuid", "a line for all programs that leaves setuid ones out", all_programs));
     cases.extend(RECIPES.iter().map(|recipe| Case::new(recipe.title, recipe.catches, || run(recipe)).exclusive()));
     suite::main(cases)
 }
@@ -149,6 +156,22 @@ fn page() -> Outcome {
     let titles: Vec<String> = sections()?.into_iter().map(|(title, _)| title).collect();
     let tested: Vec<&str> = std::iter::once(LIBRARY).chain(RECIPES.iter().map(|recipe| recipe.title)).collect();
     if titles == tested { Ok(()) } else { Err(Stop::Fail(format!("the page has {titles:?}, the test {tested:?}"))) }
+}
+
+/// The recipe for all programs, on this machine in a mount namespace.
+fn all_programs() -> Outcome {
+    if !is_root() {
+        return Err(Stop::Skip("mounts need root".into()));
+    }
+    let recipe = blocks(ALL_PROGRAMS)?;
+    let script = package_dir().join("recipes/preload.sh");
+    let run = Run::new(program("unshare")?).args(["--mount", "sh"]).arg(script).arg(library::require_neap()?);
+    let done = run.arg(&recipe[0].text).plain().run()?;
+    if done.status.code() == Some(SKIP_STATUS) {
+        return Err(Stop::Skip("no overlay mounts here".into()));
+    }
+    let done = done.success()?;
+    expect(!done.stderr.contains("ERROR: ld.so"), &done, "a program runs without the library")
 }
 
 /// A machine that ends when it is dropped.

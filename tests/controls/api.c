@@ -70,6 +70,10 @@ static void figures(void) {
     old.size = offsetof(struct neap_stats, cached_blocks);
     old.cached_blocks = 4711;
     CHECK(neap_stats_get(&old) == NEAP_OK && old.live_bytes > 0 && old.cached_blocks == 4711);
+    /* One that ends within a field. */
+    old.size = offsetof(struct neap_stats, cached_blocks) + 4, old.cached_blocks = 4711;
+    CHECK(neap_stats_get(&old) == NEAP_OK && old.size == offsetof(struct neap_stats, cached_blocks));
+    CHECK(old.cached_blocks == 4711 && neap_stats_get(NULL) == NEAP_TOO_SHORT);
     struct { struct neap_stats s; uint64_t more; } newer = {.s = {.size = sizeof newer}, .more = 4711};
     CHECK(neap_stats_get(&newer.s) == NEAP_OK && newer.s.size == sizeof s && newer.more == 4711);
     free(first);

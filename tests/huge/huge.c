@@ -112,6 +112,27 @@ static void always(void) {
     CHECK(resident() < before - 8 * MIB);
 }
 
+/* A block that realloc moves keeps its huge pages, wherever it began within one. */
+static void moved(void) {
+    if (!has_huge()) SKIP("no huge pages");
+    enum { ROUNDS = 8 };
+    for (size_t round = 0; round < ROUNDS; round++) {
+        int advised;
+        size_t size = (5 + round) * MIB;
+        CHECK(malloc(100000));
+        char *p = malloc(size), *behind = malloc(size);
+        fill(p, size, round);
+        memset(behind, 1, size);
+        size_t before = huge_bytes(NULL, SIZE_MAX / 2, &advised), at = (size_t)p;
+        CHECK(before > 0);
+        p = realloc(p, 3 * size);
+        CHECK_AT(p && (size_t)p != at && (size_t)p % HUGE == at % HUGE, p);
+        /* The one at its end may be shared with what lies behind. */
+        CHECK_AT(huge_bytes(NULL, SIZE_MAX / 2, &advised) + 2 * HUGE >= before, size);
+        CHECK_FILL(p, size, round);
+    }
+}
+
 /* The setting of the process and of its children. Linux has it from 6.18 on. */
 static void advised(void) {
     int state = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
@@ -541,7 +562,7 @@ static void pool_exec(void) {
 }
 
 int main(int argc, char **argv) {
-    static const struct test_case cases[] = {CASE(thp), CASE(thp_reused), CASE(always), CASE(advised), CASE(disabled), CASE(without),
+    static const struct test_case cases[] = {CASE(thp), CASE(thp_reused), CASE(always), CASE(moved), CASE(advised), CASE(disabled), CASE(without),
                                              CASE(filtered), CASE(promoted), CASE(rests), CASE(grown), CASE(sparse), CASE(pool_blocks), CASE(pool_all),
                                              CASE(pool_strict), CASE(pool_taken), CASE(pool_toggle), CASE(pool_fork),
                                              CASE(pool_changed), CASE(pool_gone_changed), CASE(pool_advised_away), CASE(pool_exec)};

@@ -42,8 +42,15 @@ static void alloc_and_free(void) {
     CHECK(neap_range_alloc(&pool, 0, 0, 0) == NEAP_BAD_VALUE && neap_range_alloc(&pool, 1, 0, 1 << 30) == NEAP_BAD_VALUE);
     CHECK(neap_range_alloc(&pool, 1, 12345, 0) == NEAP_BAD_VALUE);
     CHECK(neap_range_alloc(&pool, SIZE_MAX / 4, 0, 0) == NEAP_NO_MEMORY);
-    pool.size = 8;
+    pool.size = 8, pool.start = &pool;
     CHECK(neap_range_alloc(&pool, 1, 0, 0) == NEAP_TOO_SHORT && neap_range_alloc(NULL, 1, 0, 0) == NEAP_TOO_SHORT);
+    CHECK(pool.start == &pool);
+    for (size_t size = 16; size < sizeof pool; size++) {
+        pool.size = size, pool.start = &pool, pool.bytes = 4711;
+        CHECK_AT(neap_range_alloc(&pool, 1, 0, 0) == NEAP_TOO_SHORT && !pool.start && pool.bytes == 4711, size);
+        pool.start = &pool;
+        CHECK_AT(neap_range_attach(&pool, -1) == NEAP_TOO_SHORT && !pool.start, size);
+    }
     /* A structure of a newer header. */
     struct { struct neap_range r; uint64_t more; } newer = {.r = {.size = sizeof newer}, .more = 4711};
     CHECK(neap_range_alloc(&newer.r, 1, 0, 0) == NEAP_OK && newer.more == 4711 && newer.r.size == sizeof newer);
@@ -83,6 +90,11 @@ static void prefault(void) {
     /* A structure of an older header, without the callback. */
     struct neap_prefault_options old = {.size = offsetof(struct neap_prefault_options, progress), .progress = (void *)1};
     CHECK(neap_prefault(range.start, range.bytes, &old) == NEAP_OK && old.done == 0);
+    /* One that ends within the callback, and one that ends within the result. */
+    old.size += 4;
+    CHECK(neap_prefault(range.start, range.bytes, &old) == NEAP_OK && old.done == 0);
+    old.size = offsetof(struct neap_prefault_options, done) + 4, old.progress = NULL, old.done = 4711;
+    CHECK(neap_prefault(range.start, range.bytes, &old) == NEAP_OK && old.done == 4711);
     old.size = 3;
     CHECK(neap_prefault(range.start, range.bytes, &old) == NEAP_TOO_SHORT);
     old.size = sizeof old, old.progress = NULL, old.access = 9;
@@ -111,6 +123,9 @@ static void blocks_of_malloc(void) {
         struct neap_resident old = {.size = offsetof(struct neap_resident, swapped), .swapped = 4711};
         char stack[100] = {1};
         CHECK(neap_resident_get(stack, sizeof stack, &old) == NEAP_OK && old.resident > 0 && old.swapped == 4711);
+        CHECK(old.size == offsetof(struct neap_resident, swapped));
+        old.size += 4;
+        CHECK(neap_resident_get(stack, sizeof stack, &old) == NEAP_OK && old.swapped == 4711);
         CHECK(old.size == offsetof(struct neap_resident, swapped));
         old.size = 8;
         CHECK(neap_resident_get(stack, sizeof stack, &old) == NEAP_TOO_SHORT);
@@ -186,7 +201,8 @@ static void shared(void) {
     char path[256];
     errno = 4711;
     CHECK(neap_hugetlb_mount(2 * MIB, path, sizeof path) == NEAP_OK && path[0] == '/');
-    CHECK(neap_hugetlb_mount(2 * MIB, path, 3) == NEAP_TOO_SHORT && neap_hugetlb_mount(2 * MIB, NULL, 0) == NEAP_TOO_SHORT);
+    CHECK(neap_hugetlb_mount(2 * MIB, path, 3) == NEAP_TOO_SHORT && path[0] == 0);
+    CHECK(neap_hugetlb_mount(2 * MIB, NULL, 0) == NEAP_TOO_SHORT);
     CHECK(neap_hugetlb_mount(MIB, path, sizeof path) == NEAP_NO_MOUNT);
     struct neap_range own = {.size = sizeof own}, other = {.size = sizeof other};
     CHECK(neap_range_open(&own, "table", 0, 2 * MIB, 0) == NEAP_NOT_FOUND && own.start == NULL && own.file == -1);

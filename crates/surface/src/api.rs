@@ -133,12 +133,21 @@ pub unsafe extern "C" fn neap_option_set(option: *const c_char, value: *const c_
     options::set(option, value).map_or_else(|error| error as c_int, |()| OK)
 }
 
-/// neap: writes the current figures, as many bytes of them as the `size` of `out` says.
+/// The bytes that a program's structure of `size` bytes has in common with ours, of `ours` bytes. A field of which the
+/// program has only a part counts as one that it does not have: all fields that may be missing have 8 bytes.
+pub fn in_common(size: usize, ours: usize) -> usize {
+    size.min(ours) & !(size_of::<u64>() - 1)
+}
+
+/// neap: writes the current figures, as many whole fields of them as the `size` of `out` says.
 ///
 /// # Safety
-/// `out` must point to a structure of as many bytes as its first field says.
+/// `out` must be NULL or point to a structure of as many bytes as its first field says.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn neap_stats_get(out: *mut Stats) -> c_int {
+    if out.is_null() {
+        return TOO_SHORT;
+    }
     let mut stats = stats::read();
     // SAFETY: this function's contract: there are as many bytes as the first field says.
     unsafe {
@@ -146,7 +155,7 @@ pub unsafe extern "C" fn neap_stats_get(out: *mut Stats) -> c_int {
         if size < size_of::<usize>() + size_of::<u64>() {
             return TOO_SHORT;
         }
-        stats.size = size.min(size_of::<Stats>());
+        stats.size = in_common(size, size_of::<Stats>());
         out.cast::<u8>().copy_from_nonoverlapping((&raw const stats).cast::<u8>(), stats.size);
     }
     OK

@@ -1,7 +1,7 @@
 //! Ranges in pages of a chosen size, which include/neap.h declares. `neap_ranges` does the work. No function sets
 //! errno.
 
-use crate::api::{OK, TOO_SHORT};
+use crate::api::{OK, TOO_SHORT, in_common};
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::mem::offset_of;
 use core::ops::ControlFlow;
@@ -54,8 +54,12 @@ pub struct COptions {
     done: usize,
 }
 
-/// Reads a structure of which the caller has `size` bytes, as its first field says; fields that it does not have are
-/// those of `missing`. `None` if it is shorter than `least`.
+// `in_common`: what a program may lack are whole words. Of a `CRange` it must have all.
+const _: () = assert!(offset_of!(COptions, progress).is_multiple_of(8) && size_of::<COptions>() == 40);
+const _: () = assert!(offset_of!(Resident, bytes).is_multiple_of(8) && size_of::<CRange>().is_multiple_of(8));
+
+/// Reads a structure of which the caller has `size` bytes, as its first field says; fields that it does not have whole
+/// are those of `missing`. `None` if it is shorter than `least`.
 ///
 /// # Safety
 /// `from` must be NULL or point to a structure of as many bytes as its first field says.
@@ -70,12 +74,13 @@ unsafe fn read<T: Copy>(from: *const T, least: usize, missing: T) -> Option<T> {
         if size < least {
             return None;
         }
-        (&raw mut value).cast::<u8>().copy_from_nonoverlapping(from.cast::<u8>(), size.min(size_of::<T>()));
+        let bytes = in_common(size, size_of::<T>());
+        (&raw mut value).cast::<u8>().copy_from_nonoverlapping(from.cast::<u8>(), bytes);
     }
     Some(value)
 }
 
-/// Writes as many bytes of `value` as the caller's structure has, except for its first field.
+/// Writes as many fields of `value` as the caller's structure has whole, except for the first.
 ///
 /// # Safety
 /// `to` must point to a structure of as many bytes as its first field says.
@@ -83,7 +88,7 @@ unsafe fn write<T>(to: *mut T, value: &T) {
     const SIZE: usize = size_of::<usize>();
     // SAFETY: this function's contract.
     unsafe {
-        let size = to.cast::<usize>().read().min(size_of::<T>());
+        let size = in_common(to.cast::<usize>().read(), size_of::<T>());
         let from = core::ptr::from_ref(value).cast::<u8>();
         to.cast::<u8>().add(SIZE).copy_from_nonoverlapping(from.add(SIZE), size.saturating_sub(SIZE));
     }
@@ -144,8 +149,14 @@ unsafe fn from_c(from: &CRange) -> Parts {
 /// `range` must be NULL or point to a structure of as many bytes as its first field says.
 unsafe fn fill(range: *mut CRange, make: impl FnOnce() -> Result<Parts, Error>) -> c_int {
     // SAFETY: this function's contract, here and below.
-    if unsafe { read(range, size_of::<CRange>(), NONE) }.is_none() {
-        return TOO_SHORT;
+    unsafe {
+        if read(range, size_of::<CRange>(), NONE).is_none() {
+            if read(range, offset_of!(CRange, bytes), NONE).is_some() {
+                // Programs may look for the range there only.
+                (&raw mut (*range).start).write(core::ptr::null_mut());
+            }
+            return TOO_SHORT;
+        }
     }
     let made = make();
     let result = made.as_ref().map_or_else(|error| *error as c_int, |_| OK);
@@ -251,6 +262,10 @@ pub unsafe extern "C" fn neap_hugetlb_mount(page: usize, path: *mut c_char, size
     };
     let bytes = found.as_c().to_bytes_with_nul();
     if path.is_null() || bytes.len() > size {
+        if !path.is_null() && size > 0 {
+            // SAFETY: there is room for the empty string, by this function's contract.
+            unsafe { path.write(0) };
+        }
         return TOO_SHORT;
     }
     // SAFETY: there is room, by this function's contract.
@@ -362,7 +377,7 @@ pub unsafe extern "C" fn neap_resident_get(start: *const c_void, bytes: usize, o
             return TOO_SHORT;
         }
         write(out, &found);
-        out.cast::<usize>().write(size.min(size_of::<Resident>()));
+        out.cast::<usize>().write(in_common(size, size_of::<Resident>()));
     }
     OK
 }

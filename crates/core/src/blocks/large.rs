@@ -7,6 +7,7 @@ use crate::blocks::large_record::Large;
 use crate::blocks::misuse::{self, Call};
 use crate::pages::chunk::{Kind, State};
 use crate::pages::held::Use;
+use crate::pages::layout::HUGE_PAGE;
 use crate::pages::range::Taken;
 use crate::pages::{Part, age, layout};
 use crate::{CHUNK, Os};
@@ -47,6 +48,39 @@ impl<O: Os> Blocks<O> {
             // The chunks have room for one more OS page: the guard.
             block.set_guarded(self.guards.guard(self, block.memory(bytes + guard).part(bytes, bytes + guard)));
         }
+        Some(block)
+    }
+
+    /// [`Blocks::malloc_large`] of a block that starts at the same place within a huge page as `other`, so that the
+    /// system can move huge pages, and tables of pages, as a whole from there. `None` also where address space is
+    /// short.
+    pub(crate) fn malloc_large_like(&self, other: Large, size: usize, room: usize) -> Option<Large> {
+        let front = (other.start().addr() & (HUGE_PAGE - 1)) / CHUNK;
+        if size.max(room) > MAX_LARGE || self.policy.harden() {
+            return None;
+        }
+        let bytes = size.next_multiple_of(self.page_size());
+        let len = bytes.max(room).div_ceil(CHUNK);
+        if self.ranges.with(&self.os, |r| self.arenas.is_limited(r.lock())) {
+            return None;
+        }
+        let taken = self.take_chunks(front + len, HUGE_PAGE, Use::Large { bytes, zero: false })?;
+        let (first, [from, to]) = (taken.first.after(front), taken.dirty.into());
+        if front > 0 {
+            // What lies before it goes back.
+            let since = if from < front.min(to) { self.epoch() } else { age::NONE };
+            self.ranges.with(&self.os, |r| {
+                taken.first.set_kind(Kind::NONE);
+                first.set_kind(Kind::LARGE);
+                // Stranded: as in `take_or_step`. The chunks are lost then.
+                if !self.is_stranded() {
+                    r.give(&self.arenas, taken.first, front, since);
+                }
+            });
+        }
+        let dirty = (from.saturating_sub(front), to.saturating_sub(front));
+        let block = Self::make_large(Taken { first, dirty }, len, bytes);
+        self.mark_large(block.memory(bytes));
         Some(block)
     }
 

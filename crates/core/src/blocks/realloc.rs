@@ -8,6 +8,7 @@
 use crate::blocks::large_record::Large;
 use crate::blocks::{Blocks, class};
 use crate::pages::chunk::{Kind, State};
+use crate::pages::layout::HUGE_PAGE;
 use crate::pages::range::MOST_COPIED;
 use crate::system::os::Moved;
 use crate::system::sync::Ordering;
@@ -51,12 +52,15 @@ impl<O: Os> Blocks<O> {
 
     /// Moves a large block that cannot grow in place; `None` if there is no memory. A block whose OS pages are to be
     /// moved gets twice the address space it needs now (not memory), as it will likely grow again; one that is copied
-    /// takes a dirty range that just fits, which is cheaper. `size` must be more than `old`, the usable bytes of the
-    /// block.
+    /// takes a dirty range that just fits, which is cheaper. From a huge page on, a block moves to the same place
+    /// within huge pages: elsewhere the system would have to divide them. `size` must be more than `old`, the usable
+    /// bytes of the block.
     pub(crate) fn move_large(&self, block: Large, old: usize, size: usize) -> Option<*mut u8> {
         let copied = self.is_copied(block, old, size);
         let room = if copied { 0 } else { size.saturating_add(size) };
-        let new = self.malloc_large(size, CHUNK, room, false).or_else(|| self.malloc_large(size, CHUNK, 0, false))?;
+        let like = if copied || old < HUGE_PAGE { None } else { self.malloc_large_like(block, size, room) };
+        let new = like.or_else(|| self.malloc_large(size, CHUNK, room, false));
+        let new = new.or_else(|| self.malloc_large(size, CHUNK, 0, false))?;
         // All chunks that the old block ever used, also beyond its end, so that these are clean afterwards.
         let bytes = block.carved() * CHUNK;
         // Relaxed: several threads may exceed the limit by a few.

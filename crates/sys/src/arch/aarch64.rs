@@ -178,7 +178,8 @@ macro_rules! forward {
 }
 pub use forward;
 
-/// The address of a symbol, or null if no object defines it that is linked with neap or was loaded when neap was.
+/// The address of a symbol, or null if no object defines it that is linked with neap or was loaded when neap was. Where
+/// neap itself defines the symbol, that definition stays as it is.
 #[macro_export]
 macro_rules! weak {
     ($name:literal) => {{
@@ -186,9 +187,9 @@ macro_rules! weak {
         // SAFETY: reads an address that the linker has stored.
         unsafe {
             core::arch::asm!(
-                concat!(".weak ", $name),
-                concat!("adrp {at}, :got:", $name),
-                concat!("ldr {at}, [{at}, :got_lo12:", $name, "]"),
+                concat!(".weakref neap_weak_", $name, ", ", $name),
+                concat!("adrp {at}, :got:neap_weak_", $name),
+                concat!("ldr {at}, [{at}, :got_lo12:neap_weak_", $name, "]"),
                 at = out(reg) at,
                 options(pure, nomem, nostack, preserves_flags),
             );

@@ -214,7 +214,8 @@ macro_rules! forward {
 }
 pub use forward;
 
-/// The address of a symbol, or null if no object defines it that is linked with neap or was loaded when neap was.
+/// The address of a symbol, or null if no object defines it that is linked with neap or was loaded when neap was. Where
+/// neap itself defines the symbol, that definition stays as it is.
 #[macro_export]
 macro_rules! weak {
     ($name:literal) => {{
@@ -222,8 +223,8 @@ macro_rules! weak {
         // SAFETY: reads an address that the linker has stored.
         unsafe {
             core::arch::asm!(
-                concat!(".weak ", $name),
-                concat!("mov {at}, qword ptr [rip + ", $name, "@GOTPCREL]"),
+                concat!(".weakref neap_weak_", $name, ", ", $name),
+                concat!("mov {at}, qword ptr [rip + neap_weak_", $name, "@GOTPCREL]"),
                 at = out(reg) at,
                 options(pure, nomem, nostack, preserves_flags),
             );
