@@ -193,7 +193,15 @@ fn nameless(
     }
     match runtimes.iter().find(|runtime| runtime.owns(mapping, next)) {
         Some(runtime) => class(Kind::RuntimeHeap, runtime.name),
-        None => class(Kind::Anonymous, "private memory without a name"),
+        None => class(Kind::Anonymous, private(seen)),
+    }
+}
+
+/// The owner of private memory of which only that is known.
+fn private(seen: &Seen) -> String {
+    match &seen.other_malloc {
+        Some(other) => format!("{other}, or mappings of the program"),
+        None => "private memory without a name".to_owned(),
     }
 }
 

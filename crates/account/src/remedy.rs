@@ -131,7 +131,9 @@ fn others(seen: &Seen, all: &mut Vec<Remedy>) {
     for (name, usual, value, text) in CONTROLS {
         let mut kept: BTreeMap<&str, u64> = BTreeMap::new();
         for part in seen.heaps.iter().filter(|part| part.figures.allocator.starts_with(name)) {
-            *kept.entry(part.settings.as_deref().unwrap_or(usual)).or_default() += part.figures.kept_bytes;
+            // Caches of threads stay.
+            let bytes = part.figures.kept_bytes.saturating_sub(part.figures.cached_bytes);
+            *kept.entry(part.settings.as_deref().unwrap_or(usual)).or_default() += bytes;
         }
         all.extend(kept.into_iter().map(|(variable, bytes)| Remedy {
             text: (*text).into(),

@@ -179,6 +179,8 @@ pub struct Seen {
     pub is_go: bool,
     /// Allocators that were found.
     pub allocators: Vec<String>,
+    /// The allocator of which no heap was walked and to which private memory without a name may belong, in words.
+    pub other_malloc: Option<String>,
     /// Further remarks of the reader.
     pub notes: Vec<String>,
 }

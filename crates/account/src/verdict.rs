@@ -39,7 +39,7 @@ fn cause(report: &Report, facts: &Facts, seen: &Seen) -> Cause {
     let most = waste.into_iter().max_by_key(|(bytes, _)| *bytes);
     match most.filter(|(bytes, _)| percent(*bytes, facts.rss) >= LEAST && *bytes >= LEAST_BYTES) {
         Some((_, cause)) => cause,
-        None => match holder(report).1 {
+        None => match holder(report, seen).1 {
             Cause::Live if native(seen).is_some() => Cause::OffHeap,
             cause => cause,
         },
@@ -68,8 +68,12 @@ fn kept_cause(report: &Report, facts: &Facts) -> Cause {
 }
 
 /// What takes most: bytes, cause, words for it, and the kind whose largest account is named.
-fn holder(report: &Report) -> (u64, Cause, &'static str, Option<Kind>) {
+fn holder(report: &Report, seen: &Seen) -> (u64, Cause, &'static str, Option<Kind>) {
     let of = |kind: Kind| report.of(kind);
+    let private = match seen.other_malloc {
+        Some(_) => "memory of an allocator that neap does not know, or mappings of the program",
+        None => "private memory outside of all heaps that neap knows",
+    };
     let all = [
         (of(Kind::HeapLive), Cause::Live, "blocks of malloc that the program holds", None),
         (of(Kind::Heap), Cause::Undivided, "memory of malloc; how much of it is free is not known", Some(Kind::Heap)),
@@ -89,7 +93,7 @@ fn holder(report: &Report) -> (u64, Cause, &'static str, Option<Kind>) {
         ),
         (of(Kind::File), Cause::Files, "programs, libraries and other files", Some(Kind::File)),
         (of(Kind::Shared), Cause::Shared, "shared memory", Some(Kind::Shared)),
-        (of(Kind::Anonymous), Cause::Anonymous, "mappings that the program made without malloc", Some(Kind::Anonymous)),
+        (of(Kind::Anonymous), Cause::Anonymous, private, Some(Kind::Anonymous)),
         (of(Kind::Stack) + of(Kind::ThreadLocal), Cause::Stacks, "stacks of threads", None),
     ];
     all.into_iter().max_by_key(|of| of.0).filter(|of| of.0 > 0).unwrap_or((
@@ -173,7 +177,7 @@ fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
     format!(
         "{} of {} are native memory of the {name}: blocks of malloc that it holds outside its heap of {} ({}); \
          `{}` divides it",
-        bytes(holder(report).0),
+        bytes(holder(report, seen).0),
         bytes(facts.rss),
         bytes(report.of(Kind::RuntimeHeap)),
         native.holds,
@@ -183,7 +187,7 @@ fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
 
 /// The sentence if nothing is wasted.
 fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
-    let (held, cause, words, kind) = holder(report);
+    let (held, cause, words, kind) = holder(report, seen);
     let first = format!("{} of {} are {words}", bytes(held), bytes(facts.rss));
     match cause {
         Cause::Live => format!(

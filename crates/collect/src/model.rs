@@ -83,6 +83,8 @@ pub struct Brief {
     pub verdict: String,
     /// Allocators and runtimes.
     pub allocators: Vec<String>,
+    /// The allocator with most resident memory, without its version; empty if no heap was found.
+    pub main: String,
 }
 
 impl Brief {
@@ -95,6 +97,7 @@ impl Brief {
             cause: word(report.cause),
             verdict: report.verdict.clone(),
             allocators: report.allocators.clone(),
+            main: main(report),
         }
     }
 
@@ -107,6 +110,15 @@ impl Brief {
     pub fn is_split(&self) -> bool {
         self.bytes(Kind::HeapLive) + self.bytes(Kind::HeapFree) > 0
     }
+}
+
+/// The allocator with most resident memory, without its version.
+fn main(report: &Report) -> String {
+    let mut bytes: BTreeMap<&str, u64> = BTreeMap::new();
+    for figures in &report.heaps {
+        *bytes.entry(figures.allocator.split(' ').next().unwrap_or_default()).or_default() += figures.resident_bytes;
+    }
+    bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map_or(String::new(), |(name, _)| name.to_owned())
 }
 
 /// The word of a cause in JSON.
@@ -160,6 +172,13 @@ impl Process {
     /// Whether it is worth trying to read it.
     pub fn is_readable(&self, now: Instant) -> bool {
         !self.denied && self.failed.is_none_or(|at| now.saturating_duration_since(at) >= RETRY)
+    }
+
+    /// Its allocator: by its account, if there is one, because a program may contain one of its own; otherwise by the
+    /// libraries that it has mapped.
+    pub fn main_allocator(&self) -> &str {
+        let account = self.account.as_ref().map(|account| account.value.main.as_str());
+        account.filter(|main| !main.is_empty() && self.neap.is_none()).unwrap_or(&self.allocator)
     }
 
     /// Bytes of live blocks, if they are known.

@@ -86,7 +86,7 @@ fn labels(process: &Process) -> Labels {
         ("pid", process.pid.to_string()),
         ("command", process.command.clone()),
         ("container", process.container.clone()),
-        ("allocator", process.allocator.clone()),
+        ("allocator", process.main_allocator().to_owned()),
     ])
 }
 

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod data;
+mod foreign;
 mod glibc;
 mod google;
 mod jemalloc;
@@ -22,6 +23,7 @@ mod radix;
 mod tcmalloc;
 mod window;
 
+pub use foreign::{Foreign, foreign};
 pub use memory::find as find_text;
 pub use memory::{Files, Mapping, Memory, NoFiles, Run, Unreadable};
 pub use model::{Amount, Heap, Part, Pin, Split};

@@ -93,6 +93,13 @@ fn jemalloc_5_3_with_57_bits() {
     assert!(cached > 100, "{cached} blocks in caches: {heap:?}");
 }
 
+/// Catches the same of version 5.2, whose elements and bins differ, and whose bins of large classes are apart.
+#[test]
+fn jemalloc_5_2_with_57_bits() {
+    let heap = other("jemalloc-5.2-57", "jemalloc 5.2", Some(8));
+    assert!(heap.doubts.is_empty(), "{:?}", heap.doubts);
+}
+
 /// Catches records of 5.2 that are read as those of 5.3: live slabs would be free extents.
 #[test]
 fn jemalloc_5_2() {
@@ -167,6 +174,36 @@ fn mimalloc_2_3() {
 #[test]
 fn mimalloc_3_3() {
     other("mimalloc-3.3", "mimalloc 3", Some(16));
+}
+
+/// Catches arenas and pages of other versions of 3 that are not found: 3.0 at addresses as the kernel gives them, with
+/// records at the fronts of pages; 3.4 with records that have distances; 3.6 with both. Threads freed blocks of others,
+/// which must not count as live.
+#[test]
+fn mimalloc_3_0_3_4_3_6() {
+    for name in ["mimalloc-3.0", "mimalloc-3.4", "mimalloc-3.6"] {
+        let heap = other(name, "mimalloc 3", Some(8));
+        assert_eq!((heap.parts.len(), heap.parts[0].name.as_str()), (1, "arenas"), "{heap:?}");
+    }
+}
+
+/// Catches blocks that other threads have freed and that count as live in version 2: those of the page's list, and the
+/// one of each page that is on a list of the heap.
+#[test]
+fn mimalloc_2_0_freed_by_others() {
+    other("mimalloc-2.0-cross", "mimalloc 2", Some(8));
+}
+
+/// Catches pages of an unknown version that are given a name and a split.
+#[test]
+fn mimalloc_of_an_unknown_version() {
+    let mut recording = recording("mimalloc-2.0-cross");
+    for (_, bytes) in recording.runs.iter_mut() {
+        bytes.fill(0);
+    }
+    let heaps = neap_heaps::find(&recording, &recording.mappings, &recording);
+    let heap = heaps.iter().find(|heap| heap.allocator == "mimalloc").expect("it is found");
+    assert!(heap.parts[0].split.is_none() && heap.doubts[0].contains("not found"), "{heap:?}");
 }
 
 /// Catches a page map that is not found, or spans that are read wrong.

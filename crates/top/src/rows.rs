@@ -119,7 +119,7 @@ impl Row {
             pid: process.pid,
             command: process.command.clone(),
             container: process.container.clone(),
-            allocator: process.allocator.clone(),
+            allocator: process.main_allocator().to_owned(),
             rss_bytes: process.light.rss,
             pss_bytes: rollup.map(|rollup| rollup.pss),
             reclaimable_bytes: process.reclaimable(),

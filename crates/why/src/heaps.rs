@@ -30,6 +30,7 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         seen.notes.push(format!("its list of mappings cannot be read ({words}): heaps are not split"));
         Vec::new()
     });
+    other(seen, memory, &found);
     for heap in found {
         // A copy of glibc without blocks, as in a program on neap, is not reported.
         if heap.parts.iter().any(|part| part.resident_bytes > 0) && !seen.allocators.contains(&heap.allocator) {
@@ -42,6 +43,42 @@ pub fn read(seen: &mut Seen, memory: &Process) {
             let part = foreign(&heap, part, seen, memory);
             seen.heaps.push(part);
         }
+    }
+}
+
+/// Private memory outside of all heaps is worth a search for its allocator from this many bytes,
+const LEAST: u64 = 1 << 20;
+/// and from this part of all resident memory.
+const PART: u64 = 20;
+
+/// Notes which allocator the rest of the private memory may belong to, if one that was not walked is in the process.
+fn other(seen: &mut Seen, memory: &Process, found: &[Heap]) {
+    let is_private = |of: &&Mapping| of.is_nameless() && of.write && !of.grows_down;
+    let private: u64 = seen.mappings.iter().filter(is_private).map(|of| of.figures.rss).sum();
+    let known: u64 = found.iter().flat_map(|heap| &heap.parts).map(|part| part.resident_bytes).sum();
+    let neap: u64 = seen.heaps.iter().map(|part| part.figures.resident_bytes).sum();
+    let rest = private.saturating_sub(known + neap);
+    if rest < LEAST.max(seen.total.rss / PART) {
+        return;
+    }
+    let files = Known::new(seen.pid, Files::new(seen.pid, &seen.mappings, &memory.fuel));
+    let listed: Vec<neap_heaps::Mapping> = seen.mappings.iter().map(listed).collect();
+    let has_blocks = |heap: &&Heap| !heap.parts.is_empty();
+    let walked: Vec<_> = found.iter().filter(has_blocks).map(|of| (of.allocator.clone(), of.library.clone())).collect();
+    let all = neap_heaps::foreign(&listed, &files, &walked);
+    let words = |of: &neap_heaps::Foreign| {
+        let file = of.file.rsplit('/').next().unwrap_or_default();
+        if of.name == file { format!("malloc of {file}") } else { format!("{} in {file}", of.name) }
+    };
+    // One that serves malloc of the whole process first.
+    if let Some(of) = all.iter().find(|of| of.is_malloc).or(all.first()) {
+        let words = words(of);
+        seen.notes.push(format!(
+            "{words}: its structures are not known here, or were not found. Up to {} of private memory may be its \
+             blocks; how much of that is free is not known",
+            neap_account::units::bytes(rest)
+        ));
+        seen.other_malloc = Some(words);
     }
 }
 

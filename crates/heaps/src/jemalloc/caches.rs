@@ -19,6 +19,8 @@ use std::ops::Range;
 const BIN: usize = 24;
 /// The fewest bins of an array.
 const FEWEST: usize = 8;
+/// Bytes behind an array in which another one is searched.
+const APART: usize = 256;
 /// Limit on the blocks of a bin.
 const BLOCKS: u64 = 8192;
 /// Limit on the bytes that are searched.
@@ -132,6 +134,16 @@ fn search(memory: &dyn Memory, mappings: &[Mapping], range: Range<u64>, is_newer
             continue;
         }
         at += BIN * stacks.len();
+        // Up to 5.2 the bins of large classes are apart, a little behind; their parts of the array follow.
+        let apart = (at..at + APART).step_by(8).filter(|_| !is_newer);
+        let joins = |at: &usize| bin(*at).is_some_and(|next| follows(&stacks[stacks.len() - 1], &next));
+        if let Some(large) = apart.into_iter().find(joins) {
+            at = large;
+            while let Some(next) = bin(at).filter(|next| follows(&stacks[stacks.len() - 1], next)) {
+                stacks.push(next);
+                at += BIN;
+            }
+        }
         found.arrays.push(stacks[0].room.start);
         for stack in stacks.iter().filter(|stack| !stack.blocks.is_empty()) {
             let blocks = read(memory, stack.blocks.clone());

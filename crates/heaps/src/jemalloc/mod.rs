@@ -17,6 +17,8 @@ use layout::{BITS, Build, LAYOUTS, NEWER, OLDER, RECORD, Record, SETTING, SHAPES
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+/// The fewest bytes of data with a root: the smallest has 64 KiB, and other data is as large.
+const ROOT: u64 = 128 << 10;
 /// Limit on extents.
 const MOST: u32 = 1 << 24;
 /// Unit and alignment of the allocator's own memory.
@@ -26,7 +28,8 @@ const BASE: u64 = 2 << 20;
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
     let mut heaps = Vec::new();
     for (mapping, range) in data(mappings) {
-        if !mentions(files, mapping, b"jemalloc") {
+        // Files are searched only where a root has room.
+        if range.end - range.start < ROOT || !mentions(files, mapping, b"jemalloc") {
             continue;
         }
         let Some((build, root)) = tree(memory, mappings, &range) else { continue };

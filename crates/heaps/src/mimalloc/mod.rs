@@ -1,13 +1,17 @@
-//! mimalloc 2 and 3: its memory is at addresses that no other allocator requests, between 2 and 32 TiB.
+//! mimalloc 2 and 3. Version 2 requests addresses that no other allocator does, between 2 and 32 TiB; version 3 is found
+//! wherever it is ([`three`]).
 //!
-//! Blocks of one size are in *pages* (64 KiB and more). Each has a record: numbers of blocks, their size, and where
-//! they begin. Version 2 has the records at the front of its segments of 32 MiB; version 3 at the front of its arenas.
-//! Records are recognised by numbers that fit together. Up to 2.1.6 a record does not say where its blocks begin, but
-//! stands for one of 512 places of its segment; the end of the segment's own header shows where the records begin.
+//! Blocks of one size are in *pages* (64 KiB and more). Each has a record: numbers of blocks, their size, where they
+//! begin, and a list of blocks that other threads have freed, which the numbers have as used. Version 2 has the records
+//! at the front of its segments of 32 MiB. Records are recognised by numbers that fit together. Up to 2.1.6 a record
+//! does not say where its blocks begin, but stands for one of 512 places of its segment; the end of the segment's own
+//! header shows where the records begin.
+
+mod three;
 
 use crate::data::{data, read};
 use crate::jemalloc::{joined, part};
-use crate::window::{overlap, resident, word};
+use crate::window::{overlap, peek, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Split};
 use std::ops::Range;
 
@@ -29,37 +33,24 @@ const TEXT: &[u8] = b"mimalloc: warning: ";
 
 /// The heap of mimalloc in a process. The memory of two copies cannot be distinguished.
 pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec<Heap> {
+    let of_three = version_three(memory, mappings);
     let is_ours = |mapping: &Mapping| {
         mapping.private && mapping.file().is_none() && HINTS.contains(&mapping.range.start) && mapping.writable
     };
-    let ranges = joined(mappings.iter().filter(|mapping| is_ours(mapping)).map(|m| m.range.clone()).collect());
+    let hinted = joined(mappings.iter().filter(|mapping| is_ours(mapping)).map(|m| m.range.clone()).collect());
     // Files are searched only if there is such memory.
-    let Some(library) = (!ranges.is_empty()).then(|| library(mappings, files)).flatten() else { return Vec::new() };
-    let is_three = ranges.iter().any(|range| front_of_arena(memory, range.start, range).is_some());
-    let (mut pages, mut fronts, mut seen) = (Vec::new(), Vec::new(), 0);
-    for range in &ranges {
-        let unit = if is_three { SLICE } else { SEGMENT };
-        let mut at = range.start.next_multiple_of(unit);
-        while at < range.end && seen < LOOKS {
-            seen += 1;
-            let arena = front_of_arena(memory, at, range).filter(|_| is_three);
-            let (front, length) = arena.unwrap_or((SLICE, unit));
-            if arena.is_some() || !is_three {
-                let front = at..range.end.min(at + front);
-                let before = pages.len();
-                records(memory, front.clone(), range, is_three, &mut pages);
-                if !is_three && pages.len() == before {
-                    numbered(memory, front.clone(), range, &mut pages);
-                }
-                fronts.push(front);
-            }
-            at = at.saturating_add(length);
-        }
-    }
-    let split = split(memory, &ranges, &fronts, pages);
-    let part = part(memory, if is_three { "arenas" } else { "segments" }.to_string(), ranges, split);
-    let version = if is_three { "mimalloc 3" } else { "mimalloc 2" };
-    let mut heap = Heap { allocator: version.to_string(), library: Some(library), ..Heap::default() };
+    let is_any = of_three.is_some() || !hinted.is_empty();
+    let Some(library) = is_any.then(|| library(mappings, files)).flatten() else { return Vec::new() };
+    let Found { ranges, fronts, pages } = of_three.unwrap_or_else(|| version_two(memory, hinted));
+    let is_three = ranges.1;
+    let split = split(memory, &ranges.0, &fronts, pages);
+    let name = match (is_three, split.is_some()) {
+        (true, _) => ("mimalloc 3", "arenas"),
+        (false, true) => ("mimalloc 2", "segments"),
+        (false, false) => ("mimalloc", "memory"),
+    };
+    let part = part(memory, name.1.to_string(), ranges.0, split);
+    let mut heap = Heap { allocator: name.0.to_string(), library: Some(library), ..Heap::default() };
     if part.split.is_none() {
         heap.doubts.push("its pages were not found: of this version only the memory is known".to_string());
     } else {
@@ -67,6 +58,49 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     }
     heap.parts.push(part);
     vec![heap]
+}
+
+/// What was found.
+struct Found {
+    /// The memory, and whether it is that of version 3.
+    ranges: (Vec<Range<u64>>, bool),
+    /// The parts with records.
+    fronts: Vec<Range<u64>>,
+    pages: Vec<Page>,
+}
+
+/// The arenas of version 3.
+fn version_three(memory: &dyn Memory, mappings: &[Mapping]) -> Option<Found> {
+    let (mut ranges, mut fronts, mut pages) = (Vec::new(), Vec::new(), Vec::new());
+    for mapping in mappings.iter().filter(|mapping| mapping.is_anonymous()) {
+        for arena in three::arenas(memory, mapping) {
+            let Some((found, front)) = three::pages(memory, &arena, MOST - pages.len()) else { continue };
+            pages.extend(found);
+            fronts.push(arena.range.start..front);
+            ranges.push(arena.range);
+        }
+    }
+    (!pages.is_empty()).then(|| Found { ranges: (joined(ranges), true), fronts, pages })
+}
+
+/// The segments of version 2.
+fn version_two(memory: &dyn Memory, ranges: Vec<Range<u64>>) -> Found {
+    let (mut pages, mut fronts, mut seen) = (Vec::new(), Vec::new(), 0);
+    for range in &ranges {
+        let mut at = range.start.next_multiple_of(SEGMENT);
+        while at < range.end && seen < LOOKS {
+            seen += 1;
+            let front = at..range.end.min(at + SLICE);
+            let before = pages.len();
+            records(memory, front.clone(), range, &mut pages);
+            if pages.len() == before {
+                numbered(memory, front.clone(), range, &mut pages);
+            }
+            fronts.push(front);
+            at = at.saturating_add(SEGMENT);
+        }
+    }
+    Found { ranges: (ranges, false), fronts, pages }
 }
 
 /// The file with mimalloc's code, by its name or by a text, because other programs and libraries may contain it.
@@ -78,26 +112,45 @@ fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
     named.map(str::to_string).or_else(|| data.find(has_text)?.file().map(str::to_string))
 }
 
-/// Bytes at the front of an arena of version 3 and of the whole arena, if one begins at `at`: it has the number of its
-/// slices, and of those for its own use.
-fn front_of_arena(memory: &dyn Memory, at: u64, range: &Range<u64>) -> Option<(u64, u64)> {
-    let bytes = read(memory, at..range.end.min(at + 64));
-    let (slices, own) = (word(&bytes, 40)?, word(&bytes, 48)?);
-    let fits = (SEGMENT / SLICE..1 << 32).contains(&slices) && (1..slices.min(FRONT / SLICE)).contains(&own);
-    // Multiplied only if they fit.
-    fits.then(|| (own * SLICE, slices * SLICE))
-}
-
 /// Blocks of one size.
 struct Page {
     start: u64,
     block: u64,
     used: u64,
     reserved: u64,
+    /// The first block of the list of those that other threads have freed; the lowest bits are flags.
+    freed: u64,
 }
 
-/// Appends the pages with records in `front`, whose blocks lie in `range`.
-fn records(memory: &dyn Memory, front: Range<u64>, range: &Range<u64>, is_three: bool, pages: &mut Vec<Page>) {
+impl Page {
+    /// The blocks that other threads have freed. Those of builds with encoded lists are not known.
+    fn freed_by_others(&self, memory: &dyn Memory) -> u64 {
+        /// Pages of at most this many bytes are read as a whole.
+        const WHOLE: u64 = 512 << 10;
+        // Of old records only the end of the blocks is known exactly.
+        let end = self.start + self.block * self.reserved;
+        let area = self.start & !(SLICE - 1)..end;
+        // Version 2 puts the first one on a list of the heap, and sets a flag until the owner takes it from there.
+        let (mut block, first) = (self.freed & !3, u64::from(self.freed & 3 == 2).min(self.used));
+        let mut count = first;
+        if !area.contains(&block) {
+            return if block == 0 { count } else { 0 };
+        }
+        let bytes = if area.end - area.start <= WHOLE { read(memory, area.clone()) } else { Vec::new() };
+        while block != 0 && count < self.used {
+            if !area.contains(&block) || !block.is_multiple_of(8) {
+                return first;
+            }
+            count += 1;
+            let next = if bytes.is_empty() { peek(memory, block) } else { word(&bytes, (block - area.start) as usize) };
+            block = next.unwrap_or(0);
+        }
+        count
+    }
+}
+
+/// Appends the pages of version 2 with records in `front`, whose blocks lie in `range`.
+fn records(memory: &dyn Memory, front: Range<u64>, range: &Range<u64>, pages: &mut Vec<Page>) {
     let mut runs = Vec::new();
     memory.resident(front.start & !4095..front.end.next_multiple_of(4096), &mut runs);
     for run in runs {
@@ -110,19 +163,19 @@ fn records(memory: &dyn Memory, front: Range<u64>, range: &Range<u64>, is_three:
         for at in (0..bytes.len()).step_by(8) {
             let (Some(block), Some(start)) = (word(&bytes, at), word(&bytes, at + 8)) else { break };
             let fits = (8..1 << 44).contains(&block) && block.is_multiple_of(8) && range.contains(&start);
-            let is_behind = if is_three { start >= front.end } else { start > front.start };
-            if !fits || !is_behind {
+            if !fits || start <= front.start {
                 continue;
             }
             // Distances from the block size back to: used, capacity, reserved.
-            let back = if is_three { [24, 22, 20] } else { [8, 30, 28] };
-            let [Some(used), Some(capacity), Some(reserved)] = back.map(|back| half(at.checked_sub(back))) else {
+            let back = [8, 30, 28].map(|back| half(at.checked_sub(back)));
+            let [Some(used), Some(capacity), Some(reserved)] = back else {
                 continue;
             };
             let end = reserved.checked_mul(block).and_then(|bytes| start.checked_add(bytes));
             let fits = used <= capacity && capacity <= reserved && capacity > 0;
             if fits && end.is_some_and(|end| end <= range.end) && pages.len() < MOST {
-                pages.push(Page { start, block, used, reserved });
+                let freed = word(&bytes, at + 16).unwrap_or(0);
+                pages.push(Page { start, block, used, reserved, freed });
             }
         }
     }
@@ -159,7 +212,8 @@ fn numbered(memory: &dyn Memory, front: Range<u64>, range: &Range<u64>, pages: &
         let fits = offset == 0 && used <= capacity && capacity <= reserved && capacity > 0 && block >= 8;
         if fits && slices > 0 && reserved * block <= slices * SLICE && end <= range.end {
             // Blocks begin a little after the front, and end with the last place.
-            pages.push(Page { start: end - reserved * block, block, used, reserved });
+            let freed = word(&bytes, at + 40).unwrap_or(0);
+            pages.push(Page { start: end - reserved * block, block, used, reserved, freed });
         }
         place += slices.max(1);
     }
@@ -179,12 +233,13 @@ fn split(memory: &dyn Memory, ranges: &[Range<u64>], fronts: &[Range<u64>], mut 
         }
         end = area.end;
         let (bytes, held) = (area.end - area.start, resident(memory, area));
-        let live = Amount { blocks: page.used, bytes: page.used * page.block, resident: 0 };
+        let used = page.used - page.freed_by_others(memory);
+        let live = Amount { blocks: used, bytes: used * page.block, resident: 0 };
         let live = Amount { resident: live.bytes.min(held), ..live };
         split.live.add(&live);
-        let free = page.reserved - page.used;
+        let free = page.reserved - used;
         split.free.add(&Amount { blocks: free, bytes: bytes - live.bytes, resident: held - live.resident });
-        split.kept_bytes += if page.used == 0 { held } else { 0 };
+        split.kept_bytes += if used == 0 { held } else { 0 };
     }
     for range in ranges {
         // Pages of version 2 may begin in the slice that has the records.
