@@ -364,7 +364,8 @@ mod tests {
         };
         let look = |charged: Option<u64>, user| {
             let what = holder::What::File { path: "/dev/shm/x".into(), links: 1 };
-            let holders = vec![Holder { what, bytes: 390 << 20, charged: charged.map(|mib| mib << 20), user }];
+            let (charged, is_unused) = (charged.map(|mib| mib << 20), user.is_none());
+            let holders = vec![Holder { what, bytes: 390 << 20, charged, user, is_unused }];
             container(&of, Found { holders, ..Found::default() })
         };
         let reclaim = ("echo 36700160 > /memory.reclaim", 35);

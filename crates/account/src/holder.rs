@@ -47,6 +47,8 @@ pub struct Holder {
     pub charged: Option<u64>,
     /// The process that has it open or mapped, if one has: its number and name.
     pub user: Option<(u32, String)>,
+    /// Whether it is known that no process of the machine has it.
+    pub is_unused: bool,
 }
 
 impl Holder {
@@ -61,10 +63,10 @@ impl Holder {
 
     /// The process that has it, in words; or that it has none.
     pub fn users(&self) -> String {
-        match (&self.user, &self.what) {
-            (Some((pid, name)), _) => format!("process {pid} {name} has it"),
-            (None, What::Nameless { .. }) => "a process had it".into(),
-            (None, _) => "in no process".into(),
+        match &self.user {
+            Some((pid, name)) => format!("process {pid} {name} has it"),
+            None if self.is_unused => "in no process".into(),
+            None => "in no process of the cgroup".into(),
         }
     }
 
@@ -75,7 +77,7 @@ impl Holder {
 
     /// The command that removes it, if it may be printed.
     fn removal(&self) -> Option<(Action, String)> {
-        if !self.is_own() || self.user.is_some() {
+        if !self.is_own() || !self.is_unused {
             return None;
         }
         match &self.what {
@@ -163,7 +165,7 @@ mod tests {
 
     fn file(path: &str, mib: u64, charged: Option<u64>) -> Holder {
         let what = What::File { path: path.into(), links: 1 };
-        Holder { what, bytes: mib * MIB, charged: charged.map(|mib| mib * MIB), user: None }
+        Holder { what, bytes: mib * MIB, charged: charged.map(|mib| mib * MIB), user: None, is_unused: true }
     }
 
     /// Catches commands that remove what is another service's, partly or perhaps, or what gives nothing back.
@@ -180,7 +182,7 @@ mod tests {
         assert_eq!(commands(file("/dev/shm/theirs", 30, Some(0))), none);
         assert_eq!(commands(file("/dev/shm/partly", 30, Some(29))), none);
         assert_eq!(commands(file("/dev/shm/unknown", 30, None)), none);
-        assert_eq!(commands(Holder { user: Some((7, "p".into())), ..mine.clone() }), none);
+        assert_eq!(commands(Holder { is_unused: false, ..mine.clone() }), none);
         assert_eq!(commands(Holder { what: What::File { path: "/x".into(), links: 2 }, ..mine.clone() }), none);
         assert_eq!(commands(Holder { what: What::Nameless { name: "memfd:x".into() }, ..mine.clone() }), none);
         let segment = |of| Holder { what: What::Segment { id: 5, of }, ..mine.clone() };

@@ -45,14 +45,14 @@ pub fn of(folder: &Path, members: &[Member]) -> Vec<Holder> {
             found.seen(*pid, &mut left);
         }
     }
-    let mut files = found.all;
+    let mut files = std::mem::take(&mut found.all);
     let charges = Charges::of(folder);
     files.sort_by_key(|(holder, _)| std::cmp::Reverse(holder.bytes));
     files.truncate(ASKED);
     for (holder, place) in &mut files {
         charge(holder, charges.as_ref().and_then(|charges| charges.of_file(&open(place).ok()?)));
     }
-    used_elsewhere(&mut files);
+    find_unused(&mut files, &found.layers);
     let mut all: Vec<Holder> = files.into_iter().map(|(holder, _)| holder).collect();
     let mut namespaces = HashSet::new();
     for pid in &who {
@@ -102,6 +102,8 @@ struct Files {
     known: HashSet<(Id, bool)>,
     /// Whether a device is memory.
     devices: HashMap<u64, bool>,
+    /// Folders that are a part of other file systems (overlay): whoever has a file there open has another inode.
+    layers: Vec<PathBuf>,
 }
 
 impl Files {
@@ -119,7 +121,7 @@ impl Files {
         // The inode of a segment is its number, which a file may have too.
         if self.known.insert((id(of), matches!(what, What::Segment { .. }))) {
             let place = Place { path: path.to_owned(), is_link };
-            self.all.push((Holder { what, bytes, charged: None, user }, place));
+            self.all.push((Holder { what, bytes, charged: None, user, is_unused: false }, place));
         }
     }
 
@@ -154,6 +156,11 @@ impl Files {
         let is_alike = view(pid).is_some_and(|of| view(0) == Some(of));
         let root = PathBuf::from(if is_alike { "/".to_owned() } else { format!("{folder}/root") });
         let mounts = mounts::parse(&sys::text(format!("{folder}/mountinfo")).unwrap_or_default());
+        let layers = mounts.iter().filter(|line| line.kind == "overlay").flat_map(|line| {
+            let of = |name| line.option(name).unwrap_or_default().split(':').filter(|path| path.starts_with('/'));
+            of("lowerdir").chain(of("upperdir")).map(|path| root.join(&path[1..])).collect::<Vec<_>>()
+        });
+        self.layers.extend(layers);
         let mut walked = HashSet::new();
         for line in mounts.iter().filter(|line| line.kind == "tmpfs") {
             if let Ok(place) = line.at.strip_prefix("/")
@@ -200,7 +207,8 @@ fn segments(pid: u32, charges: Option<&Charges>) -> Vec<Holder> {
         let forced = sys::text("/proc/sys/kernel/shm_rmid_forced".into()).is_ok_and(|text| text.trim() != "0");
         let of_one = |segment: &Segment| {
             let what = What::Segment { id: segment.id, of: is_other.then_some(pid) };
-            let mut holder = Holder { what, bytes: segment.resident, charged: None, user: None };
+            let mut holder =
+                Holder { what, bytes: segment.resident, charged: None, user: None, is_unused: segment.attached == 0 };
             if let Some(charges) = charges.filter(|_| !forced) {
                 charge(&mut holder, charges.of_segment(segment.id, segment.length));
             }
@@ -240,12 +248,23 @@ fn listed(text: &str) -> Vec<Segment> {
     text.lines().skip(1).filter_map(of_line).collect()
 }
 
-/// Finds out, for files that could be removed, whether any process of the machine has them.
-fn used_elsewhere(all: &mut [(Holder, Place)]) {
+/// The number of the namespace that has all processes of the machine, in include/linux/proc_ns.h.
+const ALL_PROCESSES: &str = "pid:[4026531836]";
+
+/// Finds out which files no process of the machine has: one that has it open keeps its memory, and needs it.
+fn find_unused(all: &mut [(Holder, Place)], layers: &[PathBuf]) {
+    if namespace(0, "pid").is_none_or(|of| of.as_os_str() != ALL_PROCESSES) {
+        return;
+    }
+    // The kernel has these open itself.
+    let disks = fs::read_dir("/sys/block").into_iter().flatten().flatten();
+    let backing = disks.filter_map(|disk| fs::read_to_string(disk.path().join("loop/backing_file")).ok());
+    let kept: Vec<PathBuf> = backing.map(|path| PathBuf::from(path.trim_end())).chain(layers.iter().cloned()).collect();
     let mut wanted: HashMap<Id, usize> = HashMap::new();
-    for (at, (holder, place)) in all.iter().enumerate() {
+    for (at, (holder, place)) in all.iter_mut().enumerate() {
         let is_own = holder.charged.is_some_and(|charged| charged >= LEAST);
-        if is_own && holder.user.is_none() {
+        if is_own && holder.user.is_none() && !kept.iter().any(|kept| place.path.starts_with(kept)) {
+            holder.is_unused = true;
             wanted.extend(fs::symlink_metadata(&place.path).map(|of| (id(&of), at)));
         }
     }
@@ -256,11 +275,13 @@ fn used_elsewhere(all: &mut [(Holder, Place)]) {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
         for kind in ["fd", "map_files"] {
             for link in fs::read_dir(entry.path().join(kind)).into_iter().flatten().flatten() {
-                let user = fs::metadata(link.path()).ok().and_then(|of| wanted.get(&id(&of)).copied());
-                if let Some(at) = user {
-                    let name = sys::text(format!("/proc/{pid}/comm")).unwrap_or_default();
-                    all[at].0.user.get_or_insert((pid, name.trim_end().to_owned()));
-                }
+                let Some(at) = fs::metadata(link.path()).ok().and_then(|of| wanted.get(&id(&of)).copied()) else {
+                    continue;
+                };
+                let name = sys::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+                let holder = &mut all[at].0;
+                holder.is_unused = false;
+                holder.user.get_or_insert((pid, name.trim_end().to_owned()));
             }
         }
     }
