@@ -22,6 +22,7 @@ const CONTENTS: &[(&str, &[&str])] = &[
             "docs/run.md",
             "docs/options.md",
             "docs/why.md",
+            "docs/remedies.md",
             "docs/top.md",
             "docs/exporter.md",
             "docs/advise.md",

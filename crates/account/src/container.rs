@@ -2,12 +2,17 @@
 //!
 //! **The rule.** The kernel's `memory.stat` says what is charged, by kind. Anonymous memory is divided among the
 //! processes: each has its anonymous Pss, scaled down if the sum is more than what is charged. Mapped file memory is
-//! charged to the cgroup whose process read it first, so the page cache is one account; files in memory (tmpfs) and
-//! System V memory are another. `other` is the rest of what is charged.
+//! charged to the cgroup whose process read it first, so the page cache is one account. Files in memory and shared memory
+//! are accounts of their holders ([`crate::holder`]), as far as these are known to be charged to the cgroup.
+//!
+//! A huge page of which the program freed a part stays whole until the kernel splits it. The freed part is charged, and
+//! on the kernel's lists of anonymous memory, but no process maps it: this is how it is found. `other` is the rest of
+//! what is charged.
 
-use crate::model::{Account, Cause, Kind, Remedy};
-use crate::shell;
+use crate::holder::{self, Holder};
+use crate::model::{Account, Action, Cause, Kind, Remedy};
 use crate::units::{bytes, percent};
+use crate::{shell, trial};
 use serde::Serialize;
 
 /// The version of the JSON.
@@ -46,6 +51,10 @@ pub struct Charged {
     pub percpu: u64,
     /// The kernel's memory if it has no finer figures.
     pub kernel: u64,
+    /// Anonymous memory, files in memory and shared memory on the kernel's lists, except locked memory.
+    pub anon_lists: u64,
+    /// Part of it: swapped in, and still in swap too.
+    pub swap_cached: u64,
     /// Swapped out.
     pub swap: u64,
     /// Whether it is version 2 of cgroups.
@@ -71,19 +80,56 @@ pub struct Member {
 
 impl Member {
     /// The program without its folder and its arguments.
-    fn name(&self) -> &str {
+    pub fn name(&self) -> &str {
         let program = self.command.split(' ').next().unwrap_or("");
         program.rsplit('/').next().unwrap_or(program)
     }
 }
 
-/// A file in memory that a process of the cgroup can see.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct MemoryFile {
-    /// Its path.
-    pub path: String,
-    /// Bytes that it takes.
+/// Least freed parts of huge pages: the kernel's figures are from slightly different moments.
+const FREED: u64 = 1 << 20;
+
+impl Charged {
+    /// Page cache that is not a file in memory.
+    fn cache(&self) -> u64 {
+        self.file.saturating_sub(self.shmem)
+    }
+
+    /// Freed parts of huge pages.
+    fn freed(&self) -> u64 {
+        let freed = self.anon_lists.saturating_sub(self.anon + self.shmem + self.swap_cached);
+        let freed = freed.min(self.current.saturating_sub(self.anon + self.file));
+        if freed >= FREED { freed } else { 0 }
+    }
+
+    /// What the kernel has for itself.
+    fn kernels(&self) -> u64 {
+        self.current.saturating_sub(self.anon + self.file + self.freed())
+    }
+}
+
+/// Memory in the kernel that a process of the cgroup causes: pipes, BPF maps.
+#[derive(Clone, Debug, PartialEq)]
+pub struct InKernel {
+    /// What and how much of it, in words: `500 pipes with 125.0 MiB in them`.
+    pub words: String,
+    /// Its bytes.
     pub bytes: u64,
+    /// The process that has it open: number and name.
+    pub user: (u32, String),
+}
+
+/// What was found besides the kernel's figures.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Found {
+    /// The processes.
+    pub members: Vec<Member>,
+    /// Files in memory and shared memory.
+    pub holders: Vec<Holder>,
+    /// Memory in the kernel.
+    pub in_kernel: Vec<InKernel>,
+    /// What else a reader should know.
+    pub notes: Vec<String>,
 }
 
 /// The account of a cgroup.
@@ -113,11 +159,19 @@ pub struct Container {
     pub notes: Vec<String>,
 }
 
-/// The account of a cgroup, of its processes and the files in memory that were found.
-pub fn container(of: &Charged, mut members: Vec<Member>, files: &[MemoryFile], notes: Vec<String>) -> Container {
+/// The account of a cgroup.
+pub fn container(of: &Charged, found: Found) -> Container {
+    let Found { mut members, holders, mut in_kernel, mut notes } = found;
     members.sort_by_key(|member| std::cmp::Reverse(member.pss_bytes));
-    let accounts = accounts(of, &members);
-    let (cause, verdict, remedies) = judge(of, &members, files);
+    in_kernel.sort_by_key(|of| std::cmp::Reverse(of.bytes));
+    let own = holder::own(&holders, of.shmem);
+    notes.extend(holder::unknown(&holders, of.shmem));
+    notes.extend(in_kernel.iter().map(|of| {
+        let (pid, name) = &of.user;
+        format!("process {pid} {name} has {} open, which are memory of the kernel", of.words)
+    }));
+    let accounts = accounts(of, &members, &own);
+    let (cause, verdict) = judge(of, &members, &own, &in_kernel);
     Container {
         schema: SCHEMA,
         path: of.path.clone(),
@@ -128,7 +182,7 @@ pub fn container(of: &Charged, mut members: Vec<Member>, files: &[MemoryFile], n
         processes: members,
         cause,
         verdict,
-        remedies,
+        remedies: remedies(of, &own),
         notes,
     }
 }
@@ -149,7 +203,7 @@ fn account(kind: Kind, owner: impl Into<String>, bytes: u64, note: Option<String
 }
 
 /// What is charged, the largest first.
-fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
+fn accounts(of: &Charged, members: &[Member], own: &[Holder]) -> Vec<Account> {
     let mut all = Vec::new();
     let mut anon = of.anon;
     let sum: u64 = members.iter().map(|member| member.anonymous_bytes).sum();
@@ -164,11 +218,11 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
         all.push(account(Kind::Anonymous, format!("process {} {name}", member.pid), bytes, None));
     }
     all.push(account(Kind::Anonymous, "charged to it, in none of its processes", anon, None));
-    let cache = of.file.saturating_sub(of.shmem);
     let mapped =
         (of.mapped > 0).then(|| format!("{} of it mapped, {} not yet on the disk", bytes(of.mapped), bytes(of.dirty)));
-    all.push(account(Kind::File, "page cache", cache, mapped));
-    all.push(account(Kind::Shared, "tmpfs and shared memory", of.shmem, None));
+    all.push(account(Kind::File, "page cache", of.cache(), mapped));
+    all.extend(holder::accounts(own, of.shmem, account));
+    all.push(account(Kind::Vdso, "parts of huge pages that were freed", of.freed(), None));
     let kernel = [
         ("kernel: reclaimable slab", of.slab_reclaimable),
         ("kernel: slab", of.slab_unreclaimable),
@@ -178,7 +232,7 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
         ("kernel: per-processor data", of.percpu),
         ("kernel: not split further", of.kernel),
     ];
-    let mut left = of.current.saturating_sub(of.anon + of.file);
+    let mut left = of.kernels();
     for (owner, bytes) in kernel {
         let bytes = bytes.min(left);
         left -= bytes;
@@ -190,26 +244,42 @@ fn accounts(of: &Charged, members: &[Member]) -> Vec<Account> {
     all
 }
 
-/// What takes most, in a sentence, and what would give it back.
-fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, String, Vec<Remedy>) {
-    let cache = of.file.saturating_sub(of.shmem);
-    let kernel = of.current.saturating_sub(of.anon + of.file);
-    let all =
-        [(of.anon, Cause::Anonymous), (cache, Cause::PageCache), (of.shmem, Cause::Tmpfs), (kernel, Cause::Kernel)];
+/// What takes most, in a sentence.
+fn judge(of: &Charged, members: &[Member], own: &[Holder], in_kernel: &[InKernel]) -> (Cause, String) {
+    let all = [
+        (of.anon, Cause::Anonymous),
+        (of.cache(), Cause::PageCache),
+        (of.shmem, Cause::Tmpfs),
+        (of.freed(), Cause::FreedHuge),
+        (of.kernels(), Cause::Kernel),
+    ];
     let (most, cause) = all.into_iter().max_by_key(|(bytes, _)| *bytes).unwrap_or((0, Cause::Nothing));
-    let whole = bytes(of.current);
+    let (most, whole) = (bytes(most), bytes(of.current));
     let first = match cause {
-        Cause::PageCache => format!(
-            "{} of {whole} are page cache, which the kernel takes back by itself when memory is short",
-            bytes(cache)
-        ),
-        Cause::Tmpfs => {
-            let file = files
-                .first()
-                .map_or(String::new(), |file| format!(", the largest {} ({})", file.path, bytes(file.bytes)));
-            format!("{} of {whole} are files in memory (tmpfs) and shared memory, in no process{file}", bytes(of.shmem))
+        Cause::PageCache => {
+            format!("{most} of {whole} are page cache, which the kernel takes back by itself when memory is short")
         }
-        Cause::Kernel => format!("{} of {whole} are the kernel's own (slab, sockets, page tables)", bytes(kernel)),
+        Cause::Tmpfs => {
+            let largest = own.first().map_or("; what holds them is not known".into(), |holder| {
+                let charged = bytes(holder.charged.unwrap_or(0));
+                format!("; the largest is {} ({charged}): {}", holder.name(), holder.users())
+            });
+            format!("{most} of {whole} are files in memory (tmpfs, memfd) and shared memory{largest}")
+        }
+        Cause::FreedHuge => format!(
+            "{most} of {whole} are parts of huge pages that its processes have freed; the kernel takes them back when \
+             memory is short"
+        ),
+        Cause::Kernel => {
+            let who = in_kernel.first().filter(|held| percent(held.bytes, of.current) >= 5).map(|held| {
+                let (pid, name) = &held.user;
+                format!("; process {pid} {name} has {} open", held.words)
+            });
+            format!(
+                "{most} of {whole} are the kernel's own (slab, sockets, page tables, pipes, BPF maps){}",
+                who.unwrap_or_default()
+            )
+        }
         _ => {
             let who = members.first().map_or(String::new(), |member| {
                 let name = member.name();
@@ -221,8 +291,8 @@ fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, Stri
                 )
             });
             match members.len() {
-                1 => format!("{} of {whole} are memory of its process{who}", bytes(most)),
-                count => format!("{} of {whole} are memory of its {count} processes{who}", bytes(most)),
+                1 => format!("{most} of {whole} are memory of its process{who}"),
+                count => format!("{most} of {whole} are memory of its {count} processes{who}"),
             }
         }
     };
@@ -230,32 +300,27 @@ fn judge(of: &Charged, members: &[Member], files: &[MemoryFile]) -> (Cause, Stri
         Some(limit) if percent(of.current, limit) >= 80 => format!("; the limit is {}", bytes(limit)),
         _ => String::new(),
     };
-    (cause, format!("{first}{limit}."), remedies(of, cache, files))
+    (cause, format!("{first}{limit}."))
 }
 
-fn remedies(of: &Charged, cache: u64, files: &[MemoryFile]) -> Vec<Remedy> {
-    let clean = cache.saturating_sub(of.dirty) + of.slab_reclaimable;
-    let (amount, file) = if of.v2 { (clean, "memory.reclaim") } else { (0, "memory.force_empty") };
+fn remedies(of: &Charged, own: &[Holder]) -> Vec<Remedy> {
+    let amount = of.cache().saturating_sub(of.dirty) + of.slab_reclaimable + of.freed();
+    let (argument, file) = if of.v2 { (amount, "memory.reclaim") } else { (0, "memory.force_empty") };
     let file = shell::word(&format!("{}/{file}", of.folder));
-    let reclaim = file.map_or_else(String::new, |file| format!("echo {amount} > {file}"));
-    let mut all = vec![Remedy {
-        text: "Make the kernel drop page cache and its own caches now; it does so by itself before it kills a process."
+    let reclaim = Remedy {
+        command: file.map_or_else(String::new, |file| format!("echo {argument} > {file}")),
+        rule: "page cache that is neither dirty nor a file in memory; slab that the kernel can free; freed parts of \
+               huge pages"
             .into(),
-        command: reclaim,
-        bytes: clean,
-        rule: "page cache that is neither dirty nor a file in memory; slab that the kernel can free".into(),
-        now: true,
-    }];
-    for file in files.iter().take(5) {
-        all.push(Remedy {
-            text: "Remove a file in memory.".into(),
-            command: shell::word(&file.path).map_or_else(String::new, |path| format!("rm {path}")),
-            bytes: file.bytes,
-            rule: "the bytes that the file takes; they stay while a process has it open".into(),
-            now: true,
-        });
-    }
-    all.retain(|remedy| remedy.bytes >= 64 << 10);
+        ..Remedy::new(
+            Action::Reclaim,
+            "Make the kernel drop page cache, its own caches and freed parts of huge pages now; it does so by itself \
+             before it kills a process.",
+            amount,
+        )
+    };
+    let mut all: Vec<Remedy> = std::iter::once(reclaim).chain(holder::remedies(own)).collect();
+    all.retain(|remedy| remedy.bytes >= holder::LEAST && trial::is_proven(remedy.action));
     all.sort_by_key(|remedy| std::cmp::Reverse(remedy.bytes));
     all
 }
@@ -278,16 +343,16 @@ mod tests {
         let member =
             |pid, mib: u64| Member { pid, command: "p x".into(), anonymous_bytes: mib << 20, ..Member::default() };
         for members in [vec![member(1, 100), member(2, 100)], vec![member(1, 400), member(2, 200)], Vec::new()] {
-            let made = container(&of, members, &[], Vec::new());
+            let made = container(&of, Found { members, ..Found::default() });
             let sum: u64 = made.accounts.iter().map(|account| account.bytes).sum();
             assert!(of.current - sum < 16, "{sum}");
             assert_eq!(made.cause, Cause::Tmpfs);
         }
     }
 
-    /// Catches a remedy with more bytes than can go back, and files without a name in the account.
+    /// Catches a remedy with more bytes than can go back, and holders that are not in the account or the verdict.
     #[test]
-    fn files_in_memory_are_named() {
+    fn holders_are_named() {
         let of = Charged {
             current: 500 << 20,
             file: 450 << 20,
@@ -297,14 +362,47 @@ mod tests {
             v2: true,
             ..Charged::default()
         };
-        let files = |path: &str| [MemoryFile { path: path.into(), bytes: 390 << 20 }];
-        let made = container(&of, Vec::new(), &files("/dev/shm/x; id"), Vec::new());
-        assert_eq!(made.remedies[0].command, "rm '/dev/shm/x; id'");
-        let made = container(&of, Vec::new(), &files("/dev/shm/x\u{202e}y"), Vec::new());
-        assert_eq!(made.remedies[0].command, "");
-        let made = container(&of, Vec::new(), &files("/dev/shm/x"), Vec::new());
-        let remedies: Vec<(&str, u64)> = made.remedies.iter().map(|r| (r.command.as_str(), r.bytes >> 20)).collect();
-        assert_eq!(remedies, [("rm /dev/shm/x", 390), ("echo 36700160 > /memory.reclaim", 35)]);
-        assert!(made.verdict.contains("/dev/shm/x"), "{}", made.verdict);
+        let look = |charged: Option<u64>, user| {
+            let what = holder::What::File { path: "/dev/shm/x".into(), links: 1 };
+            let (charged, is_unused) = (charged.map(|mib| mib << 20), user.is_none());
+            let holders = vec![Holder { what, bytes: 390 << 20, charged, user, is_unused }];
+            container(&of, Found { holders, ..Found::default() })
+        };
+        let reclaim = ("echo 36700160 > /memory.reclaim", 35);
+        let remedies = |of: &Container| -> Vec<(String, u64)> {
+            of.remedies.iter().map(|remedy| (remedy.command.clone(), remedy.bytes >> 20)).collect()
+        };
+        let own = look(Some(390), None);
+        assert_eq!(remedies(&own), [("rm /dev/shm/x".into(), 390), (reclaim.0.into(), reclaim.1)]);
+        assert!(own.verdict.contains("/dev/shm/x (390.0 MiB): in no process"), "{}", own.verdict);
+        let shared = |of: &Container| {
+            let shared = of.accounts.iter().filter(|of| of.kind == Kind::Shared);
+            shared.map(|of| (of.owner.clone(), of.bytes >> 20)).collect::<Vec<_>>()
+        };
+        assert_eq!(shared(&own), [("/dev/shm/x".into(), 390), ("tmpfs and shared memory".into(), 10)]);
+        let open = look(Some(390), Some((7, "p".into())));
+        assert!(open.verdict.contains("process 7 p has it") && remedies(&open).len() == 1, "{}", open.verdict);
+        // Of another service, or perhaps.
+        for charged in [Some(0), None] {
+            let other = look(charged, None);
+            assert_eq!(remedies(&other), [(reclaim.0.to_owned(), reclaim.1)]);
+            assert!(!other.verdict.contains("/dev/shm/x"), "{}", other.verdict);
+            assert_eq!(other.notes.len(), usize::from(charged.is_none()), "{:?}", other.notes);
+            assert_eq!(shared(&other), [("tmpfs and shared memory".into(), 400)]);
+        }
+    }
+
+    /// Catches freed parts of huge pages that are taken for the kernel's memory, and more of them than there is.
+    #[test]
+    fn freed_parts_of_huge_pages_go_back() {
+        let lists = |lists: u64| {
+            let of = Charged { current: 200 << 20, anon: 1 << 20, anon_lists: lists << 20, ..Charged::default() };
+            container(&of, Found::default())
+        };
+        let of = lists(190);
+        assert_eq!((of.cause, of.remedies[0].bytes), (Cause::FreedHuge, 189 << 20));
+        assert_eq!(of.remedies[0].command, "echo 0 > /memory.force_empty");
+        assert_eq!(lists(300).remedies[0].bytes, 199 << 20);
+        assert!(lists(1).remedies.is_empty() && lists(1).cause == Cause::Kernel);
     }
 }

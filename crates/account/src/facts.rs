@@ -1,7 +1,17 @@
 //! The figures from which the verdict and the remedies follow.
 
 use crate::model::{HeapFigures, Kind, Report};
+use crate::owner::Class;
 use crate::seen::{HeapPart, Mapping, Seen};
+
+/// Zeros in huge pages that the program may never have used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InHuge {
+    /// The owner of their memory.
+    pub owner: String,
+    /// Bytes.
+    pub bytes: u64,
+}
 
 /// Figures for the verdict and the remedies.
 #[derive(Clone, Debug, Default)]
@@ -20,14 +30,19 @@ pub struct Facts {
     pub keeper: String,
     /// Fragmentation.
     pub fragmentation: u64,
-    /// Zeros in huge pages.
+    /// Zeros in huge pages, by owner, and all of them. Without those in small live blocks: programs write to these.
+    pub in_huge: Vec<InHuge>,
+    /// Their sum.
     pub zeros: u64,
     /// Memory of stacks below the stack pointer.
     pub below: u64,
     /// Anonymous memory that it has shared since a fork.
     pub forked: u64,
-    /// Its own memory in mappings that are partly shared since a fork: copied when it was written, or new.
+    /// Its own memory that was copied since a fork, as one of the processes wrote to it. If its parent could not be
+    /// read, its own memory in mappings that are partly shared.
     pub copied: u64,
+    /// Its own memory that is new since a fork.
+    pub new: u64,
     /// Zeros in locked memory.
     pub locked_zeros: u64,
     /// What `malloc_trim` would give back.
@@ -36,7 +51,7 @@ pub struct Facts {
 
 impl Facts {
     /// The figures of a process.
-    pub fn of(report: &Report, seen: &Seen) -> Self {
+    pub fn of(report: &Report, seen: &Seen, zeros: &[(Class, u64)]) -> Self {
         let sum = |of: fn(&HeapFigures) -> u64| report.heaps.iter().map(of).sum::<u64>();
         let arenas: Vec<&HeapPart> = seen.heaps.iter().filter(|part| !part.mapped).collect();
         let glibc = |part: &&&HeapPart| is_glibc(&part.figures.allocator);
@@ -47,6 +62,10 @@ impl Facts {
         };
         let own: Vec<&Mapping> = seen.mappings.iter().filter(is_own).collect();
         let in_part = own.iter().filter(|mapping| forked(mapping) > 0);
+        let estimate: u64 = in_part.map(|mapping| mapping.figures.anonymous - forked(mapping)).sum();
+        let anonymous: u64 = own.iter().map(|mapping| mapping.figures.anonymous - forked(mapping)).sum();
+        let (copied, new) = seen.fork.map_or((estimate, anonymous - estimate), |fork| (fork.copied, fork.new));
+        let in_huge = in_huge(seen, zeros);
         Facts {
             rss: report.rss_bytes,
             kept: report.of(Kind::HeapFree),
@@ -55,15 +74,37 @@ impl Facts {
             arenas: arenas.iter().filter(glibc).filter(|part| part.figures.resident_bytes > 0).count(),
             keeper: keeper(&report.heaps),
             fragmentation: report.of(Kind::HeapFragmentation),
-            zeros: report.of(Kind::HugeZero),
+            zeros: in_huge.iter().map(|of| of.bytes).sum(),
+            in_huge,
             // Stacks of coroutines are in other memory.
             below: seen.stacks.iter().map(|stack| stack.below).sum::<u64>().min(report.of(Kind::Stack)),
             forked: own.iter().map(|mapping| forked(mapping)).sum(),
-            copied: in_part.map(|mapping| mapping.figures.anonymous - forked(mapping)).sum(),
+            copied,
+            new,
             locked_zeros: seen.locked_zeros,
             trimmable: sum(|figures| if is_glibc(&figures.allocator) { figures.trimmable_bytes } else { 0 }),
         }
     }
+}
+
+/// Zeros by owner. In a heap only as many count as large live blocks can have: programs write to small ones, and memory
+/// of free blocks is kept memory already.
+fn in_huge(seen: &Seen, zeros: &[(Class, u64)]) -> Vec<InHuge> {
+    let mut all: Vec<InHuge> = Vec::new();
+    for (class, bytes) in zeros.iter().filter(|(class, _)| !class.kind.is_heap() || class.kind == Kind::HeapLive) {
+        match all.iter_mut().find(|of| of.owner == class.owner) {
+            Some(of) => of.bytes += bytes,
+            None => all.push(InHuge { owner: class.owner.clone(), bytes: *bytes }),
+        }
+    }
+    for of in &mut all {
+        let parts = seen.heaps.iter().filter(|part| part.owner() == of.owner);
+        if let Some(large) = parts.map(|part| part.large_bytes).reduce(|one, next| one + next) {
+            of.bytes = of.bytes.min(large);
+        }
+    }
+    all.retain(|of| of.bytes > 0);
+    all
 }
 
 /// Whether an allocator is a version of glibc's.
@@ -109,7 +150,7 @@ mod tests {
     fn allocators_are_told_apart() {
         let of = |others: u64| {
             let seen = Seen { heaps: vec![part("glibc 2.36", 1000), part("jemalloc 5.3", others)], ..Seen::default() };
-            Facts::of(&crate::report(&seen), &seen)
+            Facts::of(&crate::report(&seen), &seen, &[])
         };
         assert_eq!((of(500).trimmable, of(500).keeper.as_str()), (1000, "glibc 2.36 (and others)"));
         assert_eq!(of(50).keeper, "glibc 2.36");

@@ -21,7 +21,8 @@
 //! | `owner.rs`, `runtime.rs` | the owner of a mapping |
 //! | `sum.rs` | from mappings and claims to accounts |
 //! | `facts.rs`, `verdict.rs`, `remedy.rs` | why it is so large; what gives memory back, and how much |
-//! | `container.rs` | the account of a cgroup |
+//! | `trial.rs` | what has been tried of remedies: without a trial none is printed |
+//! | `container.rs`, `holder.rs` | the account of a cgroup; what holds its files in memory |
 //! | `watch.rs` | what changes over time: leak, plateau, fragmentation, retention |
 //! | `python.rs` | pools of CPython |
 //! | `text.rs`, `html/` | a report as text and as a page (JSON is the model itself) |
@@ -32,6 +33,7 @@
 
 pub mod container;
 mod facts;
+pub mod holder;
 pub mod html;
 pub mod model;
 mod owner;
@@ -43,6 +45,7 @@ pub mod seen;
 mod shell;
 pub mod sum;
 pub mod text;
+pub mod trial;
 pub mod units;
 mod verdict;
 pub mod watch;

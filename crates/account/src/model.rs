@@ -2,6 +2,8 @@
 
 use serde::{Serialize, Serializer};
 
+pub use crate::trial::Action;
+
 /// The version of the JSON.
 pub const SCHEMA: &str = "neap.why/1";
 
@@ -53,7 +55,8 @@ kinds! {
     Shared = "shared", "shared";
     /// Other private memory without a file.
     Anonymous = "anonymous", "anonymous";
-    /// OS pages of transparent huge pages that hold only zeros: without huge pages they would not be resident.
+    /// OS pages of zeros in transparent huge pages that have other contents too: never used, or zeros that the program
+    /// wrote. Without huge pages the former would not be resident.
     HugeZero = "huge-zero", "zeros in huge pages";
     /// Code made at run time.
     Jit = "jit", "generated code";
@@ -159,25 +162,39 @@ pub enum Cause {
     Tmpfs,
     /// The kernel's memory for the container.
     Kernel,
+    /// Parts of huge pages that the container's processes gave back, and that the kernel still holds.
+    FreedHuge,
     /// Nothing grew over time.
     Plateau,
     /// Nothing stands out.
     Nothing,
 }
 
-/// A possible action.
+/// A remedy: an action on one process or cgroup, with what it would give back.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Remedy {
+    /// Which action. What has been tried of it is in the table of trials.
+    pub action: Action,
     /// In a sentence.
     pub text: String,
     /// How, as a command line or an environment variable; empty if it needs a change of the program.
     pub command: String,
-    /// What it would give back.
+    /// What it would give back, at most: never more than is resident or charged.
     pub bytes: u64,
+    /// What it would give back at least. Less than `bytes` where neap cannot tell.
+    pub least_bytes: u64,
     /// How the bytes were found.
     pub rule: String,
     /// Whether it works on the running process.
     pub now: bool,
+}
+
+impl Remedy {
+    /// A remedy that would give back exactly `bytes`, for the running process; without a command.
+    pub fn new(action: Action, text: impl Into<String>, bytes: u64) -> Self {
+        let (command, rule) = (String::new(), String::new());
+        Self { action, text: text.into(), command, bytes, least_bytes: bytes, rule, now: true }
+    }
 }
 
 /// One part of a heap: an arena, the mapped blocks.
@@ -276,9 +293,10 @@ impl Report {
         self.accounts.iter().map(|account| account.bytes).sum()
     }
 
-    /// What could be given back: free memory that is kept, and zeros in huge pages.
+    /// What could be given back: free memory that is kept. Not zeros in huge pages, because the program may have written
+    /// them.
     pub fn could_go_back(&self) -> u64 {
-        self.of(Kind::HeapFree) + self.of(Kind::HugeZero)
+        self.of(Kind::HeapFree)
     }
 }
 

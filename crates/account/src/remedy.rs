@@ -1,11 +1,11 @@
-//! What would give memory back, how, and how much by which rule.
+//! What would give memory back, how, and how much by which rule. What has been tried of it: `trial.rs`.
 
-use crate::facts::{Facts, is_glibc};
-use crate::model::{Cause, Kind, Remedy, Report};
+use crate::facts::{Facts, InHuge, is_glibc};
+use crate::model::{Action, Cause, Kind, Remedy, Report};
 use crate::runtime;
 use crate::seen::Seen;
-use crate::shell;
 use crate::units::{bytes, columns};
+use crate::{shell, trial};
 use std::collections::BTreeMap;
 
 /// Remedies of less than this many bytes are left out.
@@ -14,10 +14,11 @@ const LEAST: u64 = 64 << 10;
 impl Remedy {
     /// The command in a few words.
     pub fn short(&self) -> &str {
-        match self.command.as_str() {
-            trim if trim.contains("malloc_trim") => "malloc_trim(0)",
-            long if long.starts_with("neap run -- ") && columns(long) > 48 => "neap run",
-            command => command,
+        match self.action {
+            Action::Trim => "malloc_trim(0)",
+            Action::NoHuge => "PR_SET_THP_DISABLE",
+            Action::OnNeap if columns(&self.command) > 48 => "neap run",
+            _ => &self.command,
         }
     }
 }
@@ -31,35 +32,58 @@ pub fn all(report: &Report, seen: &Seen, facts: &Facts) -> Vec<Remedy> {
     for remedy in &mut all {
         remedy.bytes = remedy.bytes.min(facts.kept);
     }
+    huge(seen, facts, &mut all);
     pages(report, facts, &mut all);
-    all.retain(|remedy| remedy.bytes >= LEAST);
-    if report.cause == Cause::CopyOnWrite {
-        all.push(Remedy {
-            text: "End this process: what it shares since the fork stays with the others.".into(),
-            command: format!("kill {}", seen.number()),
-            bytes: report.private_bytes,
-            rule: "its private memory".into(),
-            now: true,
-        });
+    for remedy in &mut all {
+        remedy.bytes = remedy.bytes.min(report.rss_bytes);
+        remedy.least_bytes = remedy.least_bytes.min(remedy.bytes);
     }
-    all.sort_by_key(|remedy| std::cmp::Reverse(remedy.bytes));
+    all.retain(|remedy| remedy.bytes >= LEAST && trial::is_proven(remedy.action));
+    // Sure ones before those that only might, of equal size.
+    all.sort_by_key(|remedy| (std::cmp::Reverse(remedy.bytes), std::cmp::Reverse(remedy.least_bytes)));
     questions(report, seen, &mut all);
     all
 }
 
+/// A remedy for the next start of the program.
+fn at_start(action: Action, text: impl Into<String>, command: impl Into<String>, bytes: u64, rule: &str) -> Remedy {
+    Remedy { command: command.into(), rule: rule.into(), now: false, ..Remedy::new(action, text, bytes) }
+}
+
+/// The same if the program decides how much it gives back: from nothing up to `bytes`.
+fn at_most(of: Remedy) -> Remedy {
+    Remedy { least_bytes: 0, ..of }
+}
+
 /// glibc's own controls.
 fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
+    let is_java = runtime::of(seen).iter().any(|of| of.name == "JVM");
     if facts.trimmable > 0 {
-        all.push(Remedy {
-            // gdb 13 cannot write the registers of processors with AMX: the process crashes.
-            text: format!(
-                "Make glibc give free OS pages back once: {} (gdb 14 or newer; older versions can crash the process).",
-                bytes(facts.trimmable)
-            ),
-            command: format!("gdb -p {} -batch -ex 'call (int)malloc_trim(0)'", seen.number()),
-            bytes: facts.trimmable,
-            rule: "whole resident OS pages in free blocks of all arenas, and the end of the main one".into(),
-            now: true,
+        let rule = "whole resident OS pages in free blocks of all arenas, and the end of the main one".to_owned();
+        all.push(match is_java {
+            true => Remedy {
+                command: format!("jcmd {} System.trim_native_heap", seen.number()),
+                rule,
+                ..Remedy::new(
+                    Action::TrimOfJava,
+                    "Make glibc give free OS pages of native memory back once (Java 17 and later).",
+                    facts.trimmable,
+                )
+            },
+            false => Remedy {
+                command: format!("gdb -p {} -batch -ex 'call (int)malloc_trim(0)'", seen.number()),
+                rule,
+                ..Remedy::new(
+                    Action::Trim,
+                    // gdb 13 cannot write the registers of processors with AMX: the process crashes.
+                    format!(
+                        "Make glibc give free OS pages back once: {} (gdb 14 or newer; older versions can crash the \
+                         process).",
+                        bytes(facts.trimmable)
+                    ),
+                    facts.trimmable,
+                )
+            },
         });
     }
     let mut kept: Vec<u64> = seen
@@ -70,110 +94,134 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
         .collect();
     kept.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
     let beyond: u64 = kept.iter().skip(2).sum();
-    if kept.len() > 2 {
-        all.push(Remedy {
-            text: format!(
-                "Start it with two arenas in place of {}: threads reuse each other's free blocks.",
-                kept.len()
-            ),
-            command: "MALLOC_ARENA_MAX=2".into(),
-            bytes: beyond,
-            rule: "what all arenas but the two largest keep, without the caches of threads".into(),
-            now: false,
-        });
+    // In a JVM it has given back less than a tenth of that.
+    if kept.len() > 2 && !is_java {
+        let text =
+            format!("Start it with two arenas in place of {}: threads reuse each other's free blocks.", kept.len());
+        let rule = "at most what all arenas but the two largest keep, without the caches of threads; less if its \
+                    threads allocate at the same time";
+        all.push(at_most(at_start(Action::TwoArenas, text, "MALLOC_ARENA_MAX=2", beyond, rule)));
     }
-    let cached: u64 = report.heaps.iter().filter(|f| is_glibc(&f.allocator)).map(|f| f.cached_bytes).sum();
-    if cached > 0 {
-        all.push(Remedy {
-            text: "Start it without caches of threads; then each call takes the lock of an arena.".into(),
-            command: "GLIBC_TUNABLES=glibc.malloc.tcache_count=0".into(),
-            bytes: cached,
-            rule: "resident blocks in the caches of threads and in quick lists".into(),
-            now: false,
-        });
-    }
-    let kept: u64 = report.heaps.iter().filter(|f| is_glibc(&f.allocator)).map(|f| f.kept_bytes).sum();
-    if kept > 0 {
-        all.push(Remedy {
-            text: "Start it on neap, which gives free OS pages back by itself, from the middle of heaps too.".into(),
-            command: format!("neap run -- {}", program(seen)),
-            bytes: kept,
-            rule: "free memory that glibc keeps in whole OS pages and in caches of threads".into(),
-            now: false,
-        });
-    }
+    let of_glibc = || report.heaps.iter().filter(|figures| is_glibc(&figures.allocator));
+    let cached: u64 = of_glibc().map(|figures| figures.cached_bytes).sum();
+    all.push(at_start(
+        Action::NoThreadCaches,
+        "Start it without caches of threads; then each call takes the lock of an arena.",
+        "GLIBC_TUNABLES=glibc.malloc.tcache_count=0",
+        cached,
+        "resident blocks in the caches of threads and in quick lists",
+    ));
+    all.push(at_start(
+        Action::OnNeap,
+        "Start it on neap, which gives free OS pages back by itself, from the middle of heaps too.",
+        format!("neap run -- {}", program(seen)),
+        of_glibc().map(|figures| figures.kept_bytes).sum(),
+        "free memory that glibc keeps in whole OS pages and in caches of threads",
+    ));
 }
 
-/// The program, as one word of a command; `CMD` if it is not known: servers overwrite their arguments with a status,
-/// such as `nginx: worker process`. The file may be another program under another name.
+/// Limit on the length of a program's arguments in a command.
+const ARGUMENTS: usize = 1000;
+
+/// The program with its arguments, as words of a command; `CMD` if they are not known: servers overwrite their arguments
+/// with a status, such as `nginx: worker process`. The file may be another program under another name.
 fn program(seen: &Seen) -> String {
-    let first = seen.command.first().filter(|name| !name.contains(' ') || **name == seen.exe);
-    first.and_then(|name| shell::word(name)).unwrap_or_else(|| "CMD".into())
+    let known = || {
+        let first = seen.command.first().filter(|name| !name.contains(' ') || **name == seen.exe)?;
+        let rest = seen.command[1..].iter().map(|argument| shell::argument(argument));
+        let words: Option<Vec<String>> = std::iter::once(shell::word(first)).chain(rest).collect();
+        words.map(|words| words.join(" ")).filter(|words| words.len() <= ARGUMENTS)
+    };
+    known().unwrap_or_else(|| "CMD".into())
 }
 
-/// A setting that makes an allocator give memory back: allocator, usual variable, value, effect.
-type Control = (&'static str, &'static str, &'static str, &'static str);
+/// A setting that makes an allocator give memory back: action, allocator, usual variable, value, effect.
+type Control = (Action, &'static str, &'static str, &'static str, &'static str);
 
+/// neap has none: it gives back what a program has freed half a second later.
 const CONTROLS: &[Control] = &[
-    ("neap", "neap run --set purge", "eager", "Make neap give free memory back at once, not after half a second."),
     (
+        Action::JemallocDecay,
         "jemalloc",
         "MALLOC_CONF",
         "background_thread:true,dirty_decay_ms:0,muzzy_decay_ms:0",
         "Make jemalloc give free memory back at once.",
     ),
-    ("mimalloc", "MIMALLOC_PURGE_DELAY", "0", "Make mimalloc give free memory back at once."),
-    ("tcmalloc", "TCMALLOC_RELEASE_RATE", "10", "Make tcmalloc give free memory back sooner."),
+    // Version 2.0 has the first variable only; later versions have the second, and do not look at the first then.
+    (
+        Action::MimallocPurge,
+        "mimalloc",
+        "MIMALLOC_RESET_DELAY=0 MIMALLOC_PURGE_DELAY",
+        "0",
+        "Make mimalloc give free memory back at once.",
+    ),
+    // TCMALLOC_RELEASE_RATE has given nothing back in a program that frees and then waits.
+    (
+        Action::TcmallocDecommit,
+        "tcmalloc",
+        "TCMALLOC_AGGRESSIVE_DECOMMIT",
+        "1",
+        "Make tcmalloc (of gperftools) give free memory back at once; in the program, \
+         MallocExtension_ReleaseFreeMemory() does it once.",
+    ),
 ];
 
 /// Settings of other allocators. A copy of an allocator may have another variable.
 fn others(seen: &Seen, all: &mut Vec<Remedy>) {
-    for (name, usual, value, text) in CONTROLS {
+    for (action, name, usual, value, text) in CONTROLS {
         let mut kept: BTreeMap<&str, u64> = BTreeMap::new();
         for part in seen.heaps.iter().filter(|part| part.figures.allocator.starts_with(name)) {
             // Caches of threads stay.
             let bytes = part.figures.kept_bytes.saturating_sub(part.figures.cached_bytes);
             *kept.entry(part.settings.as_deref().unwrap_or(usual)).or_default() += bytes;
         }
-        all.extend(kept.into_iter().map(|(variable, bytes)| Remedy {
-            text: (*text).into(),
-            command: format!("{variable}={value}"),
-            bytes,
-            rule: "free memory that it keeps".into(),
-            now: false,
+        all.extend(kept.into_iter().map(|(variable, bytes)| {
+            at_start(*action, *text, format!("{variable}={value}"), bytes, "free memory that it keeps")
         }));
     }
 }
 
-/// Huge pages, stacks, locked memory.
+/// Starts a program without huge pages of this kind; programs that it starts inherit it.
+const NO_HUGE: &str = "python3 -c 'import ctypes, os, sys; ctypes.CDLL(None).prctl(41, 1, 0, 0, 0); \
+                       os.execvp(sys.argv[1], sys.argv[1:])'";
+
+/// Zeros in huge pages, by who has asked for these. Never a setting of the whole machine.
+fn huge(seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
+    let has_numpy = seen.mappings.iter().any(|mapping| mapping.name.contains("/_multiarray_umath."));
+    let mut sums: BTreeMap<&str, (Action, String, u64)> = BTreeMap::new();
+    for InHuge { owner, bytes } in &facts.in_huge {
+        let (key, action, command) = match owner.as_str() {
+            of if of.starts_with("neap") => ("neap", Action::NeapNoHuge, "NEAP_HUGE=off".to_owned()),
+            of if is_glibc(of) && has_numpy => ("numpy", Action::NumpyNoHuge, "NUMPY_MADVISE_HUGEPAGE=0".to_owned()),
+            _ => ("", Action::NoHuge, format!("{NO_HUGE} {}", program(seen))),
+        };
+        sums.entry(key).or_insert((action, command, 0)).2 += bytes;
+    }
+    all.extend(sums.into_values().map(|(action, command, bytes)| {
+        let text = "Start it without huge pages: then only what it touches is resident. It saves nothing of what the \
+                    program itself filled with zeros.";
+        at_most(at_start(action, text, command, bytes, "OS pages of zeros in huge pages that have other contents too"))
+    }));
+}
+
+/// Stacks, locked memory.
 fn pages(report: &Report, facts: &Facts, all: &mut Vec<Remedy>) {
-    all.push(Remedy {
-        text: "Run it without huge pages: with ordinary OS pages only what it touches is resident.".into(),
-        command: "echo never > /sys/kernel/mm/transparent_hugepage/enabled".into(),
-        bytes: facts.zeros,
-        rule: "OS pages of its huge pages that hold only zeros".into(),
-        now: false,
-    });
-    all.push(Remedy {
-        text: format!(
-            "End idle threads, or let each give its unused stack back (madvise MADV_DONTNEED below the stack pointer); \
-             threads: {}.",
-            report.threads
-        ),
-        command: String::new(),
-        bytes: facts.below,
-        rule: "resident OS pages of stacks below the stack pointer".into(),
-        now: false,
-    });
-    all.push(Remedy {
-        text: "Lock memory when it is first used: mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT), \
-               mlock2(MLOCK_ONFAULT)."
-            .into(),
-        command: String::new(),
-        bytes: facts.locked_zeros,
-        rule: "OS pages of locked memory that hold only zeros".into(),
-        now: false,
-    });
+    let text = format!(
+        "End idle threads, or let each give its unused stack back (madvise MADV_DONTNEED below the stack pointer); \
+         threads: {}.",
+        report.threads
+    );
+    let rule = "resident OS pages of stacks below the stack pointer";
+    all.push(at_start(Action::Stacks, text, "", facts.below, rule));
+    let text = "Lock memory when it is first used: mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT), \
+                mlock2(MLOCK_ONFAULT). It saves nothing of what the program itself filled with zeros.";
+    let rule = "OS pages of locked memory that hold only zeros";
+    all.push(at_most(at_start(Action::LockOnFault, text, "", facts.locked_zeros, rule)));
+}
+
+/// What shows more, or bounds the memory, where no figure can be given.
+fn look(text: impl Into<String>, command: String, rule: &str, now: bool) -> Remedy {
+    Remedy { command, rule: rule.into(), now, ..Remedy::new(Action::Look, text, 0) }
 }
 
 /// Commands that show more if no figure can be given.
@@ -185,26 +233,17 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
         if all.iter().any(|remedy| remedy.command == command) {
             continue;
         }
-        all.push(Remedy {
-            text: format!("{}: {}.", runtime.name, runtime.advice),
-            command,
-            bytes: 0,
-            rule: "not known from outside; the runtime's own command shows what is free".into(),
-            now: true,
-        });
+        let rule = "not known from outside; the runtime's own command shows what is free";
+        all.push(look(format!("{}: {}.", runtime.name, runtime.advice), command, rule, true));
     }
     if report.cause == Cause::OffHeap {
         for native in runtime::of(seen).iter().filter_map(|of| of.native) {
             let rule = "not known from outside; the runtime's own command divides it";
-            let all_of =
-                [(native.command, "See what holds the native memory", true), (native.bound.0, native.bound.1, false)];
-            all.extend(all_of.map(|(command, text, now)| Remedy {
-                text: format!("{text}."),
-                command: command.replace("PID", &seen.number()),
-                bytes: 0,
-                rule: rule.into(),
-                now,
-            }));
+            if native.is_tracked(seen) {
+                let command = native.command.replace("PID", &seen.number());
+                all.push(look("See what holds the native memory.", command, rule, true));
+            }
+            all.push(look(format!("{}.", native.bound.1), native.bound.0.to_owned(), rule, false));
         }
     }
     if matches!(report.cause, Cause::Live | Cause::Undivided | Cause::OffHeap) {
@@ -213,13 +252,8 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
             true => format!("neap profile --heap --pid {}", seen.number()),
             false => format!("neap profile --heap -- {}", program(seen)),
         };
-        all.push(Remedy {
-            text: "See which code holds the live blocks.".into(),
-            command,
-            bytes: 0,
-            rule: "live memory goes back when the program frees it".into(),
-            now: on_neap,
-        });
+        let rule = "live memory goes back when the program frees it";
+        all.push(look("See which code holds the live blocks.", command, rule, on_neap));
     }
 }
 
@@ -237,8 +271,44 @@ mod tests {
         };
         assert_eq!(of("nginx: worker process", "/usr/sbin/nginx"), "CMD");
         assert_eq!(of("redis-server *:6379", "/usr/bin/redis-check-rdb"), "CMD");
-        assert_eq!(of("./server", "/srv/server"), "./server");
-        assert_eq!(of("/srv/a b", "/srv/a b"), "'/srv/a b'");
+        assert_eq!(of("./server", "/srv/server"), "./server -x");
+        assert_eq!(of("/srv/a b", "/srv/a b"), "'/srv/a b' -x");
+    }
+
+    /// Catches arguments that are lost, that run other commands, or that are too long to be copied.
+    #[test]
+    fn arguments_are_kept() {
+        let of = |command: &[&str]| {
+            let command = command.iter().map(|word| (*word).to_owned()).collect();
+            program(&Seen { command, ..Seen::default() })
+        };
+        assert_eq!(
+            of(&["node", "--max-old-space-size=64", "app.js", "a b", ""]),
+            "node --max-old-space-size=64 app.js 'a b' ''"
+        );
+        assert_eq!(of(&["p", "$(id)"]), "p '$(id)'");
+        assert_eq!((of(&["p", "a\nb"]), of(&["p", &"x".repeat(2000)])), ("CMD".into(), "CMD".into()));
+    }
+
+    /// Catches settings of the whole machine, and zeros whose remedy is another program's.
+    #[test]
+    fn huge_pages_are_turned_off_where_they_are_asked_for() {
+        let of = |owner: &str, library: &str| {
+            let in_huge = vec![InHuge { owner: owner.into(), bytes: 1 << 20 }];
+            let mappings = vec![crate::testing::mapping(0x1000, 0x1000, library)];
+            let seen = Seen { mappings, command: vec!["p".into(), "-x".into()], ..Seen::default() };
+            let mut all = Vec::new();
+            huge(&seen, &Facts { in_huge, ..Facts::default() }, &mut all);
+            assert_eq!((all.len(), all[0].least_bytes, all[0].bytes), (1, 0, 1 << 20));
+            assert!(!all[0].command.contains("/sys/"), "{}", all[0].command);
+            all.remove(0).command
+        };
+        assert_eq!(of("neap, heap", "/lib/libneap.so"), "NEAP_HUGE=off");
+        let numpy = "/usr/lib/numpy/core/_multiarray_umath.cpython-311-x86_64-linux-gnu.so";
+        assert_eq!(of("glibc 2.36, mmapped blocks", numpy), "NUMPY_MADVISE_HUGEPAGE=0");
+        for other in [("glibc 2.36, mmapped blocks", "/lib/x"), ("private memory without a name", numpy)] {
+            assert!(of(other.0, other.1).ends_with("sys.argv[1:])' p -x"));
+        }
     }
 
     /// Catches a variable that a prefixed copy of jemalloc does not read, and copies that are not separated.

@@ -27,8 +27,18 @@ pub struct Native {
     pub holds: &'static str,
     /// The command that shows more.
     pub command: &'static str,
+    /// The option without which it shows nothing.
+    option: &'static str,
     /// A setting that limits them, and what it does.
     pub bound: (&'static str, &'static str),
+}
+
+impl Native {
+    /// Whether the program was started so that the command shows something.
+    pub fn is_tracked(&self, seen: &Seen) -> bool {
+        let on = |text: &String| text.contains(self.option) && !text.contains(&format!("{}off", self.option));
+        seen.command.iter().chain(&seen.settings).any(on)
+    }
 }
 
 const KIB: u64 = 1 << 10;
@@ -41,11 +51,13 @@ const TABLE: &[Runtime] = &[
         name: "JVM",
         files: &["libjvm.so"],
         heap: jvm,
-        command: "jcmd PID GC.heap_info; jcmd PID VM.native_memory summary",
-        advice: "-Xmx bounds the heap, and a collection gives back what is free (jcmd PID GC.run, G1 and newer)",
+        command: "jcmd PID GC.heap_info",
+        advice: "-Xmx bounds the heap; with G1 and Shenandoah a collection (jcmd GC.run) gives back what is free, with \
+                 ZGC -XX:ZUncommitDelay does, Serial and Parallel keep it",
         native: Some(Native {
             holds: "direct buffers, classes, compiled code, libraries of its own",
             command: "jcmd PID VM.native_memory summary",
+            option: "-XX:NativeMemoryTracking=",
             bound: (
                 "-XX:MaxDirectMemorySize=SIZE",
                 "Start it with a bound for direct buffers, and with -XX:NativeMemoryTracking=summary to see the rest",
@@ -82,7 +94,7 @@ const TABLE: &[Runtime] = &[
         files: &["python", "libpython"],
         heap: never,
         command: "import sys; sys._debugmallocstats() (inside the program)",
-        advice: "tracemalloc, or PYTHONMALLOC=malloc to have all of it in one allocator",
+        advice: "tracemalloc shows which lines hold the objects",
         native: None,
     },
     Runtime {
@@ -90,7 +102,7 @@ const TABLE: &[Runtime] = &[
         files: &["ruby", "libruby"],
         heap: ruby,
         command: "p GC.stat (inside the program)",
-        advice: "GC.compact, and fewer retained objects; MALLOC_ARENA_MAX=2 for what its extensions allocate",
+        advice: "Process.warmup (Ruby 3.3 and later) gives back what is free; otherwise fewer retained objects",
         native: None,
     },
     Runtime {

@@ -111,17 +111,38 @@ pub struct HeapPart {
     pub main: bool,
     /// Whether its blocks are mappings of their own, which go back when they are freed.
     pub mapped: bool,
+    /// Bytes of large live blocks, of which the program may have left a part untouched.
+    pub large_bytes: u64,
     /// The environment variable with the settings of its allocator, if that is not the usual one.
     pub settings: Option<String>,
 }
 
-/// Zeros in huge pages of a mapping.
+impl HeapPart {
+    /// Its owner in accounts: all arenas of threads are one.
+    pub fn owner(&self) -> String {
+        let name = self.figures.part.as_str();
+        let group = if !self.main && name.starts_with("arena ") { "arenas of threads" } else { name };
+        format!("{}, {group}", self.figures.allocator)
+    }
+}
+
+/// Zeros in huge pages of a mapping: OS pages that were never used, or that the program filled with zeros. A huge page
+/// that is all zeros is there because the program wrote zeros to it, so it does not count here.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Zeros {
     /// The start of the mapping.
     pub start: u64,
-    /// Bytes of OS pages of zeros in its huge pages.
+    /// Bytes of OS pages of zeros in huge pages that have other contents too.
     pub bytes: u64,
+}
+
+/// What a process that was forked, and executes the program of its parent, has for itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fork {
+    /// OS pages that its parent has at the same address: one of them has copied it.
+    pub copied: u64,
+    /// OS pages that its parent does not have.
+    pub new: u64,
 }
 
 /// The stack of a thread in detail.
@@ -173,6 +194,10 @@ pub struct Seen {
     pub stacks_in_heaps: u32,
     /// Zeros in locked memory.
     pub locked_zeros: u64,
+    /// What is its own since a fork, if its parent could be read.
+    pub fork: Option<Fork>,
+    /// Variables of its environment that change how a runtime works: `JAVA_TOOL_OPTIONS=...`.
+    pub settings: Vec<String>,
     /// Devices of file systems in memory.
     pub memory_devices: Vec<(u32, u32)>,
     /// Whether the program was built with Go.

@@ -5,7 +5,8 @@
 //! at most what the mapping has left. The reader found the shares of a claim at another moment, so they are cut in
 //! their order to what the claim got; the rest goes to the kind that the claim names for it. Memory without a claim
 //! gets the class that follows from the mapping's name and neighbours. At the end, OS pages of zeros in huge pages are
-//! taken from the largest parts of their mapping, from kept memory last.
+//! taken from the largest parts of their mapping that are no memory of malloc. In a heap they stay what they are, because
+//! a live block may be zeros: only a note says how much of it is.
 //!
 //! ```text
 //! for each mapping:  Rss == sum of its parts
@@ -29,9 +30,10 @@ struct Part {
 pub fn report(seen: &Seen) -> Report {
     let classes = owner::classes(seen);
     let claims = all_claims(seen, &classes);
-    let parts = parts(seen, &classes, &claims);
+    let (parts, zeros) = parts(seen, &classes, &claims);
     let mut accounts = accounts(seen, &classes, &parts);
     note(&mut accounts, seen, &classes, &claims);
+    note_zeros(&mut accounts, &zeros);
     let mut report = Report {
         schema: SCHEMA,
         pid: seen.pid,
@@ -54,7 +56,7 @@ pub fn report(seen: &Seen) -> Report {
         remedies: Vec::new(),
         notes: notes(seen),
     };
-    verdict::judge(&mut report, seen);
+    verdict::judge(&mut report, seen, &zeros);
     report
 }
 
@@ -100,7 +102,7 @@ fn all_claims(seen: &Seen, classes: &[Class]) -> Vec<Claim> {
 /// The claim of a heap that was walked.
 fn claim_of(part: &HeapPart) -> Claim {
     let f = &part.figures;
-    let owner = format!("{}, {}", f.allocator, part_group(part));
+    let owner = part.owner();
     let known = f.live_bytes + f.free_bytes + f.metadata_bytes + f.kept_bytes > 0;
     if !known {
         return Claim { owner, pieces: part.pieces.clone(), shares: Vec::new(), rest: Kind::Heap, note: None };
@@ -116,14 +118,8 @@ fn claim_of(part: &HeapPart) -> Claim {
     Claim { owner, pieces: part.pieces.clone(), shares, rest: Kind::Other, note: None }
 }
 
-/// The name of a part in accounts: all arenas of threads are one account.
-fn part_group(part: &HeapPart) -> &str {
-    let name = part.figures.part.as_str();
-    if !part.main && name.starts_with("arena ") { "arenas of threads" } else { name }
-}
-
-/// The parts of all mappings, for which the equation holds.
-fn parts(seen: &Seen, classes: &[Class], claims: &[Claim]) -> Vec<Part> {
+/// The parts of all mappings, for which the equation holds; and the zeros in huge pages, by the class of their memory.
+fn parts(seen: &Seen, classes: &[Class], claims: &[Claim]) -> (Vec<Part>, Vec<(Class, u64)>) {
     let mut left: Vec<u64> = seen.mappings.iter().map(|mapping| mapping.figures.rss).collect();
     let mut parts = Vec::new();
     for claim in claims {
@@ -136,8 +132,8 @@ fn parts(seen: &Seen, classes: &[Class], claims: &[Claim]) -> Vec<Part> {
             parts.push(Part { mapping, class: class.clone(), bytes: left });
         }
     }
-    zeros(seen, &mut parts);
-    parts
+    let zeros = zeros(seen, &mut parts);
+    (parts, zeros)
 }
 
 /// What a claim gets from each mapping.
@@ -189,27 +185,47 @@ fn divide(claim: &Claim, granted: &[(usize, u64)], parts: &mut Vec<Part>) {
     }
 }
 
-/// Takes zeros in huge pages from the parts of their mappings: the largest first, kept memory last.
-fn zeros(seen: &Seen, parts: &mut Vec<Part>) {
+/// Finds the parts that have the zeros in huge pages: first those of no heap, then live blocks, the largest first. Those
+/// of no heap lose them to an account of their own.
+fn zeros(seen: &Seen, parts: &mut Vec<Part>) -> Vec<(Class, u64)> {
+    let mut found = Vec::new();
     for zeros in &seen.zeros {
         let Some(mapping) = seen.mappings.iter().position(|mapping| mapping.range.start == zeros.start) else {
             continue;
         };
         let mut left = zeros.bytes;
         let mut of: Vec<usize> = (0..parts.len()).filter(|&at| parts[at].mapping == mapping).collect();
-        of.sort_by_key(|&at| (parts[at].class.kind == Kind::HeapFree, std::cmp::Reverse(parts[at].bytes)));
+        let rank = |kind: Kind| (kind.is_heap(), kind != Kind::HeapLive, kind == Kind::HeapFree);
+        of.sort_by_key(|&at| (rank(parts[at].class.kind), std::cmp::Reverse(parts[at].bytes)));
         for at in of {
             let taken = left.min(parts[at].bytes);
             if taken == 0 {
                 continue;
             }
             left -= taken;
-            parts[at].bytes -= taken;
-            let owner = parts[at].class.owner.clone();
-            parts.push(Part { mapping, class: Class { kind: Kind::HugeZero, owner }, bytes: taken });
+            let class = parts[at].class.clone();
+            if !class.kind.is_heap() {
+                parts[at].bytes -= taken;
+                let class = Class { kind: Kind::HugeZero, owner: class.owner.clone() };
+                parts.push(Part { mapping, class, bytes: taken });
+            }
+            found.push((class, taken));
         }
     }
     parts.retain(|part| part.bytes > 0);
+    found
+}
+
+/// Says of live blocks how much of them is zeros in huge pages.
+fn note_zeros(accounts: &mut [Account], zeros: &[(Class, u64)]) {
+    for account in accounts.iter_mut().filter(|account| account.kind == Kind::HeapLive) {
+        let of = zeros.iter().filter(|(class, _)| class.kind == account.kind && class.owner == account.owner);
+        let sum: u64 = of.map(|(_, bytes)| bytes).sum();
+        if sum >= 1 << 20 {
+            let said = format!("up to {} of it zeros in huge pages: written, or never used", units::bytes(sum));
+            account.note = Some(account.note.take().map_or(said.clone(), |note| format!("{note}; {said}")));
+        }
+    }
 }
 
 /// Parts of one kind and owner are one account. Figures that the kernel has only for a whole mapping are divided in
@@ -419,6 +435,17 @@ mod tests {
         of.zeros[0].bytes = u64::MAX;
         let all = report(&of);
         assert_eq!((all.of(Kind::HugeZero), all.sum()), (0x20_0000, 0x20_0000));
+        // Blocks that the program holds are live, whatever is in them.
+        let blocks = |large_bytes| {
+            let figures = HeapFigures { resident_bytes: 0x20_0000, live_bytes: 0x20_0000, ..HeapFigures::default() };
+            let pieces = vec![Piece { range: 0x20_0000..0x40_0000, resident: 0x20_0000 }];
+            let heap = HeapPart { large_bytes, ..heap_of(pieces, figures) };
+            let report = report(&Seen { heaps: vec![heap], ..of.clone() });
+            assert_eq!((report.of(Kind::HugeZero), report.of(Kind::HeapLive)), (0, 0x20_0000));
+            assert!(report.accounts[0].note.as_ref().is_some_and(|note| note.contains("up to 2.0 MiB of it zeros")));
+            report
+        };
+        assert_eq!((blocks(0).cause, blocks(0x20_0000).cause), (Cause::Live, Cause::HugeZero));
     }
 
     /// Catches a claim on a range that is not mapped, or that two readers have claimed.

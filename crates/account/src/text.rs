@@ -167,12 +167,21 @@ fn remedies(out: &mut String, remedies: &[Remedy], bold: &dyn Fn(&str) -> String
     }
     out.push_str(&format!("\n{}\n", bold("What would help")));
     for remedy in remedies {
-        let gain = if remedy.bytes > 0 { bytes(remedy.bytes) } else { "?".to_owned() };
+        let gain = gain(remedy);
         out.push_str(&wrapped(&format!("{gain:>10}  {}", plain(&remedy.text)), 12));
         if !remedy.command.is_empty() {
             // Not wrapped, because users copy it.
             out.push_str(&format!("{:12}{}\n", "", plain(&remedy.command)));
         }
+    }
+}
+
+/// What a remedy gives back, in at most 11 columns.
+pub(crate) fn gain(remedy: &Remedy) -> String {
+    match remedy.bytes {
+        0 => "?".to_owned(),
+        most if remedy.least_bytes < most => format!("≤{}", bytes(most)),
+        most => bytes(most),
     }
 }
 

@@ -17,7 +17,12 @@ pub fn bytes(n: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// The same with a sign.
+/// A number of things: `1 pipe`, `2 pipes`.
+pub fn count(n: u64, what: &str) -> String {
+    if n == 1 { format!("1 {what}") } else { format!("{n} {what}s") }
+}
+
+/// Bytes with a sign.
 pub fn signed(n: i64) -> String {
     format!("{}{}", if n < 0 { "-" } else { "+" }, bytes(n.unsigned_abs()))
 }
@@ -91,6 +96,7 @@ mod tests {
         assert_eq!((bytes(1023), bytes(1 << 20)), ("1023 B".into(), "1.0 MiB".into()));
         assert_eq!(bytes((1 << 20) - 1), "1.0 MiB");
         assert_eq!(signed(-2048), "-2.0 KiB");
+        assert_eq!((count(1, "pipe"), count(0, "pipe")), ("1 pipe".into(), "0 pipes".into()));
         assert_eq!((percent(1, 3), percent(2, 3), percent(1, 0)), (33, 67, 0));
         assert_eq!(fit("/usr/lib/libc.so.6", 9), "…ibc.so.6");
         assert_eq!((plain("a\u{1b}[1m"), plain("a\u{202e}b")), ("a\\u{1b}[1m".into(), "a\\u{202e}b".into()));

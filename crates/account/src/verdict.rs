@@ -1,12 +1,14 @@
 //! Why the process is so large: the cause that explains most, in one sentence with its numbers.
 //!
-//! **The rule.** Memory that could be given back, or is wasted, comes first: memory shared since a fork, if that is
-//! half of all; otherwise the largest of kept memory, fragmentation, zeros in huge pages, stacks that were touched once
+//! **The rule.** Memory that could be given back, or is wasted, comes first: memory shared since a fork, or copied since
+//! then, if that is half of all, unless the process has since taken memory that may be a leak ([`is_of_a_fork`]);
+//! otherwise the largest of kept memory, fragmentation, zeros in huge pages, stacks that were touched once
 //! and locked memory without contents, if it is at least [`LEAST`] percent of Rss. Otherwise the verdict names what
 //! holds most.
 
 use crate::facts::Facts;
 use crate::model::{Cause, Kind, Report};
+use crate::owner::Class;
 use crate::seen::Seen;
 use crate::units::{bytes, fit, percent};
 use crate::{remedy, runtime};
@@ -17,8 +19,8 @@ const LEAST: u64 = 15;
 const LEAST_BYTES: u64 = 1 << 20;
 
 /// Sets the cause, the verdict and the remedies.
-pub fn judge(report: &mut Report, seen: &Seen) {
-    let facts = Facts::of(report, seen);
+pub fn judge(report: &mut Report, seen: &Seen, zeros: &[(Class, u64)]) {
+    let facts = Facts::of(report, seen, zeros);
     report.cause = cause(report, &facts, seen);
     report.remedies = remedy::all(report, seen, &facts);
     report.verdict = sentence(report, &facts, seen);
@@ -26,7 +28,7 @@ pub fn judge(report: &mut Report, seen: &Seen) {
 
 /// The cause that explains most.
 fn cause(report: &Report, facts: &Facts, seen: &Seen) -> Cause {
-    if facts.forked.saturating_mul(2) >= facts.rss && facts.forked >= LEAST_BYTES {
+    if is_of_a_fork(facts, seen) {
         return Cause::CopyOnWrite;
     }
     let waste = [
@@ -44,6 +46,14 @@ fn cause(report: &Report, facts: &Facts, seen: &Seen) -> Cause {
             cause => cause,
         },
     }
+}
+
+/// Whether the verdict is that its memory comes from a fork. What is new since then is the process's own: if that is
+/// [`LEAST`] percent of Rss, the verdict is about it.
+fn is_of_a_fork(facts: &Facts, seen: &Seen) -> bool {
+    let copied = if seen.fork.is_some() { facts.copied } else { 0 };
+    let is_most = (facts.forked + copied).saturating_mul(2) >= facts.rss && facts.forked + copied >= LEAST_BYTES;
+    is_most && (percent(facts.new, facts.rss) < LEAST || facts.new < facts.copied)
 }
 
 /// The runtime that has a heap besides malloc.
@@ -134,7 +144,8 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
             bytes(facts.fragmentation)
         ),
         Cause::HugeZero => {
-            format!("{} of {rss} are zeros in transparent huge pages, which the program never used", bytes(facts.zeros))
+            let zeros = bytes(facts.zeros);
+            format!("{zeros} of {rss} are zeros in transparent huge pages: never used, or written by the program")
         }
         Cause::Stacks if facts.below > 0 => format!(
             "{} of {rss} are stacks of {} threads, {} of it touched once and not in use",
@@ -143,21 +154,34 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
             bytes(facts.below)
         ),
         Cause::Locked => format!(
-            "{} of {rss} are locked in memory (mlock), {} of it zeros that the program never used",
+            "{} of {rss} are locked in memory (mlock), {} of it zeros: never used, or written by the program",
             bytes(report.locked_bytes),
             bytes(facts.locked_zeros)
         ),
         Cause::CopyOnWrite => format!(
             "{} of {rss} are shared with its parent or children since a fork: {} are its own, {} of that copied when \
-             written, or new",
+             written{}",
             bytes(facts.forked),
             bytes(report.private_bytes),
-            bytes(facts.copied)
+            bytes(facts.copied),
+            if seen.fork.is_some() { "" } else { ", or new" }
         ),
         Cause::OffHeap => off_heap(report, facts, seen),
         _ => holding(report, facts, seen),
     };
-    format!("{first}{}{}.", remedies(report), again(report))
+    format!("{first}{}{}{}.", since_fork(report, facts), remedies(report), again(report))
+}
+
+/// Says how much of the memory is older than a fork, if the verdict is about something else.
+fn since_fork(report: &Report, facts: &Facts) -> String {
+    match report.cause != Cause::CopyOnWrite && percent(facts.forked, facts.rss) >= LEAST {
+        true => format!(
+            "; {} are its own, {} are shared with its parent or children since a fork",
+            bytes(report.private_bytes),
+            bytes(facts.forked)
+        ),
+        false => String::new(),
+    }
 }
 
 /// Says that Rss counts some memory more than once.
@@ -175,13 +199,15 @@ fn again(report: &Report) -> String {
 fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
     let Some((name, native)) = native(seen) else { return holding(report, facts, seen) };
     format!(
-        "{} of {} are native memory of the {name}: blocks of malloc that it holds outside its heap of {} ({}); \
-         `{}` divides it",
+        "{} of {} are native memory of the {name}: blocks of malloc that it holds outside its heap of {} ({}){}",
         bytes(holder(report, seen).0),
         bytes(facts.rss),
         bytes(report.of(Kind::RuntimeHeap)),
         native.holds,
-        native.command.replace("PID", &seen.number())
+        match native.is_tracked(seen) {
+            true => format!("; `{}` divides most of it", native.command.replace("PID", &seen.number())),
+            false => String::new(),
+        }
     )
 }
 
@@ -210,7 +236,8 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
 fn remedies(report: &Report) -> String {
     let of = |remedy: &crate::Remedy| {
         let verb = if remedy.now { "would give back" } else { "would save" };
-        format!("`{}` {verb} {}", remedy.short(), bytes(remedy.bytes))
+        let most = if remedy.least_bytes < remedy.bytes { "up to " } else { "" };
+        format!("`{}` {verb} {most}{}", remedy.short(), bytes(remedy.bytes))
     };
     let worth = |remedy: &&crate::Remedy| percent(remedy.bytes, report.rss_bytes) >= 5 && !remedy.command.is_empty();
     let best: Vec<String> = report.remedies.iter().filter(worth).take(2).map(of).collect();

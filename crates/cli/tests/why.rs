@@ -184,7 +184,10 @@ fn what_is_no_heap_is_named() {
         let report = why(&neap, huge.pid);
         assert_cause(&report, "huge-zero", "huge-zero", 55 * MIB);
         let small = Planted::start(&program, &["huge", "off"], &[]);
-        assert_near("no huge pages", remedy(&report, "transparent_hugepage"), rss(huge.pid) - rss(small.pid));
+        assert_near("no huge pages", remedy(&report, "without huge pages"), rss(huge.pid) - rss(small.pid));
+        assert!(!report["remedies"].to_string().contains("/sys/kernel"), "{report:#}");
+        let zeros = Planted::start(&program, &["zeros", "large"], &[]);
+        assert_cause(&why(&neap, zeros.pid), "live", "heap-live", 64 * MIB);
     } else {
         skip("what_is_no_heap: huge", "the kernel gives no huge pages");
     }
@@ -209,6 +212,14 @@ fn what_is_no_heap_is_named() {
     let copied: f64 = copied.and_then(|number| number.parse().ok()).unwrap_or_else(|| panic!("{verdict}"));
     // A quarter of 64,000 blocks of 1,008 bytes.
     assert!((15.0..17.0).contains(&copied), "{verdict}");
+    drop(forked);
+    // What it has taken since may be a leak; ending it is no remedy.
+    let forked = Planted::start(&program, &["fork", "grow"], &[]);
+    let report = why(&neap, forked.pid);
+    assert_cause(&report, "live", "heap-live", 120 * MIB);
+    let verdict = report["verdict"].as_str().expect("a sentence");
+    assert!(verdict.contains("or a leak") && verdict.contains("since a fork"), "{verdict}");
+    assert!(!report.to_string().contains("kill"), "{report:#}");
 
     if is_root() {
         let locked = Planted::start(&program, &["locked"], &[]);
@@ -219,6 +230,22 @@ fn what_is_no_heap_is_named() {
     } else {
         skip("what_is_no_heap: locked", "needs root");
     }
+}
+
+/// Catches zeros that the program wrote in its blocks and that do not count as live, or whose remedy saves nothing.
+#[test]
+fn zeros_in_blocks_are_live() {
+    let neap = Neap::new();
+    let Some(program) = plant(&neap) else { return skip("zeros_in_blocks", "needs a C compiler") };
+    let zeros = Planted::of({
+        let mut command = neap.command(["run", "--set", "huge=always", "--"]);
+        command.arg(&program).arg("zeros");
+        command
+    });
+    let report = why(&neap, zeros.pid);
+    assert_cause(&report, "live", "heap-live", 62 * MIB);
+    let text = report["remedies"].to_string();
+    assert!(!text.contains("/sys/kernel") && !text.contains("NEAP_HUGE"), "{report:#}");
 }
 
 /// Catches memory that an allocator has named, as Google's tcmalloc does, and that is no allocator's.
@@ -264,6 +291,7 @@ fn memory_outside_the_heap_of_java_is_named() {
     assert_cause(&report, "off-heap", "heap-live", 152 * MIB);
     let verdict = report["verdict"].as_str().expect("a sentence");
     let says = format!("`jcmd {} VM.native_memory summary`", java.pid);
+    assert!(!report["remedies"].to_string().contains("MALLOC_ARENA_MAX"), "{report:#}");
     assert!(verdict.contains("native memory of the JVM") && verdict.contains(&says), "{verdict}");
     assert_eq!((remedy(&report, "-XX:MaxDirectMemorySize"), remedy(&report, &says[1..10])), (0, 0));
     // The command that it names knows what they are.

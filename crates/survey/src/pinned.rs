@@ -77,6 +77,8 @@ pub struct Tally {
     pub records: u64,
     /// Number of samples of small blocks, and the bytes of their own OS pages, which `live` includes.
     pub moved: (u64, u64),
+    /// Part of `live`: in blocks of at least [`Tally::LARGE`] bytes.
+    pub large: u64,
 }
 
 /// How much each stack pins.
@@ -89,6 +91,9 @@ pub struct Attributed {
 }
 
 impl Tally {
+    /// A program may leave a part of a block of this size untouched.
+    pub const LARGE: u64 = 64 << 10;
+
     /// Adds OS pages with `live` bytes of live blocks of `class` and `rest` others.
     pub fn add_pinned(&mut self, class: u8, live: u64, rest: u64) {
         self.live += live;

@@ -305,7 +305,10 @@ impl Walk<'_> {
     /// Counts a large block, all of which was walked through.
     fn close(&mut self, what: Use, large: &mut Large) {
         let Large { live, rest } = std::mem::take(large);
-        let Use::Large { start, sample, .. } = what else { return };
+        let Use::Large { start, end, sample } = what else { return };
+        if end - start >= Tally::LARGE {
+            self.tally.large += live;
+        }
         if sample.sample && sample.place != 0 {
             self.tally.live += live;
             self.tally.samples += rest;
@@ -344,6 +347,7 @@ impl Walk<'_> {
             let held = self.pages.held(start..end)?;
             self.tally.resident += held;
             self.tally.live += held.min(bytes);
+            self.tally.large += held.min(bytes);
             self.tally.waiting += held.saturating_sub(bytes);
             self.tally.untouched = self.tally.untouched.saturating_add(bytes.saturating_sub(held));
         }

@@ -2,22 +2,19 @@
 
 use crate::args::WhyArgs;
 use crate::output::Output;
-use crate::{failed, read, sys};
-use neap_account::container::{Charged, Container, Member, MemoryFile, container};
+use crate::{failed, holders, read, sys};
+use neap_account::container::{Charged, Container, Found, Member, container};
+use neap_account::holder::LEAST;
 use neap_account::parse::{self, pair};
 use neap_launch::error::Error;
-use neap_launch::mounts;
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// Where the hierarchies are mounted.
 const ROOT: &str = "/sys/fs/cgroup";
 /// In version 1 a limit of at least this means no limit.
 const NO_LIMIT: u64 = 1 << 60;
-/// Limit on the files in memory that are examined.
-const FILES: usize = 100_000;
 
 /// Shows the account of a cgroup.
 pub fn show(args: &WhyArgs, path: &str) -> Result<u8, Error> {
@@ -53,8 +50,10 @@ pub fn look(path: &str) -> Result<Container, Error> {
     let charged = charged(&path, &folder, v2)?;
     let mut notes = Vec::new();
     let members = members(&folder, &mut notes);
-    let files = memory_files(members.first().map(|member| member.pid));
-    Ok(container(&charged, members, &files, notes))
+    // Where none is charged there is nothing to look for.
+    let holders = if charged.shmem < LEAST { Vec::new() } else { holders::of(&folder, &members) };
+    let in_kernel = holders::in_kernel(&members);
+    Ok(container(&charged, Found { members, holders, in_kernel, notes }))
 }
 
 fn cannot_know(error: &Error) -> Error {
@@ -117,6 +116,8 @@ fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
             percpu: of("percpu"),
             // Socket buffers are charged separately.
             kernel: of("kernel").saturating_sub(of("slab") + of("pagetables") + of("kernel_stack") + of("percpu")),
+            anon_lists: of("inactive_anon") + of("active_anon"),
+            swap_cached: of("swapcached"),
             swap: number(folder, "memory.swap.current").unwrap_or(0),
             ..common
         });
@@ -132,6 +133,8 @@ fn charged(path: &str, folder: &Path, v2: bool) -> Result<Charged, Error> {
         mapped: of("total_mapped_file"),
         sockets,
         kernel: number(folder, "memory.kmem.usage_in_bytes").unwrap_or(0),
+        anon_lists: of("total_inactive_anon") + of("total_active_anon"),
+        swap_cached: of("total_swapcached"),
         swap: of("total_swap"),
         ..common
     })
@@ -185,52 +188,6 @@ fn pids(folder: &Path) -> Vec<u32> {
     all
 }
 
-/// The largest files in the memory file systems that a process sees, in its own mount namespace.
-fn memory_files(pid: Option<u32>) -> Vec<MemoryFile> {
-    let who = pid.map_or("self".to_owned(), |pid| pid.to_string());
-    // A process with another mount namespace or root has other paths: here they are reached through /proc/PID/root.
-    let view = |who: &str| {
-        let root = fs::metadata(format!("/proc/{who}/root")).ok()?;
-        Some((fs::read_link(format!("/proc/{who}/ns/mnt")).ok()?, root.dev(), root.ino()))
-    };
-    let is_alike = view(&who).is_some_and(|of| view("self") == Some(of));
-    let root = PathBuf::from(if is_alike { "/".to_owned() } else { format!("/proc/{who}/root") });
-    let mounts = mounts::parse(&sys::text(format!("/proc/{who}/mountinfo")).unwrap_or_default());
-    let mut all = Vec::new();
-    let mut left = FILES;
-    for line in mounts.iter().filter(|line| matches!(line.kind.as_str(), "tmpfs" | "ramfs")) {
-        if let Ok(place) = line.at.strip_prefix("/")
-            && !place.starts_with("sys")
-            && !place.starts_with("proc")
-        {
-            walk(&root.join(place), &mut all, &mut left);
-        }
-    }
-    all.sort_by_key(|file| std::cmp::Reverse(file.bytes));
-    all.dedup_by(|a, b| a.path == b.path);
-    all.truncate(10);
-    all
-}
-
-/// Adds the files below a folder, within its file system.
-fn walk(folder: &Path, all: &mut Vec<MemoryFile>, left: &mut usize) {
-    let Ok(device) = fs::metadata(folder).map(|metadata| metadata.dev()) else { return };
-    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
-        if *left == 0 {
-            return;
-        }
-        *left -= 1;
-        let Ok(metadata) = entry.metadata() else { continue };
-        let path = entry.path();
-        if metadata.is_dir() && metadata.dev() == device {
-            walk(&path, all, left);
-        } else if metadata.is_file() && metadata.blocks() > 0 {
-            // st_blocks counts units of 512 bytes on every file system.
-            all.push(MemoryFile { path: path.display().to_string(), bytes: metadata.blocks() * 512 });
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -241,63 +198,5 @@ mod tests {
         assert_eq!(path_of("9:name=systemd:/x\n4:memory:/a/b\n0::/z\n").as_deref(), Some("/a/b"));
         assert_eq!(path_of("0::/user.slice/x:y\n").as_deref(), Some("/user.slice/x:y"));
         assert_eq!(path_of("3:cpu,cpuacct:/\n"), None);
-    }
-
-    /// Catches the path of a file in another mount namespace, which in this one names another file or none, although
-    /// neap advises to remove it.
-    #[test]
-    fn files_of_another_namespace_are_found_here() {
-        use std::io::{BufRead, BufReader};
-        use std::process::{Command, Stdio};
-        // The kernel writes the blank in the name of the mount as an octal escape.
-        let script = "mount -t tmpfs none /mnt && mkdir '/mnt/a b' && mount -t tmpfs none '/mnt/a b' \
-                      && head -c 9000000 /dev/zero > '/mnt/a b/large' && echo ready && read x";
-        let mut command = Command::new("unshare");
-        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", script]);
-        let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
-        let mut child = child.expect("unshare(1)");
-        let mut line = String::new();
-        BufReader::new(child.stdout.take().expect("a pipe")).read_line(&mut line).expect("it can be read");
-        let files = memory_files(Some(child.id()));
-        let path = format!("/proc/{}/root/mnt/a b/large", child.id());
-        let there = fs::metadata(&path).is_ok();
-        let _ = child.kill().and_then(|()| child.wait());
-        if line.is_empty() {
-            println!("SKIPPED: no mount in a namespace of one's own here");
-            return;
-        }
-        assert!(there && files.iter().any(|file| file.path == path && file.bytes >= 9_000_000), "{files:?}");
-        assert!(memory_files(None).iter().all(|file| !file.path.starts_with("/proc/")));
-    }
-
-    /// Catches the path of a file below another root, which names another file or none here.
-    #[test]
-    fn files_below_another_root_are_found_here() {
-        use std::sync::mpsc;
-        let name = format!("neap-root-{}", std::process::id());
-        let file = PathBuf::from("/dev/shm").join(&name);
-        fs::write(&file, vec![1; 9_000_000]).expect("a file");
-        let (say, said) = mpsc::channel();
-        let (end, ended) = mpsc::channel::<()>();
-        let thread = std::thread::spawn(move || {
-            // SAFETY: the call takes a number; from here on this thread has its own root.
-            let is_apart = unsafe { libc::unshare(libc::CLONE_FS) } == 0;
-            if is_apart && std::os::unix::fs::chroot("/dev").is_ok() {
-                // SAFETY: the call takes nothing.
-                say.send(unsafe { libc::gettid() }).expect("it is waited for");
-                let _ = ended.recv();
-            }
-        });
-        let tid = said.recv().map(|tid: i32| tid as u32);
-        let files = tid.map(|tid| memory_files(Some(tid)));
-        drop(end);
-        thread.join().expect("a thread");
-        fs::remove_file(&file).expect("a file");
-        let (Ok(tid), Ok(files)) = (tid, files) else {
-            println!("SKIPPED: needs root, for chroot");
-            return;
-        };
-        let path = format!("/proc/{tid}/root/shm/{name}");
-        assert!(files.iter().any(|file| file.path == path && file.bytes >= 9_000_000), "{files:?}");
     }
 }

@@ -8,7 +8,7 @@ use neap_account::model::HeapFigures;
 use neap_account::parse;
 use neap_account::seen::{HeapPart, Mapping, Piece, Seen};
 use neap_heaps::{Heap, Part};
-use neap_survey::{Asked, Walked};
+use neap_survey::{Asked, Tally, Walked};
 use std::fs;
 use std::io;
 use std::ops::Range;
@@ -157,7 +157,7 @@ fn neap(walked: &Walked, seen: &Seen, memory: &Process) -> HeapPart {
         ..HeapFigures::default()
     };
     let pieces = pieces(&walked.ranges, &seen.mappings, memory);
-    HeapPart { figures, pieces, main: true, ..HeapPart::default() }
+    HeapPart { figures, pieces, main: true, large_bytes: tally.large, ..HeapPart::default() }
 }
 
 /// A part of another allocator's heap.
@@ -187,11 +187,15 @@ fn foreign(heap: &Heap, part: &Part, seen: &Seen, memory: &Process) -> HeapPart 
             ..figures
         };
     }
+    let mapped = part.name.starts_with("mmapped");
+    // Without more knowledge: all of them if they are large on average.
+    let is_large = mapped || figures.live_bytes >= figures.live_blocks.saturating_mul(Tally::LARGE);
     HeapPart {
+        large_bytes: if is_large { figures.live_bytes } else { 0 },
         figures,
         pieces: pieces(&part.ranges, &seen.mappings, memory),
         main: part.name == "main arena",
-        mapped: part.name.starts_with("mmapped"),
+        mapped,
         settings: heap.settings.clone(),
     }
 }

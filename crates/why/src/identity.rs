@@ -22,6 +22,11 @@ impl Identity {
         let has_ended = self.code == 0 && self.stack == 0 && self.file.is_none();
         self.started == other.started && (has_ended || self == other)
     }
+
+    /// Whether both execute one program, at the same addresses: one was forked from the other.
+    pub fn is_fork_of(&self, other: &Identity) -> bool {
+        self.code != 0 && (self.code, self.stack, self.file) == (other.code, other.stack, other.file)
+    }
 }
 
 /// The identity of process `pid`; none if it has gone.
@@ -42,6 +47,10 @@ fn parse(stat: &str, file: Option<(u64, u64)>) -> Option<Identity> {
 mod tests {
     use super::*;
 
+    fn later_fork(of: &Identity) -> Identity {
+        Identity { started: of.started + 7, ..of.clone() }
+    }
+
     /// Catches wrong fields, and a name that moves them.
     #[test]
     fn fields() {
@@ -54,6 +63,7 @@ mod tests {
         let ended = Identity { code: 0, stack: 0, ..seen.clone() };
         let later = Identity { started: 8826, ..ended.clone() };
         let other = Identity { stack: 150_000, ..seen.clone() };
+        assert!(seen.is_fork_of(&later_fork(&seen)) && !ended.is_fork_of(&ended) && !other.is_fork_of(&seen));
         assert!(seen.is_of(&seen) && ended.is_of(&seen) && !later.is_of(&seen) && !other.is_of(&seen));
     }
 }

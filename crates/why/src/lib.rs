@@ -12,7 +12,8 @@
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
 //! | `files.rs`, `known.rs` | its files; a cache of what they contain |
 //! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `repeated.rs`, `python.rs` | what its memory contains |
-//! | `cgroup.rs` | a container |
+//! | `fork.rs` | what it has for itself since a fork |
+//! | `cgroup.rs`, `holders.rs`, `charge.rs` | a container; what holds its files in memory; what is charged to it |
 //! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; output files |
 //! | `stats.rs` | `neap stats` |
 //!
@@ -22,9 +23,12 @@
 
 pub mod args;
 mod cgroup;
+mod charge;
 mod failed;
 mod files;
+mod fork;
 mod heaps;
+mod holders;
 mod identity;
 mod known;
 mod memory;

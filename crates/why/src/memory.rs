@@ -14,6 +14,10 @@ use std::sync::Arc;
 const PIECE: u64 = 1 << 14;
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
+/// It is of a file, or shared memory.
+const FILE: u64 = 1 << 61;
+/// No other process maps it (Linux 4.2).
+const EXCLUSIVE: u64 = 1 << 56;
 
 /// The memory of a process.
 pub struct Process {
@@ -73,6 +77,31 @@ impl Process {
             }
         }
         Ok((first + count) * self.page)
+    }
+
+    /// The parts of a range, in order, that are resident, of no file, and that no other process maps.
+    pub fn own(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        let mut found: Vec<Range<u64>> = Vec::new();
+        let mut at = range.start / self.page;
+        while at < range.end / self.page && self.fuel.take(0) {
+            let count = (range.end / self.page - at).min(PIECE);
+            let mut bytes = vec![0; 8 * count as usize];
+            if self.pagemap.read_exact_at(&mut bytes, 8 * at).is_err() {
+                break;
+            }
+            for (number, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
+                let start = (at + number as u64) * self.page;
+                if u64::from_ne_bytes(*word) & (PRESENT | FILE | EXCLUSIVE) != PRESENT | EXCLUSIVE {
+                    continue;
+                }
+                match found.last_mut().filter(|last| last.end == start) {
+                    Some(last) => last.end += self.page,
+                    None => found.push(start..start + self.page),
+                }
+            }
+            at += count;
+        }
+        found
     }
 
     /// Resident bytes of a range.

@@ -2,7 +2,7 @@
 
 use crate::memory::Process;
 use crate::sys::{self, text};
-use crate::{failed, heaps, identity, python, repeated, stacks, zeros};
+use crate::{failed, fork, heaps, identity, python, repeated, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
@@ -121,6 +121,7 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
         threads: threads(pid, effort),
         page_tables: parse::value(&status, "VmPTE").unwrap_or(0),
         is_go: effort == Effort::Full && is_go(pid),
+        settings: settings(pid),
         memory_devices: mounts::parse(&mounts).iter().filter(|line| in_memory(line)).map(|line| line.device).collect(),
         ..Seen::default()
     };
@@ -133,7 +134,10 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     }
     if effort == Effort::Full {
         match Process::open(pid, fuel) {
-            Ok(memory) => deep(&mut seen, &memory),
+            Ok(memory) => {
+                deep(&mut seen, &memory);
+                fork::read(&mut seen, parent, &memory);
+            }
             Err(error) => {
                 seen.notes.push(format!("its memory cannot be read ({}): heaps are not split", failed::words(&error)))
             }
@@ -169,6 +173,16 @@ fn deep(seen: &mut Seen, memory: &Process) {
     if memory.fuel.is_over() {
         seen.notes.push("reading took too long and was cut short: heaps and pools are only partly known".into());
     }
+}
+
+/// Variables that give a JVM options.
+const SETTINGS: [&[u8]; 3] = [b"JAVA_TOOL_OPTIONS=", b"JDK_JAVA_OPTIONS=", b"_JAVA_OPTIONS="];
+
+/// These variables of the environment with which it was started.
+fn settings(pid: u32) -> Vec<String> {
+    let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let is_one = |of: &&[u8]| SETTINGS.iter().any(|name| of.starts_with(name));
+    bytes.split(|&byte| byte == 0).filter(is_one).map(|of| String::from_utf8_lossy(of).into_owned()).collect()
 }
 
 /// The program and its arguments; without any, its name.

@@ -3,7 +3,7 @@
 
 use crate::container::Container;
 use crate::model::{Account, HeapFigures, Kind, Remedy, Report};
-use crate::text::processes;
+use crate::text::{gain, processes};
 use crate::units::{bytes, fit_front, percent, plain};
 use neap_trace::format::html::{BASE_STYLE, escaped, fill};
 use std::io::{self, Write};
@@ -217,7 +217,7 @@ fn remedies(remedies: &[Remedy]) -> String {
         return String::new();
     }
     let item = |remedy: &Remedy| {
-        let gain = if remedy.bytes > 0 { bytes(remedy.bytes) } else { "not known".to_owned() };
+        let gain = if remedy.bytes > 0 { gain(remedy) } else { "not known".to_owned() };
         let command = match remedy.command.is_empty() {
             true => String::new(),
             false => format!("<code>{}</code>", text(&remedy.command)),

@@ -100,13 +100,21 @@ int main(int argc, char **argv) {
         char *p = area(64 * MIB);
         madvise(p, 64 * MIB, MADV_HUGEPAGE);
         for (size_t i = 0; i < 64 * MIB; i += 2 * MIB) memset(p + i, 1, 64 * 1024);
+    } else if (!strcmp(what, "zeros")) {
+        /* Uses all of it, for zeros: in small blocks, or in one. */
+        for (int i = 0; argc == 2 && i < MANY; i++) memset(blocks[i] = malloc(1000), 0, 1000);
+        char *p = argc > 2 ? aligned_alloc(2 * MIB, 64 * MIB) : 0;
+        if (p) madvise(p, 64 * MIB, MADV_HUGEPAGE), memset(p, 1, 64 * MIB), memset(p, 0, 64 * MIB), blocks[0] = p;
     } else if (!strcmp(what, "stacks")) {
         threads(32, stack_thread);
     } else if (!strcmp(what, "fork")) {
         fill(blocks, MANY, 1000);
         if (fork()) { wait(0); return 0; }
         /* Writes to a quarter of it. */
-        for (int i = 0; argc > 2 && i < MANY / 4; i++) memset(blocks[i], 2, 1000);
+        int writes = argc > 2 && !strcmp(argv[2], "write");
+        for (int i = 0; writes && i < MANY / 4; i++) memset(blocks[i], 2, 1000);
+        /* Takes nearly as much of its own. */
+        if (argc > 2 && !writes) fill(blocks, MANY * 9 / 10, 1000);
     } else if (!strcmp(what, "region")) {
         char *p = memset(mmap(0, 32 * MIB, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), 1, 32 * MIB);
         prctl(0x53564d41 /* PR_SET_VMA */, 0, p, 32 * MIB, "tcmalloc_region_NORMAL");
