@@ -31,6 +31,7 @@ const CONTENTS: &[(&str, &[&str])] = &[
             "docs/platforms.md",
             "docs/compatibility.md",
             "docs/limits.md",
+            "docs/attributes.md",
         ],
     ),
     (
