@@ -1,15 +1,19 @@
 //! The attributes of processes, threads and memory that a program can change at any time, and what neap promises then.
 //!
-//! `table.rs` is the one table. From it come the tables of docs/attributes.md, and the changes from which the plans of
-//! `cargo xtask torture` draw. After a change of the table:
-//!
-//!     NEAP_WRITE_DOCS=1 cargo test -p xtask attributes
+//! `table.rs` is the one table. From it come the tables of docs/attributes.md, by `cargo xtask documents`, and the changes
+//! from which the plans of `cargo xtask torture` draw.
 
+mod page;
 mod table;
 #[cfg(test)]
 mod tests;
 
-pub use table::TABLE;
+#[cfg(test)]
+use page::PAGE;
+#[cfg(test)]
+use page::renewed;
+pub use page::write;
+use table::TABLE;
 
 /// What an attribute belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

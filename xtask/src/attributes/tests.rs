@@ -1,77 +1,21 @@
 //! The table against its document, the tests that it names, and the programs of torture.
 
-use super::{Of, TABLE, Torture, drawn};
+use super::{TABLE, Torture, drawn};
 use std::collections::BTreeSet;
-use std::fmt::Write;
 use std::fs;
 
 use crate::place::root;
-
-const PAGE: &str = "docs/attributes.md";
-const BEGIN: &str = "<!-- from xtask/src/attributes/table.rs; see xtask/src/attributes/tests.rs -->\n";
-const END: &str = "<!-- end of the tables -->\n";
 
 fn read(name: &str) -> String {
     fs::read_to_string(root().join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// The sections of the document.
-fn page() -> String {
-    let mut text = String::new();
-    for kind in TABLE {
-        let head = "| what changes | by | of | neap promises | held by |\n|---|---|---|---|---|";
-        write!(text, "\n## {}\n\n{head}\n", kind.title).expect("a string takes all");
-        for attribute in kind.attributes {
-            let of = match attribute.of {
-                Of::Thread => "thread",
-                Of::Process => "process",
-                Of::Block => "block",
-            };
-            let mut held: Vec<String> =
-                attribute.tests.iter().map(|(file, case)| format!("`{file}`: `{case}`")).collect();
-            held.push(match attribute.torture {
-                Torture::Changes(names) => {
-                    format!("torture: {}", names.map_names(|name| format!("`+{name}`")))
-                }
-                Torture::Actor(name) => format!("torture: `{name}`"),
-                Torture::Not(why) => format!("not by torture: {why}"),
-            });
-            let line = format!(
-                "| {} | {} | {of} | {} | {} |",
-                attribute.what,
-                attribute.calls,
-                attribute.promise,
-                held.join("; ")
-            );
-            assert_eq!(line.matches('|').count(), 6, "a bar would start another column: {line}");
-            writeln!(text, "{line}").expect("a string takes all");
-        }
-    }
-    text.push('\n');
-    text
-}
-
-trait Names {
-    fn map_names(&self, of: impl Fn(&str) -> String) -> String;
-}
-impl Names for [&str] {
-    fn map_names(&self, of: impl Fn(&str) -> String) -> String {
-        self.iter().map(|name| of(name)).collect::<Vec<_>>().join(", ")
-    }
-}
-
 /// Catches a document that differs from the table.
 #[test]
 fn the_page_is_not_stale() {
-    let text = read(PAGE);
-    let (before, rest) = text.split_once(BEGIN).expect("the mark before the tables");
-    let (found, after) = rest.split_once(END).expect("the mark after the tables");
-    let wanted = page();
-    if std::env::var_os("NEAP_WRITE_DOCS").is_some() {
-        fs::write(root().join(PAGE), format!("{before}{BEGIN}{wanted}{END}{after}")).expect("the page can be written");
-        return;
-    }
-    assert!(found == wanted, "{PAGE} is stale: NEAP_WRITE_DOCS=1 cargo test -p xtask attributes");
+    let there = read(super::PAGE);
+    let wanted = super::renewed(&there).expect("the marks");
+    assert!(there == wanted, "{} is stale; to write it anew: cargo xtask documents", super::PAGE);
 }
 
 /// Catches a test that was renamed or removed, so that nothing holds the promise any more.
