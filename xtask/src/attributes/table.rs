@@ -57,7 +57,8 @@ pub const TABLE: &[Kind] = &[
                 what: "timer slack",
                 calls: "prctl(PR_SET_TIMERSLACK)",
                 of: Thread,
-                promise: "The helper has the kernel's ordinary slack: memory goes back in time.",
+                promise: "The helper has the kernel's default: with the slack of its starter, 5 seconds for instance, \
+                          it would wake as much later.",
                 tests: &[],
                 torture: Changes(&["timer_slack"]),
             },
@@ -374,10 +375,11 @@ pub const TABLE: &[Kind] = &[
                 torture: Actor("mappings"),
             },
             Attribute {
-                what: "memory of the container",
-                calls: "memory.max, memory.limit_in_bytes",
+                what: "memory of the container: another limit, another container",
+                calls: "memory.max, memory.limit_in_bytes, cgroup.procs",
                 of: Process,
-                promise: "Near the limit memory goes back at once.",
+                promise: "Near the limit memory goes back at once. neap looks for another limit each second; until \
+                          then memory waits as before.",
                 tests: &[(PURGE, "relay")],
                 torture: Actor("garbage"),
             },
