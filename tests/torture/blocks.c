@@ -146,9 +146,6 @@ static void change_page(struct slot *s) {
     }
 }
 
-/* Set where these calls reach neap, which also runs in comparisons with others. */
-extern const char *neap_version(void) __attribute__((weak));
-
 static void release(struct slot *s, const char *where) {
     check(where, s->block, s->size, s->number, s->size);
     if (neap_version && s->size >= 65536 && s->number % 5 == 0) change_page(s);

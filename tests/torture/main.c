@@ -1,11 +1,12 @@
-/* torture SEED SECONDS PROGRESS-FILE ACTOR[=COUNT]... : see torture.h. Words that are no actors: `fail` means that
-   system calls fail, `slow` that they are late, `pool` that pages of a pool are taken away, `small` and `large` choose
-   sizes, `signals` starts a storm of signals, `mdwe` refuses memory that is executable after it was writable. */
+/* torture SEED SECONDS PROGRESS-FILE ACTOR[=COUNT]... : see torture.h. Words that are no actors: `+NAME` permits the
+   actor `changes` a change, `fail` means that system calls fail, `slow` that they are late, `pool` that pages of a pool
+   are taken away, `small` and `large` choose sizes, `signals` starts a storm of signals, `mdwe` refuses memory that is
+   executable after it was writable. */
 #include "torture.h"
 #include <stdarg.h>
 
 atomic_int stop, resting, keeps_memory, filtered;
-int calls_fail, scarce_pool, sizes = 'm';
+int calls_fail, calls_late, scarce_pool, sizes = 'm', report_file = 2, is_alone = 1;
 FILE *nowhere;
 __thread int in_handler __attribute__((tls_model("initial-exec")));
 __thread int may_fork __attribute__((tls_model("initial-exec")));
@@ -27,7 +28,7 @@ _Noreturn void fail(const char *format, ...) {
     va_end(args);
     if (n > (int)sizeof text - 2) n = sizeof text - 2;
     text[n++] = '\n';
-    if (write(2, text, (size_t)n) != n) abort();
+    if (write(report_file, text, (size_t)n) != n) abort();
     _exit(99);
 }
 
@@ -84,11 +85,10 @@ static const struct actor actors[] = {
     {"forks", forks, 0},       {"handlers", handlers, 0}, {"vforks", vforks, 0}, {"trims", trims, 1},
     {"limits", limits, 0},     {"mappings", mappings, 0}, {"advice", advice, 1}, {"filters", filters, 0},
     {"libraries", libraries, 0}, {"rests", rests, 0},       {"sandbox", sandbox, 0}, {"garbage", garbage, 1},
-    {"dense", dense, 1},       {"ranges", ranges, 0},     {"profiles", profiles, 0},
+    {"dense", dense, 1},       {"ranges", ranges, 0},     {"profiles", profiles, 0}, {"changes", changes, 0},
 };
 
-/* RSS in KiB, or 0 where it cannot be read. */
-static long resident(void) {
+long resident(void) {
     char text[100];
     int file = open("/proc/self/statm", O_RDONLY);
     ssize_t n = file < 0 ? 0 : read(file, text, sizeof text - 1);
@@ -116,6 +116,14 @@ static void check_resident(long before, size_t live, int slow) {
     progress_end(slot);
 }
 
+/* Whether an actor has blocks, or other memory, of its own: a child of fork would have it too. */
+static int owns_blocks(const char *actor) {
+    static const char *const those[] = {"dense", "ranges", "holes", "lives", "garbage", "growth", "mappings", "profiles", "small_stacks", "vforks"};
+    for (size_t i = 0; i < sizeof those / sizeof *those; i++)
+        if (!strncmp(actor, those[i], strlen(those[i]))) return 1;
+    return 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 4) return 2;
     atomic_store(&seeds, strtoull(argv[1], NULL, 0) * 2 + 1);
@@ -141,8 +149,10 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[i], "fail")) calls_fail = 1;
         if (!strcmp(argv[i], "small") || !strcmp(argv[i], "large")) sizes = argv[i][0];
         scarce_pool |= !strcmp(argv[i], "pool");
-        slow |= !strcmp(argv[i], "slow");
+        calls_late |= slow |= !strcmp(argv[i], "slow");
         storm |= !strcmp(argv[i], "signals");
+        if (argv[i][0] == '+' && !permit_change(argv[i] + 1)) fail("no change is called %s", argv[i] + 1);
+        is_alone &= !owns_blocks(argv[i]);
         /* Fails on Linux before 6.3. */
         if (!strcmp(argv[i], "mdwe")) prctl(PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN, 0, 0, 0);
     }

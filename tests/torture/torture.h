@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <sched.h>
@@ -66,6 +67,8 @@ extern atomic_int stop, resting;
 extern atomic_int keeps_memory;
 /* Whether system calls fail: a guard page may be missing, a thread may not start. */
 extern int calls_fail;
+/* Whether they fail or are late. */
+extern int calls_late;
 /* Blocks are in pages of a pool that is taken away: the child of a fork may lose them. */
 extern int scarce_pool;
 /* A filter was put on: there is no helper. */
@@ -74,6 +77,12 @@ extern atomic_int filtered;
 extern atomic_long threshold_kib;
 /* /dev/null, opened before any filter comes. */
 extern FILE *nowhere;
+/* Set where the allocator is neap, which is compared with others. */
+extern const char *neap_version(void) __attribute__((weak));
+/* Where `fail` writes its line. */
+extern int report_file;
+/* No actor has blocks besides the table's, so that a child knows what it needs. */
+extern int is_alone;
 /* The kinds of sizes: see pick_size. */
 extern int sizes;
 
@@ -85,6 +94,9 @@ uint64_t new_seed(void);
 int progress_begin(const char *name);
 void progress(int slot);
 void progress_end(int slot);
+
+/* RSS in KiB, or 0 where it cannot be read. */
+long resident(void);
 
 /* Starts a thread with signals blocked or not, a stack of `stack` bytes (0: 256 KiB), detached or not; 0 if the system
    refuses. */
@@ -153,6 +165,9 @@ void *rests(void *unused);
 void *dense(void *unused);
 void *ranges(void *unused);
 void *profiles(void *unused);
+void *changes(void *unused);
+/* Permits the actor `changes` one of its changes; 0 where there is none of this name. */
+int permit_change(const char *name);
 void start_signals(uint64_t *seed);
 
 /* Whether this thread is in a handler; whether a handler may fork in this thread: it is in no call of the C library

@@ -32,6 +32,7 @@ const CONTENTS: &[(&str, &[&str])] = &[
             "docs/platforms.md",
             "docs/compatibility.md",
             "docs/limits.md",
+            "docs/attributes.md",
         ],
     ),
     (

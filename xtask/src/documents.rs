@@ -6,6 +6,7 @@
 //! | `docs/headline.svg`, `docs/headline-dark.svg` | the experiments `retain-large`, `service` and `suite` |
 //! | `EXPERIMENTS.md` | a line for each other experiment, and `lab/notes/EXPERIMENTS.md` |
 //! | the picture and the table in `README.md` | figures of these |
+//! | the tables in `docs/attributes.md` | `xtask/src/attributes/table.rs` |
 //!
 //! A full run of the lab has all of this. `lab/results/published` names the runs from which the documents are made.
 //! They are kept packed, without the experiments that a later one has measured again.
@@ -20,6 +21,7 @@ use neap_report::markdown::{Options, document};
 use neap_report::{readme, summary};
 use neap_results::{Run, notes_from, suite};
 
+use crate::attributes;
 use crate::place::root;
 
 /// The file with the folders of the published runs, one on each line, relative to the root.
@@ -62,6 +64,7 @@ pub fn main(args: Args) -> Result<()> {
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
         eprintln!("written: {}", path.display());
     }
+    attributes::write(&folder)?;
     if args.into.is_none() && !args.dirs.is_empty() {
         fs::write(root().join(PUBLISHED), names(&dirs)?)?;
         eprintln!("written: {PUBLISHED}; check whether the remarks in {NOTES}/ still fit");

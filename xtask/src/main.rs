@@ -2,6 +2,7 @@
 //!
 //! One module per command; this file only dispatches.
 
+mod attributes;
 mod book;
 mod ci;
 mod crates;

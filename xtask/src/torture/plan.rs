@@ -2,6 +2,8 @@
 
 use std::fmt::Write;
 
+use crate::attributes;
+
 /// A random number generator that depends only on its seed (splitmix64).
 pub struct Draw(u64);
 
@@ -63,6 +65,8 @@ struct Profile {
     asked: bool,
     /// Whether the machine's pool of huge pages grows and is taken away meanwhile.
     pool: bool,
+    /// Limit on the number of attributes that the program changes.
+    changes: usize,
 }
 
 const fn profile(name: &'static str, actors: &'static [&'static str]) -> Profile {
@@ -77,6 +81,7 @@ const fn profile(name: &'static str, actors: &'static [&'static str]) -> Profile
         memory: None,
         asked: false,
         pool: false,
+        changes: 0,
     }
 }
 
@@ -107,6 +112,10 @@ impl Profile {
     }
     const fn pool(mut self) -> Self {
         self.pool = true;
+        self
+    }
+    const fn changes(mut self, most: usize) -> Self {
+        self.changes = most;
         self
     }
     const fn without_options(mut self) -> Self {
@@ -165,6 +174,8 @@ const PROFILES: &[Profile] = &[
         .injection(Injection::Nothing)
         .extras(0)
         .pool(),
+    profile("attributes", &["worker=2", "changes=2"]).changes(6),
+    profile("lonely", &["worker=1", "changes=2"]).changes(2).injection(Injection::Nothing).extras(0).without_options(),
     profile("cgroup", &["worker=1", "garbage=1"]).memory(384).injection(Injection::Nothing).extras(0),
 ];
 
@@ -284,6 +295,15 @@ impl Plan {
             let extra = draw.pick(EXTRAS);
             if !actors.iter().any(|a| a == extra) {
                 actors.push(extra.to_owned());
+            }
+        }
+        if profile.changes > 0 {
+            let drawn: Vec<&str> = attributes::drawn().collect();
+            for _ in 0..=draw.below(profile.changes) {
+                let change = format!("+{}", draw.pick(&drawn));
+                if !actors.contains(&change) {
+                    actors.push(change);
+                }
             }
         }
         if draw.one_in(8) {

@@ -18,7 +18,17 @@ use crate::place::root;
 /// Flags of the programs. Without `-fno-builtin` the compiler may drop malloc and free in pairs.
 const FLAGS: &[&str] =
     &["-O1", "-g", "-pthread", "-fno-builtin", "-Wall", "-Wextra", "-Wno-unused-result", "-D_GNU_SOURCE"];
-const SOURCES: &[&str] = &["main.c", "blocks.c", "threads.c", "processes.c", "system.c", "memory.c"];
+const SOURCES: &[&str] = &[
+    "main.c",
+    "blocks.c",
+    "threads.c",
+    "processes.c",
+    "system.c",
+    "memory.c",
+    "changes.c",
+    "attributes.c",
+    "children.c",
+];
 /// The file that tests/torture/main.c maps: counters and names of actors.
 const BEATS: usize = 64;
 const NAME: usize = 24;
@@ -74,6 +84,14 @@ impl Tools {
             Some(path) => (fs::canonicalize(path).with_context(|| format!("no library {}", path.display()))?, None),
             None => (build("neap-preload", true)?.join("libneap.so"), Some(build("neap-cli", false)?.join("neap"))),
         };
+        // A plugin that contains the library's other form, where that was built beside it.
+        let archive = library.with_extension("a");
+        let _ = fs::remove_file(bin("allocator.so"));
+        if archive.exists() {
+            let archive = archive.to_string_lossy();
+            let flags = ["-shared", "-fPIC", &archive, "-Wl,--exclude-libs,ALL", "-Wl,-Bsymbolic"];
+            compile(&["allocator.c"], &flags, &bin("allocator.so"))?;
+        }
         let tried = Command::new("strace").args(["-f", "-o", "/dev/null", "true"]).stderr(Stdio::null()).status();
         let strace = tried.is_ok_and(|status| status.success());
         Ok(Tools { dir, library, neap, strace, runs: AtomicUsize::new(0) })
@@ -168,6 +186,10 @@ impl Tools {
         };
         command.arg(program).arg(plan.seed.to_string()).arg(seconds.to_string()).arg(scratch.join("beats"));
         command.args(&plan.actors).env_remove("LD_PRELOAD").env("TORTURE_PLUGIN", bin("plugin.so"));
+        let allocator = bin("allocator.so");
+        if allocator.exists() {
+            command.env("TORTURE_ALLOCATOR", allocator);
+        }
         if let Some(bytes) = plan.memory {
             command.env("TORTURE_MEMORY", bytes.to_string());
         }
