@@ -9,10 +9,11 @@
 //! program has set a filter, neap checks each range, because such a filter may do the same at any time, and to one
 //! thread only.
 
+use crate::arch;
 use crate::system::call::{self, page_size};
 use crate::system::filter::{self, Asking};
 use crate::system::huge;
-use crate::system::probe::{DISCARD, Feature, POPULATE};
+use crate::system::probe::{DISCARD, Feature, LOCKED, POPULATE};
 use crate::system::space::count;
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_core::os::Run;
@@ -45,8 +46,41 @@ pub fn count_call() {
 /// As `Os::purge`.
 pub unsafe fn purge(p: *mut u8, len: usize) -> bool {
     count_call();
+    let mut is_locked = false;
+    let discard = |p: *mut u8, len: usize| {
+        // SAFETY: as the caller promises.
+        let done = unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed) };
+        is_locked = done == Err(Errno::INVAL);
+        done.is_ok()
+    };
     // SAFETY: as the caller promises.
-    unsafe { purge_by(p, len, |p, len| mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed).is_ok(), &DISCARD) }
+    unsafe { purge_by(p, len, discard, &DISCARD) || (is_locked && purge_locked(p, len)) }
+}
+
+/// MADV_DONTNEED_LOCKED of include/uapi/asm-generic/mman-common.h.
+const DONTNEED_LOCKED: usize = 24;
+
+/// [`purge`] of memory that the program has locked. It stays locked: the kernel locks each OS page again that is
+/// touched.
+///
+/// # Safety
+/// As [`purge`].
+#[cold]
+unsafe fn purge_locked(p: *mut u8, len: usize) -> bool {
+    let Some(_asking) = Asking::if_allowed() else { return false };
+    let call = |p: usize, len| {
+        // SAFETY: as the caller promises; no range at all is given to find out whether the kernel knows the advice.
+        unsafe { arch::syscall(libc::SYS_madvise as usize, [p, len, DONTNEED_LOCKED, 0, 0, 0]) == 0 }
+    };
+    if LOCKED.known().is_none() && !call(0, 0) {
+        LOCKED.note(false);
+    }
+    if !LOCKED.is_usable() {
+        return false;
+    }
+    count_call();
+    // SAFETY: as the caller promises.
+    unsafe { purge_by(p, len, |p, len| call(p.expose_provenance(), len), &LOCKED) }
 }
 
 /// [`purge`] by `call`; `feature` says whether `call` works.
