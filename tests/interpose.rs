@@ -158,6 +158,8 @@ fn calls_beside(place: Place) -> Outcome {
         "madvise",
         "mlock",
         "mlock2",
+        "mlockall",
+        "ioctl",
         "mremap",
         "clone",
         "syscall",

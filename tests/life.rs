@@ -14,6 +14,7 @@ const THREADS: Source = Source::new("life/threads.c");
 const FORK: Source = Source::new("life/fork.c");
 const DL: Source = Source::new("life/dl.c");
 const LIMITS: Source = Source::new("life/limits.c");
+const LOCKED: Source = Source::new("life/locked.c");
 const TLS: Source = Source::with_flags("life/tls.cc", &["-std=c++17"]);
 /// The libraries that DL loads, by the variable PLUGIN: one that links the C++ library, and one that contains it.
 const PLUGINS: [Source; 2] = [
@@ -117,6 +118,32 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (LIMITS, "interrupted", "", "a system call of the allocator that fails with EINTR"),
     (LIMITS, "blocked_signal_stays_pending", "", "a helper thread that takes the program's signals"),
     (LIMITS, "unshare_user", "", "a helper thread in the way of unshare(CLONE_NEWUSER)"),
+    (LOCKED, "first_block", "", "reservations that are locked because mlockall came before the first block"),
+    (LOCKED, "future", "", "blocks that are not locked after mlockall(MCL_FUTURE)"),
+    (LOCKED, "current_and_future", "", "reserved addresses that count as locked"),
+    (LOCKED, "future_without_notice", "", "blocks that are not locked where the program makes the call itself"),
+    (LOCKED, "future_on_fault", "", "memory that is populated although the program locks it when it is touched"),
+    (LOCKED, "first_block_as_user", "", "no memory at all where little may be locked from the start on"),
+    (LOCKED, "as_user", "", "mlockall that is refused because of reserved addresses"),
+    (LOCKED, "current_as_user", "", "mlockall(MCL_CURRENT) that locks too little, or what comes later"),
+    (LOCKED, "too_much_as_user", "", "mlockall that is granted beyond the limit"),
+    (LOCKED, "rights_given_up", "", "a daemon that can make no thread after it gave up the right to lock memory"),
+    (LOCKED, "trimmed", "", "locked memory that stays, or figures of a trim that count what stays"),
+    (
+        LOCKED,
+        "core_dump",
+        "",
+        "reserved or unused memory that debuggers write to core dumps, or used memory that they do not",
+    ),
+    (
+        LOCKED,
+        "core_dump_after_advice",
+        "",
+        "memory that is not in dumps because the last owner of the block kept it out",
+    ),
+    (LOCKED, "core_dump_filtered", "", "memory that is missing in dumps of a filtered program"),
+    (LOCKED, "registered", "", "faults of later blocks that go to the userfaultfd of an earlier one"),
+    (LOCKED, "registered_with_events", "", "a deadlock of a free and a userfaultfd's thread that allocates"),
     (TLS, "in_threads", "", "C++ thread_local destructors that come after the heap was given up"),
     (TLS, "of_main", "objects destroyed", "static C++ objects destroyed after the heap"),
 ];
@@ -148,7 +175,7 @@ fn main() -> ExitCode {
         let mut named: Vec<_> = CASES.iter().map(|(source, case, _, _)| (source.stem(), *case)).collect();
         named.extend(PREPARED_CASES);
         named.extend(UNLOAD_CASES.map(|(case, _)| (UNLOAD.stem(), case)));
-        neap_tests::all_cases_named(&[START, THREADS, FORK, DL, LIMITS, TLS, UNLOAD], &named)
+        neap_tests::all_cases_named(&[START, THREADS, FORK, DL, LIMITS, LOCKED, TLS, UNLOAD], &named)
     }));
     cases.push(Case::new(
         "dl::library_loaded_late",

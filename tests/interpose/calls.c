@@ -8,6 +8,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -36,6 +37,7 @@ int main(void) {
     CHECK(mmap(NULL, 0, 0, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == MAP_FAILED && errno == EINVAL);
     memset(p, 1, LEN);
     CHECK(mlock(p, 1) == 0 && mlock2(p, 1, 0) == 0 && munlock(p, LEN) == 0);
+    CHECK(mlockall(64) == -1 && errno == EINVAL && ioctl(-1, FIONBIO, p) == -1 && errno == EBADF);
     CHECK(madvise(p, LEN, MADV_DONTNEED) == 0 && p[0] == 0 && p[LEN - 1] == 0);
     CHECK(pkey_mprotect(p, LEN, PROT_READ, -1) == 0 && mprotect(p, LEN, PROT_READ | PROT_WRITE) == 0);
     p = mremap(p, LEN, 2 * LEN, MREMAP_MAYMOVE);
@@ -69,6 +71,7 @@ PASS(int, mprotect, (void *p, size_t len, int prot), p, len, prot)
 PASS(int, pkey_mprotect, (void *p, size_t len, int prot, int key), p, len, prot, key)
 PASS(int, madvise, (void *p, size_t len, int advice), p, len, advice)
 PASS(int, mlock, (const void *p, size_t len), p, len)
+PASS(int, mlockall, (int flags), flags)
 PASS(int, mlock2, (const void *p, size_t len, unsigned flags), p, len, flags)
 /* These take any number of arguments, each of which is one word. */
 #define PASS_ALL(type, name, parameters, last, ...)     \
@@ -81,6 +84,7 @@ PASS(int, mlock2, (const void *p, size_t len, unsigned flags), p, len, flags)
         SAY_AND_CALL(name)(__VA_ARGS__);                \
     }
 #define MORE more[0], more[1], more[2], more[3], more[4]
+PASS_ALL(int, ioctl, (int file, unsigned long request, ...), request, file, request, more[0])
 PASS_ALL(int, prctl, (int option, ...), option, option, MORE)
 PASS_ALL(void *, mremap, (void *p, size_t len, size_t to, int flags, ...), flags, p, len, to, flags, more[0])
 PASS_ALL(int, clone, (int (*f)(void *), void *stack, int flags, void *arg, ...), arg, f, stack, flags, arg, MORE)

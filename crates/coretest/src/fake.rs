@@ -264,6 +264,15 @@ unsafe impl Os for Fake {
         done
     }
 
+    unsafe fn begin_use(&self, parts: &[Run], map: Run) -> bool {
+        let model = self.model();
+        for part in parts.iter().chain([&map]).filter(|part| part.len > 0) {
+            self.whole_pages(Call::BeginUse, part.start.addr(), part.len);
+            model.require("begin_use", part.start.addr(), part.len, &[Access::Committed]);
+        }
+        self.granted(Call::BeginUse)
+    }
+
     unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {
         self.whole_pages(Call::Guard, p.addr(), len);
         let mut model = self.model();

@@ -1,6 +1,7 @@
 //! Address space: what is reserved for blocks that are long, aligned, or do not fit, and how much of it is committed.
 
 use neap_core::alloc::MAX_SIZE;
+use neap_core::os::Run;
 use neap_core::pages::layout;
 use neap_core::policy::Limit;
 use neap_core::{CHUNK, Os};
@@ -154,6 +155,91 @@ fn free_memory_of_handlers_stays() {
     assert_eq!(a.os.committed(), before);
     assert!(again.iter().enumerate().all(|(i, p)| !again[..i].contains(p)), "a block twice: {again:?}");
     valid(&a);
+}
+
+/// The parts of reservations that no block uses, checked: none holds memory, and none holds one of `used`.
+fn unused(a: &Shared, used: &[*mut u8]) -> usize {
+    let mut bytes = 0;
+    a.each_unused(&mut |part| {
+        let start = core::ptr::with_exposed_provenance_mut(part.start);
+        let mut runs = [Run::EMPTY; 1];
+        // SAFETY: a part of a reservation.
+        let touched = unsafe { a.os.touched(start, part.len(), &mut runs) }.expect("the fake can tell");
+        assert_eq!(touched.runs, 0, "{part:x?} holds memory");
+        assert!(!used.iter().any(|p| part.contains(&p.addr())), "a block in {part:x?}");
+        bytes += part.len();
+    });
+    bytes
+}
+
+/// Catches memory in use that counts as never used, so that mlockall would not lock it, and much unused memory that
+/// counts as used.
+#[test]
+fn what_is_in_use() {
+    for address_limit in [1 << 40, 256 * MIB] {
+        let a = short(address_limit);
+        let t = thread(&a);
+        let mut blocks = vec![malloc(&a, &t, 100)];
+        let (all, before) = (a.os.taken(), unused(&a, &blocks));
+        assert!(all - before < 2 * MIB + MIB / 2, "{before} of {all} bytes");
+        blocks.extend((0..400).map(|i| malloc(&a, &t, i * i)));
+        unused(&a, &blocks);
+        blocks.extend((0..20).map(|_| a.malloc_reentrant(MIB, 16, false)).filter(|p| !p.is_null()));
+        unused(&a, &blocks);
+        a.os.set_address_limit(512 * MIB);
+        a.give_reservations_back();
+        unused(&a, &blocks);
+        blocks.extend((0..40).map(|_| try_malloc(&a, &t, MIB)).filter(|p| !p.is_null()));
+        unused(&a, &blocks);
+        valid(&a);
+    }
+}
+
+/// Catches a block in memory that the system refuses to lock, a block that is refused although exactly its memory could
+/// be locked, and memory that is lost after a refusal.
+#[test]
+fn memory_that_may_not_be_locked() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    malloc(&a, &t, 100);
+    let begins = || a.os.faults.count(Call::BeginUse);
+    for kib in [100, 3000, 50, 9000] {
+        let before = begins();
+        a.os.faults.fail_nth(Call::BeginUse, before + 1);
+        malloc(&a, &t, kib << 10);
+        if begins() > before {
+            assert!(begins() >= before + 2, "tried again");
+        }
+        valid(&a);
+    }
+    a.os.faults.fail_by_chance(1.0);
+    // The system refuses all: NULL, and no block of memory that was not taken into use.
+    let mut blocks = Vec::new();
+    loop {
+        let p = try_malloc(&a, &t, 60 << 10);
+        if p.is_null() {
+            break;
+        }
+        blocks.push(p);
+    }
+    a.os.faults.clear();
+    unused(&a, &blocks);
+    malloc(&a, &t, 20 * MIB);
+    valid(&a);
+}
+
+/// Catches unused memory that is not taken into use again after the process began to lock all its memory.
+#[test]
+fn unused_memory_comes_into_use_again() {
+    let a = system(Config::default());
+    let t = thread(&a);
+    malloc(&a, &t, 100);
+    let before = a.os.faults.count(Call::BeginUse);
+    malloc(&a, &t, 300 << 10);
+    assert_eq!(a.os.faults.count(Call::BeginUse), before, "the first step holds both");
+    a.begin_use_again();
+    malloc(&a, &t, 300 << 10);
+    assert_eq!(a.os.faults.count(Call::BeginUse), before + 1);
 }
 
 fn most_huge(a: &Shared) -> (u64, u64) {

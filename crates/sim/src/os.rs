@@ -147,6 +147,14 @@ unsafe impl Os for System {
         true
     }
 
+    unsafe fn begin_use(&self, parts: &[Run], map: Run) -> bool {
+        self.late();
+        for part in parts.iter().chain([&map]).filter(|part| part.len > 0) {
+            self.require("begin_use", part.start, part.len, &[Access::Committed]);
+        }
+        !self.refuses(0)
+    }
+
     unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {
         self.late();
         self.require("guard", p, len, &[Access::Committed]);

@@ -8,6 +8,7 @@
 //! - The strict mode of seccomp, and prctl(PR_SET_TSC), forbid the processor's counter, which most clocks need.
 //! - The kernel does not discard the contents of a part of a huge page of its pool, although it may report success.
 //! - A limit on address space counts what neap has reserved, so neap gives that back (`program.rs` of the port).
+//! - mlockall counts and locks what neap has reserved and not used (`program.rs` of the port).
 //! - A change of how a large block is mapped must not reach the block's next owner (`apart.rs` of the core).
 //!
 //! A library behind neap may have such functions as well, to redirect or record calls (torsocks, uid_wrapper). Then
@@ -98,6 +99,7 @@ unsafe fn perform(number: c_long, arguments: [usize; 6], name: Name) -> c_long {
             // SAFETY: the caller's contract is the system call's, which each part of the range meets.
             unsafe { program::forget(a, b, |p, len| call_next(name, number, [p, len, c, 0, 0, 0])) }
         }
+        libc::SYS_mlockall => program::lock_all(a, call),
         libc::SYS_unshare | libc::SYS_setns => program::without_helper(call),
         // The address may be invalid; then the kernel refuses the call.
         libc::SYS_clone3 if b >= size_of::<u64>() && may_read(a as u64) => {
@@ -155,13 +157,38 @@ const TO_AN_ADDRESS: c_int = libc::MREMAP_FIXED | libc::MREMAP_DONTUNMAP;
 /// Guards without mappings of their own (Linux 6.13); libc has no name for it yet.
 const MADV_GUARD_INSTALL: c_int = 102;
 
+/// A request of userfaultfd to handle the faults of a range, whose address is the first word of its argument.
+const UFFDIO_REGISTER: u32 = 0xC020_AA00;
+
+/// The address of the range, if an ioctl is such a request.
+fn registered_range(request: usize, argument: usize) -> Option<usize> {
+    if request as u32 != UFFDIO_REGISTER || !may_read(argument as u64) {
+        return None;
+    }
+    // SAFETY: `may_read` found 8 bytes. The kernel has its own copy: another value here marks another block, at worst.
+    Some(unsafe { core::ptr::with_exposed_provenance::<u64>(argument).read_unaligned() } as usize)
+}
+
 /// Addresses at which a system call with these arguments changes OS pages in a way that must not reach the next owner
 /// of the block there.
-fn changed_mappings(number: c_long, [a, _, c, d, e, _]: [usize; 6]) -> [Option<usize>; 2] {
+fn changed_mappings(number: c_long, [a, b, c, d, e, _]: [usize; 6]) -> [Option<usize>; 2] {
     let first = match number {
+        libc::SYS_ioctl => return [registered_range(b, c), None],
         libc::SYS_mprotect => c as c_int != libc::PROT_READ | libc::PROT_WRITE,
-        libc::SYS_madvise => matches!(c as c_int, libc::MADV_DONTFORK | libc::MADV_WIPEONFORK | MADV_GUARD_INSTALL),
-        libc::SYS_pkey_mprotect | libc::SYS_mlock | libc::SYS_mlock2 | libc::SYS_munmap | libc::SYS_mremap => true,
+        libc::SYS_madvise => matches!(
+            c as c_int,
+            libc::MADV_DONTFORK
+                | libc::MADV_WIPEONFORK
+                | libc::MADV_DONTDUMP
+                | libc::MADV_MERGEABLE
+                | MADV_GUARD_INSTALL
+        ),
+        libc::SYS_pkey_mprotect
+        | libc::SYS_mbind
+        | libc::SYS_mlock
+        | libc::SYS_mlock2
+        | libc::SYS_munmap
+        | libc::SYS_mremap => true,
         libc::SYS_mmap => d as c_int & libc::MAP_FIXED != 0,
         _ => false,
     };
@@ -234,6 +261,10 @@ calls! {
     /// Linux: the same, with flags. As in the C library: kernels before 4.4 have no mlock2.
     mlock2(p: *const c_void, len: usize, flags: c_uint) -> c_int
         = if flags == 0 { libc::SYS_mlock } else { libc::SYS_mlock2 }, [p, len, flags];
+    /// POSIX: keeps all OS pages in memory.
+    mlockall(flags: c_int) -> c_int = libc::SYS_mlockall, [flags];
+    /// Unix: a request to a device. The last argument is a number or an address, and may be left out.
+    ioctl(file: c_int, request: usize, argument: usize) -> c_int = libc::SYS_ioctl, [file, request, argument];
     /// POSIX: maps a file or fresh memory. The address is returned as a number.
     mmap(p: *mut c_void, len: usize, protection: c_int, flags: c_int, file: c_int, from: i64) -> c_long
         = libc::SYS_mmap, [p, len, protection, flags, file, from];

@@ -11,7 +11,7 @@ use crate::system::map::{self, map};
 use crate::system::space::{self, count};
 use crate::system::touched::Question;
 use crate::system::{
-    alive, barrier, call, cgroup, clock, huge, lines, moves, pool, probe, purge, random, touched, wait,
+    alive, barrier, call, cgroup, clock, huge, lines, locked, moves, pool, probe, purge, random, touched, wait,
 };
 use core::ffi::c_void;
 use core::ops::Range;
@@ -132,7 +132,7 @@ unsafe impl Os for Linux {
     }
 
     fn reserve(&self, at: usize, len: usize) -> Option<*mut u8> {
-        let p = map(at, len, ProtFlags::empty())?;
+        let p = locked::reserve(at, len, ProtFlags::empty())?;
         // SAFETY: the mapping is new.
         unsafe { huge::forbid_larger(p, len) };
         Some(p)
@@ -144,12 +144,17 @@ unsafe impl Os for Linux {
     }
 
     fn reserve_zeros(&self, len: usize) -> Option<*mut u8> {
-        map(0, len, ProtFlags::READ)
+        locked::reserve(0, len, ProtFlags::READ)
     }
 
     unsafe fn commit(&self, p: *mut u8, len: usize) -> bool {
         // SAFETY: as the caller promises.
         unsafe { map::commit(p, len) }
+    }
+
+    unsafe fn begin_use(&self, parts: &[Run], map: Run) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { locked::begin_use(parts, map) }
     }
 
     unsafe fn guard(&self, p: *mut u8, len: usize) -> bool {

@@ -13,8 +13,10 @@
 use crate::allocator::NEAP;
 use crate::arch::{self, Entered};
 use crate::system::filter::{self, Asking};
+use crate::system::locked::{self, Lock};
 use crate::system::{alive, call, clock, lines, pool, space};
 use crate::thread;
+use core::ops::Range;
 use core::sync::atomic::Ordering;
 use neap_core::sync::Threads;
 
@@ -52,8 +54,14 @@ pub fn before_end() {
 #[cold]
 pub fn around_filter(call: impl FnOnce() -> isize) -> isize {
     let asked = without_helper(|| {
+        let is_guest = space::here().is_guest();
         thread::in_call(|_| NEAP.before_inline());
-        filter::forbid(space::here().is_guest())
+        if !is_guest {
+            // Under a filter, memory that comes into use cannot be put into core dumps, so all of it is put there now.
+            // SAFETY: neap's reservations.
+            each_unused(&mut |part| unsafe { locked::set_dumped(start_of(&part), part.len(), true) });
+        }
+        filter::forbid(is_guest)
     });
     let result = call();
     asked.answered(!arch::is_error(result));
@@ -70,6 +78,71 @@ pub fn without_counter(call: impl FnOnce() -> isize) -> isize {
         clock::keep_counter();
     }
     result
+}
+
+/// `each_unused` of the core. Returns false, and does nothing, in a reentrant call.
+#[cold]
+#[inline(never)]
+fn each_unused(visit: &mut dyn FnMut(Range<usize>)) -> bool {
+    thread::in_call(|_| NEAP.each_unused(visit)).is_some()
+}
+
+fn start_of(part: &Range<usize>) -> *mut u8 {
+    core::ptr::with_exposed_provenance_mut(part.start)
+}
+
+/// mlockall of the program's with these flags, which `call` makes. What neap has reserved and not used is neither
+/// locked nor counted.
+#[cold]
+pub fn lock_all(flags: usize, call: impl FnOnce() -> isize) -> isize {
+    let mut result = call();
+    let Some(_asking) = Asking::if_allowed().filter(|_| owns_memory()) else { return result };
+    if flags & libc::MCL_FUTURE as usize != 0 {
+        thread::in_call(|_| NEAP.begin_use_again());
+    }
+    if flags & libc::MCL_CURRENT as usize == 0 {
+        return result;
+    }
+    if result == -(libc::ENOMEM as isize) && may_lock_all() {
+        result = lock_each(flags);
+    } else if result == 0 {
+        // SAFETY: neap's reservations; nothing there was ever used, and the lock is held under which it would be.
+        each_unused(&mut |part| unsafe { locked::unlock_unused(start_of(&part), part.len()) });
+    }
+    result
+}
+
+/// Whether the process may lock all its mappings except what neap has reserved and not used.
+fn may_lock_all() -> bool {
+    let mut unused = 0;
+    let found = each_unused(&mut |part| unused += part.len());
+    let (limit, mapped) = (call::limit(libc::RLIMIT_MEMLOCK), lines::mapped_pages());
+    let page = call::page_size();
+    let fits = |limit: u64, mapped: usize| (mapped - (unused / page).min(mapped)) as u64 <= limit / page as u64;
+    found && limit.zip(mapped).is_some_and(|(limit, mapped)| fits(limit, mapped))
+}
+
+/// Does what mlockall does, but for what neap has reserved and not used. As there, a mapping that cannot be locked is
+/// skipped.
+fn lock_each(flags: usize) -> isize {
+    let (current, future) = (libc::MCL_CURRENT as usize, libc::MCL_FUTURE as usize);
+    // Without MCL_FUTURE, later mappings are not locked; of the calls that set that, this is the only one left.
+    let number = if flags & future != 0 { libc::SYS_mlockall } else { libc::SYS_munlockall };
+    // SAFETY: neither call changes contents.
+    let result = unsafe { arch::syscall(number as usize, [flags & !current, 0, 0, 0, 0, 0]) };
+    if result != 0 {
+        return result;
+    }
+    let how = if flags & libc::MCL_ONFAULT as usize != 0 { Lock::OnFault } else { Lock::AtOnce };
+    let read = lines::each_mapping(|start, end| {
+        let mut is_unused = false;
+        each_unused(&mut |part| is_unused |= part.contains(&start));
+        if !is_unused {
+            // SAFETY: no contents change.
+            unsafe { locked::lock(core::ptr::with_exposed_provenance_mut(start), end - start, how) };
+        }
+    });
+    if read.is_ok() { 0 } else { -(libc::ENOMEM as isize) }
 }
 
 /// MADV_DONTNEED of the program's. `call` makes it for a part of the range.

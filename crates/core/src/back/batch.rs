@@ -6,7 +6,6 @@ use crate::blocks::holes::{self, Hole};
 use crate::pages::age;
 use crate::pages::chunk::{Kind, RECORD_BYTES, Record};
 use crate::pages::growth;
-use crate::pages::owned::Owned;
 use crate::pages::range::Ranges;
 use crate::pages::release::MOST_RUNS;
 use crate::system::os::Run;
@@ -223,12 +222,6 @@ impl Batch {
     /// Returns the runs.
     pub(crate) fn runs(&self) -> &[Run] {
         &self.runs[..self.count]
-    }
-
-    /// The memory of its runs.
-    pub(crate) fn memory(&self) -> impl Iterator<Item = Owned> {
-        // SAFETY: the runs were taken out of free ranges for the batch, so no thread uses them.
-        self.runs().iter().map(|run| unsafe { Owned::of(run.start, run.len) })
     }
 }
 

@@ -14,13 +14,13 @@
 
 use crate::back::Back;
 use crate::back::batch::{Punch, Work};
+use crate::back::measure::Held;
 use crate::blocks::heap::{Mine, PARKED, ThreadSlot};
 use crate::blocks::registry::{LOST, ORPHAN, OWNED, Registry};
 use crate::blocks::slab_record::{clean_pages, slab_age};
 use crate::blocks::{holes, slab};
 use crate::pages::age::{self, DELAY_TICKS};
 use crate::pages::chunk::Record;
-use crate::pages::owned::Owned;
 use crate::system::os::Thread;
 use crate::system::sync::{AtomicU32, Ordering};
 use crate::{Heap, Os};
@@ -239,14 +239,10 @@ impl<O: Os> Back<O> {
             count += hole.runs(self.page_size(), &mut runs[count..]);
             *end = count;
         }
-        if let Some(held) = held {
-            // SAFETY: `Hole` proves that all blocks on these OS pages are taken by this thread, as `Owned` demands.
-            // They pin their slabs until they are freed below (invariant 11).
-            let memory = runs[..count].iter().map(|run| unsafe { Owned::of(run.start, run.len) });
-            *held += memory.map(|memory| self.held_by(memory, &mut work.touched)).sum::<usize>();
-        }
+        let held = held.map(|bytes| Held { bytes, room: &mut work.touched });
         // SAFETY: `Hole` proves that all blocks on these OS pages are taken by this thread, so nothing there is needed.
-        let sent = unsafe { self.release_runs(&runs[..count], false) };
+        // They pin their slabs until they are freed below (invariant 11).
+        let sent = unsafe { self.release_held(&runs[..count], false, held) };
         if sent.is_in_vain() {
             self.purger.set_refused(true);
         }

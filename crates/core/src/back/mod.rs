@@ -9,6 +9,7 @@ pub mod forks;
 pub mod handshake;
 pub mod helping;
 pub mod hold;
+mod measure;
 pub mod pressure;
 pub mod promote;
 pub mod purge;

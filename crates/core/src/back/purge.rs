@@ -13,6 +13,7 @@
 
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, BATCH_CUTS, Batch, Due, Keep, Walk};
+use crate::back::measure::Held;
 use crate::blocks::heap;
 use crate::blocks::heap::Mine;
 use crate::pages::age;
@@ -174,7 +175,7 @@ impl<O: Os> Back<O> {
             let more = self.with_batch(|work| {
                 let more = self.fill(walk, due, &mut work.batch);
                 if work.batch.count > 0 {
-                    bytes += self.send(&work.batch, due.lazy);
+                    bytes += self.send(&work.batch, due.lazy, None);
                     done += 1;
                 }
                 if work.batch.slab_count > 0 {
@@ -205,12 +206,12 @@ impl<O: Os> Back<O> {
     }
 
     /// Gives a batch back to the system, and returns its runs to the free ranges. Returns the bytes given back. `now`:
-    /// not lazily, whatever the policy.
+    /// not lazily, whatever the policy. `held` as in [`Back::release_held`].
     #[cold]
-    pub(crate) fn send(&self, batch: &Batch, now: bool) -> usize {
+    pub(crate) fn send(&self, batch: &Batch, now: bool, held: Option<Held<'_>>) -> usize {
         let lazily = !now && self.policy.purge() == Purge::Lazy;
         // SAFETY: the runs were taken out of free ranges, so no thread uses them.
-        let done = unsafe { self.release_runs(batch.runs(), lazily) };
+        let done = unsafe { self.release_held(batch.runs(), lazily, held) };
         // What was not tried waits again, from now on. What was refused would be refused again, so it does not wait.
         let age = |i| match (done.went(i), done.was_refused(i)) {
             (true, _) if !lazily => age::NONE,

@@ -19,10 +19,12 @@ impl<O: Os> Back<O> {
         }
         let slabs = (1..class::CLASSES).flat_map(|class| reentrant_blocks.slabs_of(class));
         let mut purge = |memory: Owned| {
-            if let Some(held) = &mut held {
-                **held += self.held_by(memory, &mut work.touched);
+            let before = if held.is_some() { self.held_by(memory, &mut work.touched) } else { 0 };
+            let done = self.release(memory);
+            if let Some(held) = held.as_mut().filter(|_| done) {
+                **held += before;
             }
-            self.release(memory)
+            done
         };
         let masks = work.punch.holes[0].room();
         let purge = |c| match ReentrantBlocks::purge_slab(c, masks, &mut purge) {

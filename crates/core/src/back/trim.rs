@@ -4,10 +4,9 @@
 
 use crate::back::Back;
 use crate::back::batch::{BATCH_BYTES, Due, Walk, Work};
+use crate::back::measure::Held;
 use crate::blocks::heap::Mine;
 use crate::blocks::registry::OWNED;
-use crate::pages::owned::Owned;
-use crate::system::os::Run;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
@@ -46,20 +45,6 @@ impl<O: Os> Back<O> {
             });
         }
         trim.done
-    }
-
-    /// Returns how much of `memory` holds memory or is swapped out. `runs` is a buffer for the system's answer.
-    pub(crate) fn held_by(&self, memory: Owned, runs: &mut [Run]) -> usize {
-        let (mut held, mut from) = (0, 0);
-        while from < memory.len() {
-            let rest = memory.part(from, memory.len());
-            // SAFETY: the memory is the holder's.
-            let touched = unsafe { self.os.touched(rest.start(), rest.len(), runs) };
-            let Some(touched) = touched.filter(|t| t.looked > 0) else { return memory.len() };
-            held += runs[..touched.runs].iter().map(|r| r.len).sum::<usize>();
-            from += touched.looked;
-        }
-        held
     }
 }
 
@@ -119,8 +104,7 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
         let more = a.fill(walk, due, &mut work.batch);
         if work.batch.count > 0 {
             let Work { batch, touched, .. } = work;
-            self.done.held += batch.memory().map(|memory| a.held_by(memory, touched)).sum::<usize>();
-            self.done.bytes += a.send(batch, true);
+            self.done.bytes += a.send(batch, true, Some(Held { bytes: &mut self.done.held, room: touched }));
         }
         if work.batch.slab_count > 0 {
             self.done.bytes += a.punch(self.mine, work, Some(&mut self.done.held));

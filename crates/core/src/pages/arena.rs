@@ -32,6 +32,8 @@ pub struct Arena {
     /// Index of the first chunk that is not committed. Grows under the lock of the ranges; read without a lock
     /// ([`Arenas::contains`]).
     committed: AtomicUsize,
+    /// Index of the first chunk that was not taken into use ([`Os::begin_use`]): between `frontier` and `committed`.
+    begun: Cell<usize>,
     /// Limit of the frontier, an index: the start of the reentrant reserve, or of the part that was given back
     /// (`reserve.rs`).
     pub(crate) end: Cell<usize>,
@@ -50,6 +52,7 @@ impl Arena {
             first: Cell::new(0),
             frontier: Cell::new(0),
             committed: AtomicUsize::new(0),
+            begun: Cell::new(0),
             end: Cell::new(0),
             released: Cell::new(false),
             huge: Cell::new(None),
@@ -76,6 +79,16 @@ impl Arena {
     /// Index of the first chunk after the side tables.
     pub(crate) fn first(&self) -> usize {
         self.first.get()
+    }
+
+    /// Index of the first chunk that was not taken into use.
+    pub(crate) fn begun(&self) -> usize {
+        self.begun.get()
+    }
+
+    /// Makes the chunks that were never used come into use again.
+    pub(crate) fn begin_again(&self) {
+        self.begun.set(self.frontier.get());
     }
 
     /// Whether the arena has the greatest length, so that most of it is never used.
@@ -417,6 +430,7 @@ impl Arenas {
                 arena.len.set(len);
                 arena.first.set(first);
                 arena.frontier.set(first);
+                arena.begun.set(first);
                 // Relaxed: the slot publishes it.
                 arena.committed.store(first, Ordering::Relaxed);
                 arena.end.set(chunks - if count == 0 { reentrant_reserve::share(chunks) } else { 0 });
@@ -458,9 +472,30 @@ impl Arena {
         if start + n > self.end.get() {
             return Err(Short::OfRoom);
         }
-        self.commit(os, map, lock, start + n)?;
+        self.ready(os, map, lock, start + n)?;
         self.frontier.set(start + n);
         Ok((first, start))
+    }
+
+    /// Commits chunks up to index `end` at least, and takes them into use.
+    fn ready<O: Os>(&self, os: &O, map: &PageMap, lock: &UnderLock, end: usize) -> Result<(), Short> {
+        let from = self.begun();
+        if end <= from {
+            return Ok(());
+        }
+        self.commit(os, map, lock, end)?;
+        let first = self.first();
+        let step = from + commit::step_in_use(from - first);
+        // What is exactly needed, if the system refuses to lock more.
+        for to in [end.max(step).min(self.committed()), end] {
+            let step = Step { fresh: from == first, from, to, ..self.step_from_here() };
+            // SAFETY: the chunks are committed, and the caller holds the lock.
+            if unsafe { step.begin(os, map) } {
+                self.begun.set(to);
+                return Ok(());
+            }
+        }
+        Err(Short::OfMemory)
     }
 
     /// Commits chunks up to index `end` at least.
@@ -551,7 +586,7 @@ impl Arena {
         if index != self.frontier.get() || index + n > self.end.get() {
             return false;
         }
-        if self.commit(os, map, lock, index + n).is_err() {
+        if self.ready(os, map, lock, index + n).is_err() {
             return false;
         }
         self.frontier.set(self.frontier.get() + n);

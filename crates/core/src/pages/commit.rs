@@ -1,5 +1,8 @@
 //! Makes reserved chunks usable, in steps, with their entries in the side tables and in the page map.
 //!
+//! There are two kinds of steps. Long ones commit memory (`make`). Short ones take committed memory into use (`begin`),
+//! so that little unused memory is in core dumps, or is locked where the program locks all its memory.
+//!
 //! A step takes four system calls that change mappings; the first takes three, because its bits, the ages and its
 //! chunks are adjacent (`layout.rs`). These calls wait for page faults of other threads, and page faults wait for them:
 //! for milliseconds, if a thread loses the processor in the middle. So there are few steps: up to 12 for the first half
@@ -8,6 +11,7 @@
 
 use crate::pages::layout::{self, RECORD_BYTES, first_chunk};
 use crate::pages::page_map::PageMap;
+use crate::system::os::Run;
 use crate::{CHUNK_SHIFT, Os};
 
 /// First step in chunks. It is shorter than a huge page (2 MiB), so that a small program gets none where the system
@@ -22,6 +26,12 @@ const DOUBLE_STEP: usize = if cfg!(neap_sim) { 12 } else { (64 << 20) >> CHUNK_S
 const LAST_STEP: usize = (1 << 30) >> CHUNK_SHIFT;
 /// Limit on the steps whose memory comes from the pool of huge pages, in chunks: it is populated under the lock.
 pub(crate) const POOL_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHIFT };
+
+/// Length in chunks of the step in which memory comes into use ([`Os::begin_use`]) after `begun` chunks. It is short:
+/// what is in use is locked where the program locks all its memory, and is part of core dumps.
+pub(crate) fn step_in_use(begun: usize) -> usize {
+    (begun / 8).clamp(FIRST_STEP, LAST_STEP)
+}
 
 /// Length in chunks of the step after `committed` chunks.
 pub(crate) fn step(committed: usize) -> usize {
@@ -78,6 +88,40 @@ impl Step {
             && (begins || commit(lowest(self.to), end_of_bits))
             && commit(if begins { lowest(self.to) } else { self.from << CHUNK_SHIFT }, self.to << CHUNK_SHIFT)
     }
+
+    /// Takes the chunks `from..to`, which are committed, into use, with their entries in the side tables and in the
+    /// page map; false if the system refuses.
+    ///
+    /// # Safety
+    /// The chunks must be committed, and those before `from` be in use already, unless `fresh`.
+    pub(crate) unsafe fn begin<O: Os>(&self, os: &O, map: &PageMap) -> bool {
+        let (base, page, tables) = (self.base, os.page_size(), self.chunks.ilog2() as u8);
+        let run = |from: usize, to: usize| Run { start: layout::at(base + from), len: to.saturating_sub(from) };
+        // The OS page in which the last entry lies is in use already.
+        let entries = |table: usize, entry: usize| {
+            let from = table + self.from * entry;
+            let from = if self.fresh { from & !(page - 1) } else { from.next_multiple_of(page) };
+            (from, (table + self.to * entry).next_multiple_of(page).max(from))
+        };
+        let (records, classes, ages) =
+            (entries(0, RECORD_BYTES), entries(base >> CHUNK_SHIFT, 1), entries(layout::ages(tables), 1));
+        let lowest = |end| layout::lowest_bits(tables, end) & !(page - 1);
+        // The first bits and ages are neighbours.
+        let begins = self.from == first_chunk(self.chunks);
+        let end_of_bits = match self.fresh {
+            _ if begins => ages.1,
+            true => layout::end_of_tile(tables, self.from).next_multiple_of(page),
+            false => lowest(self.from),
+        };
+        let parts = [
+            run(self.from << CHUNK_SHIFT, self.to << CHUNK_SHIFT),
+            run(records.0, records.1),
+            run(lowest(self.to), end_of_bits),
+            if begins { Run::EMPTY } else { run(ages.0, ages.1) },
+        ];
+        // SAFETY: the caller passes committed chunks, and their entries are committed with them.
+        unsafe { os.begin_use(&parts, map.run(classes.0, classes.1)) }
+    }
 }
 
 #[cfg(test)]
@@ -95,5 +139,17 @@ mod tests {
         }
         assert!(steps <= 12, "{steps}");
         assert_eq!(step(1 << 20), LAST_STEP);
+    }
+
+    /// Catches unused memory that is much of what is in use.
+    #[test]
+    fn steps_into_use_are_short() {
+        let (mut begun, mut steps) = (0, 0);
+        while begun < (512 << 20) >> CHUNK_SHIFT {
+            let step = step_in_use(begun);
+            assert!(step <= FIRST_STEP.max(begun / 8));
+            (begun, steps) = (begun + step, steps + 1);
+        }
+        assert!(steps <= 48, "{steps}");
     }
 }

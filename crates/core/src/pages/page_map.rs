@@ -9,8 +9,10 @@
 
 use crate::pages::chunk::Record;
 use crate::pages::layout::ADDRESS_BITS;
+use crate::system::os::Run;
 use crate::{CHUNK_SHIFT, Os};
 use core::cell::UnsafeCell;
+use core::ops::Range;
 
 /// Size of the reservation in bytes: one for each chunk.
 pub const MAP_BYTES: usize = 1 << (ADDRESS_BITS - CHUNK_SHIFT);
@@ -95,6 +97,21 @@ impl PageMap {
     pub unsafe fn commit<O: Os>(&self, os: &O, from: usize, to: usize) -> bool {
         // SAFETY: both ends lie inside the reservation.
         !self.is_complete() || unsafe { os.commit((*self.base.get()).add(from), to - from) }
+    }
+
+    /// Addresses of the reservation; empty if there is none.
+    pub(crate) fn addresses(&self) -> Range<usize> {
+        let whole = self.run(0, MAP_BYTES);
+        whole.start.addr()..whole.start.addr() + whole.len
+    }
+
+    /// The entries `from..to`, indexes; an empty run if the map is not reserved.
+    pub(crate) fn run(&self, from: usize, to: usize) -> Run {
+        if !self.is_complete() {
+            return Run::EMPTY;
+        }
+        // SAFETY: as `class`; both ends lie inside the reservation.
+        Run { start: unsafe { (*self.base.get()).add(from) }, len: to - from }
     }
 
     /// Notes that the chunk of `c`, which is the caller's, is a slab of `class`, or no slab (0).

@@ -107,6 +107,16 @@ impl ReentrantReserve {
         if self.place().is_some() { first..arena_chunks - cut } else { first..first }
     }
 
+    /// The chunks from the first to the last one that is committed, as indexes in the arena, which has `arena_chunks`
+    /// chunks.
+    pub(crate) fn committed_span(&self, arena_chunks: usize) -> Range<usize> {
+        let Some((_, chunks)) = self.place() else { return 0..0 };
+        let groups = || (0..chunks.div_ceil(GROUP)).filter(|&group| self.is_committed(group));
+        let (Some(first), Some(last)) = (groups().next(), groups().last()) else { return 0..0 };
+        let before = arena_chunks - chunks;
+        before + first * GROUP..before + ((last + 1) * GROUP).min(chunks)
+    }
+
     /// Claims the groups at the end that were never committed, permanently, as the caller gives their addresses back.
     /// The caller holds the lock of the ranges.
     pub(crate) fn cut(&self) {
@@ -168,8 +178,8 @@ impl ReentrantReserve {
         // `fresh`: the chunks in front of it may not be committed, as in the first step of an arena.
         let from = before + first * GROUP;
         let step = Step { base: base & !(ARENA_ALIGN - 1), chunks: arena_chunks, fresh: true, from, to };
-        // SAFETY: the step lies in the arena, and is `fresh`.
-        if !unsafe { step.make(os, map) } {
+        // SAFETY: the step lies in the arena, and is `fresh`; what is made is committed.
+        if !unsafe { step.make(os, map) && step.begin(os, map) } {
             return false;
         }
         for group in first..end {

@@ -58,6 +58,11 @@ impl Sent {
         i < self.tried && !self.was_refused(i)
     }
 
+    /// Whether all of so many runs went back.
+    pub(crate) fn is_complete(&self, runs: usize) -> bool {
+        self.tried == runs && self.refused == 0
+    }
+
     /// Whether runs were refused and none went back.
     pub(crate) fn is_in_vain(&self) -> bool {
         self.bytes == 0 && self.refused != 0

@@ -12,7 +12,7 @@
 
 use crate::pages::Pages;
 use crate::pages::arena::{Arenas, UnderLock};
-use crate::pages::layout::{self, ARENA_ALIGN, RECORD_BYTES};
+use crate::pages::layout::{self, ARENA_ALIGN, MAX_ARENAS, RECORD_BYTES};
 use crate::pages::place::{LITTLE, is_pressed};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
@@ -76,20 +76,104 @@ impl Arenas {
             }
             // Relaxed: read under the lock.
             self.released.store(true, Ordering::Relaxed);
-            let (mut from, end) = (arena.base(), arena.base() + ARENA_ALIGN);
-            let behind = end..end;
-            for part in self.parts(lock, i, os.page_size()).iter().chain([&behind]) {
-                if part.start > from {
-                    // SAFETY: nothing here is committed or will be: the arena and the reentrant reserve end before it.
-                    unsafe { os.unreserve(core::ptr::with_exposed_provenance_mut(from), part.start - from) };
-                }
-                from = from.max(part.end);
+            let parts = self.parts(lock, i, os.page_size());
+            each_gap(arena.base()..arena.base() + ARENA_ALIGN, &parts, &mut |gap| {
+                // SAFETY: nothing here is committed or will be: the arena and the reentrant reserve end before it.
+                unsafe { os.unreserve(layout::at(gap.start), gap.len()) };
+            });
+        }
+    }
+
+    /// Indexes of the chunks of arena `i` that were taken into use, and of those of the reentrant reserve.
+    fn used_chunks(&self, lock: &UnderLock, i: usize) -> [Range<usize>; 2] {
+        let arena = self.nth(lock, i);
+        let reserve = if i == 0 { self.reentrant_reserve.committed_span(arena.chunks()) } else { 0..0 };
+        [arena.first()..arena.begun(), reserve]
+    }
+
+    /// What of arena `i` was taken into use, as addresses.
+    #[cold]
+    #[inline(never)]
+    fn used_parts(&self, lock: &UnderLock, i: usize, page: usize) -> [Range<usize>; 8] {
+        let (base, chunks) = (self.nth(lock, i).base(), self.nth(lock, i).chunks());
+        let tables = chunks.ilog2() as u8;
+        let of = self.used_chunks(lock, i);
+        let part = |from: usize, to: usize| base + (from & !(page - 1))..base + to.next_multiple_of(page);
+        core::array::from_fn(|n| {
+            let (from, to) = (of[n / 4].start, of[n / 4].end);
+            match n % 4 {
+                _ if from == to => 0..0,
+                0 => part(from * RECORD_BYTES, to * RECORD_BYTES),
+                1 => part(layout::lowest_bits(tables, to), layout::end_of_tile(tables, from)),
+                2 => part(layout::ages(tables) + from, layout::ages(tables) + to),
+                _ => part(from * CHUNK, to * CHUNK),
+            }
+        })
+    }
+
+    /// Calls `visit` with each part of the arenas' reservations that was not taken into use.
+    fn each_unused(&self, lock: &UnderLock, page: usize, visit: &mut dyn FnMut(Range<usize>)) {
+        for i in 0..self.count() {
+            let arena = self.nth(lock, i);
+            let used = self.used_parts(lock, i, page);
+            if arena.released.get() {
+                self.parts(lock, i, page).into_iter().for_each(|part| each_gap(part, &used, visit));
+            } else {
+                each_gap(arena.base()..arena.base() + arena.chunks() * CHUNK, &used, visit);
             }
         }
     }
 }
 
+/// Calls `visit` with each part of `whole` that is in none of `parts`.
+#[cold]
+#[inline(never)]
+fn each_gap(whole: Range<usize>, parts: &[Range<usize>], visit: &mut dyn FnMut(Range<usize>)) {
+    let mut from = whole.start;
+    while from < whole.end {
+        let behind = parts.iter().filter(|part| !part.is_empty() && part.end > from).min_by_key(|part| part.start);
+        let part = behind.map_or(whole.end..whole.end, Clone::clone);
+        let gap = from..part.start.clamp(from, whole.end);
+        from = part.end;
+        if !gap.is_empty() {
+            visit(gap);
+        }
+    }
+}
+
 impl<O: Os> Pages<O> {
+    /// Calls `visit` with each part of neap's reservations that was never in use. It must not call the allocator: the
+    /// lock of the ranges is held.
+    #[cold]
+    pub fn each_unused(&self, visit: &mut dyn FnMut(Range<usize>)) {
+        let page = self.page_size();
+        self.ranges.with(&self.os, |r| {
+            let lock = r.lock();
+            self.arenas.each_unused(lock, page, visit);
+            let mut used = [const { 0..0 }; 2 * MAX_ARENAS];
+            for i in 0..self.arenas.count() {
+                let first = self.arenas.nth(lock, i).base() / CHUNK;
+                let entries = self.arenas.used_chunks(lock, i).map(|of| {
+                    let run = self.map.run(first + of.start, first + of.end);
+                    let end = run.start.addr() + if of.is_empty() { 0 } else { run.len };
+                    run.start.addr() & !(page - 1)..end.next_multiple_of(page)
+                });
+                used[2 * i..2 * i + 2].clone_from_slice(&entries);
+            }
+            each_gap(self.map.addresses(), &used, visit);
+        });
+    }
+
+    /// Takes all memory that no block ever had into use again, when it is needed: the process will lock all its memory
+    /// from now on.
+    pub fn begin_use_again(&self) {
+        self.ranges.with(&self.os, |r| {
+            for i in 0..self.arenas.count() {
+                self.arenas.nth(r.lock(), i).begin_again();
+            }
+        });
+    }
+
     /// Gives back reservations that are not used, if a limit on address space leaves little. Returns whether it did.
     pub fn give_reservations_back(&self) -> bool {
         self.ranges.with(&self.os, |r| {

@@ -116,6 +116,17 @@ pub unsafe trait Os: Threads {
     /// The range must lie in a reservation of this `Os`.
     unsafe fn commit(&self, p: *mut u8, len: usize) -> bool;
 
+    /// Called before memory that was committed, and was never in use, comes into use. Until then it is no part of what
+    /// the system writes for debuggers (core dumps), and is not locked. From then on it is, if the process locks all
+    /// its future memory (mlockall); false if the system refuses to lock it. `map`: the part of the page map, which is
+    /// never written to core dumps. The same memory may come into use twice. Parts may be empty.
+    ///
+    /// # Safety
+    /// The parts must be committed.
+    unsafe fn begin_use(&self, _parts: &[Run], _map: Run) -> bool {
+        true
+    }
+
     /// Makes committed memory inaccessible until it is committed again. False if the system refuses.
     ///
     /// # Safety

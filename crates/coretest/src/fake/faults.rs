@@ -50,10 +50,12 @@ pub enum Call {
     TakeFromPool,
     /// `Os::promote`
     Promote,
+    /// `Os::begin_use`
+    BeginUse,
 }
 
 /// Every kind, at the index of its number.
-pub const CALLS: [Call; 22] = [
+pub const CALLS: [Call; 23] = [
     Call::Reserve,
     Call::ReserveZeros,
     Call::Commit,
@@ -76,6 +78,7 @@ pub const CALLS: [Call; 22] = [
     Call::PopulateHuge,
     Call::TakeFromPool,
     Call::Promote,
+    Call::BeginUse,
 ];
 
 /// Counts calls, and makes some fail: one call of each kind by its number, and calls at random.

@@ -103,6 +103,22 @@ pub fn each_line_of(path: &CStr, names: &[&[u8]], f: impl FnMut(&[u8])) -> Resul
     result
 }
 
+/// Calls `f` with the addresses of each mapping of the process.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn each_mapping(mut f: impl FnMut(usize, usize)) -> Result<(), Errno> {
+    let number = |text: &[u8]| usize::from_str_radix(core::str::from_utf8(text).ok()?, 16).ok();
+    let mut is_rest = false;
+    each_line_of(c"/proc/self/maps", &[b""], |piece| {
+        let is_front = !core::mem::replace(&mut is_rest, piece.len() == PIECE);
+        let mut ends = piece.split(|&b| matches!(b, b'-' | b' ')).map(number);
+        if is_front && let (Some(Some(start)), Some(Some(end))) = (ends.next(), ends.next()) {
+            f(start, end);
+        }
+    })
+}
+
 /// Whether a call that failed with this error may succeed later: because no file descriptor is free now, say.
 pub fn is_passing(error: Errno) -> bool {
     matches!(error, Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::AGAIN | Errno::INTR)

@@ -12,6 +12,7 @@
 //! | Where do random numbers come from? | `random` |
 //! | What is known about this address space alone? | `space` |
 //! | How is memory mapped? | `map` |
+//! | Which of neap's memory is locked, and in core dumps? | `locked` |
 //! | How does memory go back, and how is it populated? | `purge` |
 //! | How is memory moved or replaced? | `moves` |
 //! | How does a range get huge pages: transparent ones, or those of the pool? | `huge`, `pool` |
@@ -30,6 +31,7 @@ pub mod errno;
 pub mod filter;
 pub mod huge;
 pub mod lines;
+pub mod locked;
 pub mod map;
 pub mod moves;
 pub mod pool;

@@ -3,6 +3,7 @@
 //! | feature | since | how it is found out | without it |
 //! |---|---|---|---|
 //! | [`DISCARD`]: MADV_DONTNEED that clears OS pages | always; not in all emulators | the first OS page that goes back is checked | memory counts as dirty |
+//! | [`LOCKED`]: MADV_DONTNEED_LOCKED | 5.18 | a call without a range, then as DISCARD | locked memory stays |
 //! | [`POPULATE`]: MADV_POPULATE_WRITE | 5.14 | the first call's error | the faults come one by one |
 //! | [`MOVE`]: MREMAP_DONTUNMAP | 5.7; not in qemu's user mode | a page is moved, and its old place given back | realloc copies |
 //! | [`BARRIER`]: membarrier, private and expedited | 4.14 | the process is registered | there are no handshakes; a fork pauses |
@@ -47,6 +48,8 @@ const FAILS: u8 = 2;
 
 /// See the table.
 pub static DISCARD: Feature = Feature::new(Rarity::Usual);
+/// See the table.
+pub static LOCKED: Feature = Feature::new(Rarity::Common);
 /// See the table.
 pub static POPULATE: Feature = Feature::new(Rarity::Common);
 /// See the table.

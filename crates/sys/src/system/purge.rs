@@ -9,10 +9,11 @@
 //! (`moves.rs`). So neap checks the first OS page that goes back, alone. If the program has set a filter, neap checks
 //! each range, because such a filter may do the same at any time, and to one thread only.
 
+use crate::arch;
 use crate::system::call::{self, page_size};
 use crate::system::filter::{self, Asking};
 use crate::system::huge;
-use crate::system::probe::{DISCARD, Feature, POPULATE};
+use crate::system::probe::{DISCARD, Feature, LOCKED, POPULATE};
 use crate::system::space::count;
 use core::sync::atomic::{AtomicU64, Ordering};
 use neap_core::os::Run;
@@ -44,18 +45,54 @@ pub fn count_call() {
 /// # Safety
 /// As `Os::purge`.
 pub unsafe fn purge(p: *mut u8, len: usize) -> bool {
+    let mut is_locked = false;
+    let call = |p: *mut u8, len: usize| {
+        // SAFETY: as the caller promises.
+        let done = unsafe { discard(p, len) };
+        is_locked = done == Err(Errno::INVAL);
+        done.is_ok()
+    };
     // SAFETY: as the caller promises.
-    unsafe { purge_by(p, len, |p, len| discard(p, len), &DISCARD) }
+    unsafe { purge_by(p, len, call, &DISCARD) || (is_locked && purge_locked(p, len)) }
 }
 
-/// MADV_DONTNEED; false if the system refuses.
+/// MADV_DONTNEED.
+///
+/// # Errors
+/// The system refuses: INVAL where the range is locked.
 ///
 /// # Safety
 /// The range must be mapped, and its contents not needed.
-unsafe fn discard(p: *mut u8, len: usize) -> bool {
+unsafe fn discard(p: *mut u8, len: usize) -> Result<(), Errno> {
     count_call();
     // SAFETY: as the caller promises.
-    unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed).is_ok() }
+    unsafe { mm::madvise(p.cast(), len, mm::Advice::LinuxDontNeed) }
+}
+
+/// MADV_DONTNEED_LOCKED of include/uapi/asm-generic/mman-common.h.
+const DONTNEED_LOCKED: usize = 24;
+
+/// [`purge`] of memory that the program has locked. It stays locked: the kernel locks each OS page again that is
+/// touched.
+///
+/// # Safety
+/// As [`purge`].
+#[cold]
+unsafe fn purge_locked(p: *mut u8, len: usize) -> bool {
+    let Some(_asking) = Asking::if_allowed() else { return false };
+    let call = |p: usize, len| {
+        // SAFETY: as the caller promises; no range at all is given to find out whether the kernel knows the advice.
+        unsafe { arch::syscall(libc::SYS_madvise as usize, [p, len, DONTNEED_LOCKED, 0, 0, 0]) == 0 }
+    };
+    if LOCKED.known().is_none() && !call(0, 0) {
+        LOCKED.note(false);
+    }
+    if !LOCKED.is_usable() {
+        return false;
+    }
+    count_call();
+    // SAFETY: as the caller promises.
+    unsafe { purge_by(p, len, |p, len| call(p.expose_provenance(), len), &LOCKED) }
 }
 
 /// [`purge`] by `call`; `feature` says whether `call` works.
@@ -63,11 +100,11 @@ unsafe fn discard(p: *mut u8, len: usize) -> bool {
 /// # Safety
 /// As [`purge`].
 #[inline]
-unsafe fn purge_by(p: *mut u8, len: usize, call: impl Fn(*mut u8, usize) -> bool, feature: &Feature) -> bool {
+unsafe fn purge_by(p: *mut u8, len: usize, mut call: impl FnMut(*mut u8, usize) -> bool, feature: &Feature) -> bool {
     let is_forbidden = filter::is_forbidden();
     if feature.known().is_none() && !is_forbidden {
         // SAFETY: as the caller promises.
-        match unsafe { is_cleared(p, len.min(page_size()), &call) } {
+        match unsafe { is_cleared(p, len.min(page_size()), &mut call) } {
             Some(cleared) => feature.note(cleared),
             None => return false,
         }
@@ -79,7 +116,7 @@ unsafe fn purge_by(p: *mut u8, len: usize, call: impl Fn(*mut u8, usize) -> bool
         return call(p, len);
     }
     // SAFETY: as the caller promises.
-    let cleared = unsafe { is_cleared(p, len, &call) };
+    let cleared = unsafe { is_cleared(p, len, &mut call) };
     if cleared == Some(false) {
         feature.note(false);
     }
@@ -91,7 +128,7 @@ unsafe fn purge_by(p: *mut u8, len: usize, call: impl Fn(*mut u8, usize) -> bool
 ///
 /// # Safety
 /// As [`purge`].
-unsafe fn is_cleared(p: *mut u8, len: usize, call: impl Fn(*mut u8, usize) -> bool) -> Option<bool> {
+unsafe fn is_cleared(p: *mut u8, len: usize, mut call: impl FnMut(*mut u8, usize) -> bool) -> Option<bool> {
     // SAFETY: the range is the caller's, writable, and not empty. Volatile: the call changes what is read.
     unsafe {
         // If the memory stays, its contents are restored: the caller may rely on them, say on zero.
@@ -112,7 +149,7 @@ unsafe fn is_cleared(p: *mut u8, len: usize, call: impl Fn(*mut u8, usize) -> bo
 /// As [`purge`].
 pub(super) unsafe fn is_page_cleared(p: *mut u8) -> Option<bool> {
     // SAFETY: as the caller promises.
-    unsafe { is_cleared(p, page_size(), |p, len| discard(p, len)) }
+    unsafe { is_cleared(p, page_size(), |p, len| discard(p, len).is_ok()) }
 }
 
 /// See `Os::purge_runs`.
