@@ -25,13 +25,13 @@ use crate::system::call::{by_number, identity};
 use crate::system::filter::{self, Filter};
 use crate::system::probe::SCAN;
 use crate::system::scan::{self, HUGE, PRESENT, Region, SWAPPED, Wanted, ZERO_PAGE};
-use crate::system::{clock, lines, map, random};
+use crate::system::{call, clock, lines, random};
 use core::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use neap_core::os::{Run, Touched};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, SeekFrom};
 use rustix::io::{DupFlags, Errno};
-use rustix::mm::ProtFlags;
+use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
 
 /// Not opened yet, or wiped.
 const UNKNOWN: i32 = 0;
@@ -277,16 +277,16 @@ fn is_pagemap(file: BorrowedFd<'_>, known: &Kept, page: usize) -> bool {
         return false;
     }
     // Inaccessible memory has no OS pages, whatever sizes of pages the system prefers.
-    let Some(p) = map::map(0, 3 * page, ProtFlags::empty()) else { return false };
+    let Some(p) = call::fresh(0, 3 * page, ProtFlags::empty(), MapFlags::PRIVATE) else { return false };
     // SAFETY: the mapping is new, and three OS pages long.
     unsafe {
         let middle = p.add(page);
-        let opened = map::commit(middle, page);
+        let opened = mm::mprotect(middle.cast(), page, MprotectFlags::READ | MprotectFlags::WRITE).is_ok();
         if opened {
             middle.write_volatile(1);
         }
         let shown = opened && shows(p, 3 * page) == Some((page, page));
-        map::unmap(p, 3 * page);
+        let _ = mm::munmap(p.cast(), 3 * page);
         shown
     }
 }
@@ -343,7 +343,6 @@ fn read(file: BorrowedFd<'_>, p: *mut u8, len: usize, page: usize, runs: &mut [R
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::mm::{self, MapFlags};
 
     const PAGE: usize = 4096;
 
