@@ -362,7 +362,7 @@ mod tests {
             v2: true,
             ..Charged::default()
         };
-        let look = |charged: Option<u64>, user| {
+        let look = |charged: Option<u64>, user: Option<(u32, String)>| {
             let what = holder::What::File { path: "/dev/shm/x".into(), links: 1 };
             let (charged, is_unused) = (charged.map(|mib| mib << 20), user.is_none());
             let holders = vec![Holder { what, bytes: 390 << 20, charged, user, is_unused }];

@@ -56,14 +56,10 @@ impl Facts {
         let arenas: Vec<&HeapPart> = seen.heaps.iter().filter(|part| !part.mapped).collect();
         let glibc = |part: &&&HeapPart| is_glibc(&part.figures.allocator);
         let is_own = |mapping: &&Mapping| !mapping.shared && (mapping.inode == 0 || mapping.figures.anonymous > 0);
-        let forked = |mapping: &Mapping| {
-            let f = &mapping.figures;
-            (f.shared_clean + f.shared_dirty).min(f.anonymous)
-        };
         let own: Vec<&Mapping> = seen.mappings.iter().filter(is_own).collect();
-        let in_part = own.iter().filter(|mapping| forked(mapping) > 0);
-        let estimate: u64 = in_part.map(|mapping| mapping.figures.anonymous - forked(mapping)).sum();
-        let anonymous: u64 = own.iter().map(|mapping| mapping.figures.anonymous - forked(mapping)).sum();
+        let in_part = own.iter().filter(|mapping| mapping.forked() > 0);
+        let estimate: u64 = in_part.map(|mapping| mapping.figures.anonymous - mapping.forked()).sum();
+        let anonymous: u64 = own.iter().map(|mapping| mapping.figures.anonymous - mapping.forked()).sum();
         let (copied, new) = seen.fork.map_or((estimate, anonymous - estimate), |fork| (fork.copied, fork.new));
         let in_huge = in_huge(seen, zeros);
         Facts {
@@ -78,7 +74,7 @@ impl Facts {
             in_huge,
             // Stacks of coroutines are in other memory.
             below: seen.stacks.iter().map(|stack| stack.below).sum::<u64>().min(report.of(Kind::Stack)),
-            forked: own.iter().map(|mapping| forked(mapping)).sum(),
+            forked: own.iter().map(|mapping| mapping.forked()).sum(),
             copied,
             new,
             locked_zeros: seen.locked_zeros,

@@ -59,6 +59,12 @@ impl Mapping {
         self.name.is_empty() && self.inode == 0 && !self.shared
     }
 
+    /// Bytes of its private memory that another process has too, since a fork.
+    pub fn forked(&self) -> u64 {
+        let f = &self.figures;
+        if self.shared { 0 } else { (f.shared_clean + f.shared_dirty).min(f.anonymous) }
+    }
+
     /// Whether it has no access.
     pub fn is_closed(&self) -> bool {
         !self.read && !self.write && !self.execute

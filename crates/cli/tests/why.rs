@@ -203,6 +203,9 @@ fn what_is_no_heap_is_named() {
     assert_cause(&report, "copy-on-write", "heap-live", 62 * MIB);
     let own = report["private_bytes"].as_u64().expect("bytes");
     assert!(own < 2 * MIB, "{own}");
+    // Nothing was copied because it was looked at.
+    let again = why(&neap, forked.pid)["private_bytes"].as_u64().expect("bytes");
+    assert!(again < 2 * MIB, "{again}");
     drop(forked);
     let forked = Planted::start(&program, &["fork", "write"], &[]);
     let report = why(&neap, forked.pid);

@@ -26,6 +26,8 @@ pub struct Process {
     /// Whether the kernel has PAGEMAP_SCAN (Linux 6.7).
     scans: bool,
     page: u64,
+    /// Its memory as a file, if it shares some with another process since a fork.
+    file: Option<File>,
     /// The limits of time and bytes.
     pub fuel: Arc<Fuel>,
 }
@@ -35,7 +37,14 @@ impl Process {
     pub fn open(pid: u32, fuel: &Arc<Fuel>) -> io::Result<Self> {
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
         let scans = pagemap::can_scan(&pagemap);
-        Ok(Process { pid, pagemap, scans, page: sys::page_size(), fuel: Arc::clone(fuel) })
+        Ok(Process { pid, pagemap, scans, page: sys::page_size(), file: None, fuel: Arc::clone(fuel) })
+    }
+
+    /// The same for a process that shares memory since a fork. process_vm_readv would make the kernel copy each OS page
+    /// that it reads (since Linux 5.19 it pins them): the process would grow because it is looked at. Reading the file is
+    /// slower.
+    pub fn open_forked(pid: u32, fuel: &Arc<Fuel>) -> io::Result<Self> {
+        Ok(Process { file: Some(File::open(format!("/proc/{pid}/mem"))?), ..Self::open(pid, fuel)? })
     }
 
     /// The regions of a range that are resident or swapped out, in order, without the kernel's zero page.
@@ -116,7 +125,10 @@ impl Process {
     /// Copies memory; false if not all of it could be read.
     pub fn copy(&self, address: u64, into: &mut [u8]) -> bool {
         self.fuel.take(into.len() as u64)
-            && sys::read_memory(self.pid, address, into).is_ok_and(|got| got == into.len())
+            && match &self.file {
+                Some(file) => file.read_exact_at(into, address).is_ok(),
+                None => sys::read_memory(self.pid, address, into).is_ok_and(|got| got == into.len()),
+            }
     }
 }
 

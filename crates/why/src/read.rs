@@ -133,10 +133,11 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
         seen.notes.push("its threads cannot be listed: their stacks are not known".into());
     }
     if effort == Effort::Full {
-        match Process::open(pid, fuel) {
+        let is_forked = seen.mappings.iter().any(|mapping| mapping.forked() > 0);
+        match if is_forked { Process::open_forked(pid, fuel) } else { Process::open(pid, fuel) } {
             Ok(memory) => {
-                deep(&mut seen, &memory);
                 fork::read(&mut seen, parent, &memory);
+                deep(&mut seen, &memory);
             }
             Err(error) => {
                 seen.notes.push(format!("its memory cannot be read ({}): heaps are not split", failed::words(&error)))
