@@ -97,8 +97,9 @@ pub const TABLE: &[Kind] = &[
                 what: "all memory locked: present, future, on fault; unlocked again",
                 calls: "mlockall, munlockall",
                 of: Process,
-                promise: "With MCL_FUTURE each later block is locked, after munlockall none. Addresses that are only \
-                          reserved are not locked.",
+                promise: "With MCL_CURRENT and MCL_FUTURE each later block is locked; with MCL_FUTURE alone, those in \
+                          memory that comes into use later; after munlockall none. Addresses that are only reserved \
+                          are not locked.",
                 tests: &[(LIFE, "locked")],
                 torture: Changes(&["lock_all"]),
             },
