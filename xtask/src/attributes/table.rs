@@ -559,8 +559,8 @@ pub const TABLE: &[Kind] = &[
                 torture: Changes(&["standard_streams"]),
             },
             Attribute {
-                what: "the current folder: removed, or another root",
-                calls: "chdir, fchdir, chroot",
+                what: "the current folder, also one that is removed",
+                calls: "chdir, fchdir",
                 of: Process,
                 promise: "neap uses no relative path.",
                 tests: &[],
