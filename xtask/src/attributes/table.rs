@@ -1,9 +1,9 @@
 //! The table: see `mod.rs`. The promises say what neap does, not what the system does. From the manual pages of
 //! man-pages 6.03 and the kernel's documents up to Linux 6.18.
 
-use super::Of::{Block, Process, Thread};
-use super::Torture::{Actor, Changes, Not};
-use super::{Attribute, Kind};
+use super::model::Of::{Block, Process, Thread};
+use super::model::Torture::{Actor, Changes, Not};
+use super::model::{Attribute, Kind};
 
 const PURGE: &str = "tests/purge.rs";
 const LIFE: &str = "tests/life.rs";
