@@ -40,8 +40,9 @@ pub const TABLE: &[Kind] = &[
                 what: "nice value",
                 calls: "nice, setpriority, sched_setattr",
                 of: Thread,
-                promise: "The helper has the nice value 0, or that of the first thread; a thread of low priority does \
-                          not slow down those of others.",
+                promise: "The helper has the nice value 0, or that of the first thread, where the system permits: an \
+                          ordinary user's keeps a worse one of its starter. A thread of low priority does not slow \
+                          down those of others.",
                 tests: &[],
                 torture: Changes(&["nice"]),
             },
