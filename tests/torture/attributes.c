@@ -6,7 +6,6 @@
 #include <linux/userfaultfd.h>
 #include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/timerfd.h>
 
 enum { PAGE = 4096, BLOCKS = 24 };
 enum { IOPRIO_IDLE = 3 << 13, IOPRIO_REAL_TIME = 1 << 13 };

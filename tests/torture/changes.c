@@ -5,7 +5,6 @@
 #include "torture.h"
 #include "changes.h"
 #include <dirent.h>
-#include <sys/stat.h>
 
 enum { MOST_CHANGES = 64, MOST_TASKS = 512, DEFAULT_SLACK_NS = 50000, HELPER_TRIES = 40, CHILD_KIB = 40 << 10, NO_HELPER_KIB = 72 << 10, GIVING_BACK_MS = 20000 };
 

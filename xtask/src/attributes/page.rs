@@ -6,7 +6,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-use super::{Attribute, Of, TABLE, Torture};
+use super::model::{Attribute, Of, Torture};
+use super::table::TABLE;
 use crate::place::root;
 
 /// The document, relative to the root.

@@ -1,9 +1,9 @@
 //! The table: see `mod.rs`. The promises say what neap does, not what the system does. From the manual pages of
 //! man-pages 6.03 and the kernel's documents up to Linux 6.18.
 
-use super::Of::{Block, Process, Thread};
-use super::Torture::{Actor, Changes, Not};
-use super::{Attribute, Kind};
+use super::model::Of::{Block, Process, Thread};
+use super::model::Torture::{Actor, Changes, Not};
+use super::model::{Attribute, Kind};
 
 const PURGE: &str = "tests/purge.rs";
 const LIFE: &str = "tests/life.rs";
@@ -40,8 +40,9 @@ pub const TABLE: &[Kind] = &[
                 what: "nice value",
                 calls: "nice, setpriority, sched_setattr",
                 of: Thread,
-                promise: "The helper has the nice value 0, or that of the first thread; a thread of low priority does \
-                          not slow down those of others.",
+                promise: "The helper has the nice value 0, or that of the first thread, where the system permits: an \
+                          ordinary user's keeps a worse one of its starter. A thread of low priority does not slow \
+                          down those of others.",
                 tests: &[],
                 torture: Changes(&["nice"]),
             },
@@ -97,8 +98,9 @@ pub const TABLE: &[Kind] = &[
                 what: "all memory locked: present, future, on fault; unlocked again",
                 calls: "mlockall, munlockall",
                 of: Process,
-                promise: "With MCL_FUTURE each later block is locked, after munlockall none. Addresses that are only \
-                          reserved are not locked.",
+                promise: "With MCL_CURRENT and MCL_FUTURE each later block is locked; with MCL_FUTURE alone, those in \
+                          memory that comes into use later; after munlockall none. Addresses that are only reserved \
+                          are not locked.",
                 tests: &[(LIFE, "locked")],
                 torture: Changes(&["lock_all"]),
             },
@@ -558,8 +560,8 @@ pub const TABLE: &[Kind] = &[
                 torture: Changes(&["standard_streams"]),
             },
             Attribute {
-                what: "the current folder: removed, or another root",
-                calls: "chdir, fchdir, chroot",
+                what: "the current folder, also one that is removed",
+                calls: "chdir, fchdir",
                 of: Process,
                 promise: "neap uses no relative path.",
                 tests: &[],

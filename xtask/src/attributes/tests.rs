@@ -1,5 +1,6 @@
 //! The table against its document, the tests that it names, and the programs of torture.
 
+use super::page::{PAGE, renewed};
 use super::{TABLE, Torture, drawn};
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,9 +14,9 @@ fn read(name: &str) -> String {
 /// Catches a document that differs from the table.
 #[test]
 fn the_page_is_not_stale() {
-    let there = read(super::PAGE);
-    let wanted = super::renewed(&there).expect("the marks");
-    assert!(there == wanted, "{} is stale; to write it anew: cargo xtask documents", super::PAGE);
+    let there = read(PAGE);
+    let wanted = renewed(&there).expect("the marks");
+    assert!(there == wanted, "{} is stale; to write it anew: cargo xtask documents", PAGE);
 }
 
 /// Catches a test that was renamed or removed, so that nothing holds the promise any more.
