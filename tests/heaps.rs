@@ -19,6 +19,7 @@ const ODD: Source = Source::new("heaps/odd.c");
 const STATIC: Source = Source::with_flags("heaps/busy.c", &["-static"]);
 const BIG: Source = Source::new("heaps/big.c");
 const GROW: Source = Source::new("heaps/grow.c");
+const CROSS: Source = Source::new("heaps/cross.c");
 const PAUSE: Source = Source::with_flags("heaps/pause.c", &["-O2"]);
 
 fn main() -> ExitCode {
@@ -44,6 +45,11 @@ fn main() -> ExitCode {
         Case::new("glibc::brk_of_others", "a heap that ends where another user of brk has memory", || odd("brk", 1)),
         Case::new("glibc::without_brk", "a main arena in mappings that is not found", || odd("nobrk", 1)),
         Case::new("glibc::two_copies", "a second copy of glibc that is not found", || odd("two", 2)),
+        Case::new("jemalloc::freed_slabs", "a heap that is found only where the kernel placed it well", freed_slabs),
+        Case::new("jemalloc::freed_by_others", "blocks in caches of threads that count as live", || preloaded("jemalloc")),
+        Case::new("mimalloc::freed_by_others", "blocks that other threads freed and that count as live", || {
+            preloaded("mimalloc")
+        }),
         Case::new("releases::bullseye", "structures of 2.31 that are read wrongly", || release("bullseye", "2.31"))
             .ignored(),
         Case::new("releases::sid", "structures of the newest glibc that are read wrongly", || release("sid", ""))
@@ -52,6 +58,51 @@ fn main() -> ExitCode {
         Case::new("pause::10_gib", "the same, where reading takes longer", || pause("10240")).exclusive().ignored(),
         Case::new("big::10_gib", "a walk of 50 million chunks that takes 2 s or 100 MiB", big).exclusive().ignored(),
     ])
+}
+
+/// The system's library of an allocator.
+fn library(name: &str) -> Result<String, Stop> {
+    let folders = ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib"];
+    let endings = ["so.2", "so.2.0", "so.3"];
+    let mut all = folders.iter().flat_map(|folder| endings.map(|ending| format!("{folder}/lib{name}.{ending}")));
+    let found = all.find(|path| std::path::Path::new(path).exists());
+    found.ok_or_else(|| Stop::Skip(format!("no lib{name}")))
+}
+
+/// A program with an allocator preloaded, and its heap.
+fn heap_of(name: &str, arguments: &[&str]) -> Result<(Running, Heap), Stop> {
+    let mut command = Command::new(CROSS.build()?);
+    command.args(arguments);
+    let library = library(name)?;
+    let running = Running::under(command, Some(&library))?;
+    let heap = running.heaps()?.into_iter().find(|heap| heap.allocator.starts_with(name));
+    let heap = heap.ok_or_else(|| Stop::Fail(format!("no heap of {name} was found")))?;
+    Ok((running, heap))
+}
+
+/// Live blocks of threads that free blocks of each other: within 2 %.
+fn preloaded(name: &str) -> Outcome {
+    let (running, heap) = heap_of(name, &["6", "20000"])?;
+    let said = Info::parse(&running.said).live;
+    let live: u64 = heap.parts.iter().filter_map(|part| part.split.as_ref()).map(|split| split.live.bytes).sum();
+    println!("{}: {live} live bytes, the program has {said:?}", heap.allocator);
+    if live.abs_diff(said.1) > said.1 / 50 {
+        return fail(format!("{live} live bytes, not {said:?}: {heap:#?}"));
+    }
+    Ok(())
+}
+
+/// A heap most of whose slabs are free is found in each of six runs.
+fn freed_slabs() -> Outcome {
+    for _ in 0..6 {
+        let (running, heap) = heap_of("jemalloc", &["1", "200000", "slabs"])?;
+        let said = Info::parse(&running.said).live;
+        let live: u64 = heap.parts.iter().filter_map(|part| part.split.as_ref()).map(|split| split.live.blocks).sum();
+        if live.abs_diff(said.0) > said.0 / 50 {
+            return fail(format!("{live} live blocks, not {said:?}"));
+        }
+    }
+    Ok(())
 }
 
 /// A program that has printed "ready".
@@ -69,8 +120,15 @@ impl Running {
         Self::of(command)
     }
 
-    fn of(mut command: Command) -> Result<Self, Stop> {
-        let command = command.env_remove("LD_PRELOAD").stdin(Stdio::piped()).stdout(Stdio::piped());
+    fn of(command: Command) -> Result<Self, Stop> {
+        Self::under(command, None)
+    }
+
+    /// The same with a library preloaded.
+    fn under(mut command: Command, library: Option<&str>) -> Result<Self, Stop> {
+        let command = command.env_remove("LD_PRELOAD");
+        let command = library.into_iter().fold(command, |command, library| command.env("LD_PRELOAD", library));
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn()?;
         let output = child.stdout.take().ok_or_else(|| Stop::Fail("no output".to_string()))?;
         let mut running = Running { child, output: BufReader::new(output), said: String::new() };

@@ -1,5 +1,6 @@
 /* Threads that free blocks of each other: half of its own, then half of the next one's. Prints "live BLOCKS BYTES" and
- * "ready", then waits for its input to end. Arguments: threads, blocks for each. */
+ * "ready", then waits for its input to end. Arguments: threads, blocks for each; and "slabs": then blocks have 1000
+ * bytes, and of each 500 blocks in a row 50 stay, so that most slabs are free. */
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
@@ -8,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int threads, blocks;
+static int threads, blocks, slabs;
 static pthread_barrier_t filled, done;
 static void ***all;
 
@@ -17,15 +18,16 @@ static void *work(void *argument) {
     void **mine = all[number], **next = all[(number + 1) % threads];
     for (int i = 0; i < blocks; i++) {
         state = state * 6364136223846793005u + 1442695040888963407u;
-        size_t length = state >> 60 ? 8 + (state >> 33) % 1000 : 1000 + (state >> 33) % 30000;
+        size_t length = slabs ? 1000 : state >> 60 ? 8 + (state >> 33) % 1000 : 1000 + (state >> 33) % 30000;
         memset(mine[i] = malloc(length), 0x5a, length);
     }
-    for (int i = 0; i < blocks; i += 2) {
+    for (int i = 0; i < blocks; i++) {
+        if (slabs ? i % 500 < 50 : i % 2) continue;
         free(mine[i]);
         mine[i] = NULL;
     }
     pthread_barrier_wait(&filled);
-    for (int i = 1; i < blocks; i += 4) {
+    for (int i = 1; i < blocks && !slabs; i += 4) {
         free(next[i]);
         next[i] = NULL;
     }
@@ -39,6 +41,7 @@ int main(int argc, char **argv) {
     if (argc < 3) return 2;
     threads = atoi(argv[1]);
     blocks = atoi(argv[2]);
+    slabs = argc > 3 && !strcmp(argv[3], "slabs");
     setvbuf(stdout, buffer, _IOFBF, sizeof buffer);
     pthread_barrier_init(&filled, NULL, threads);
     pthread_barrier_init(&done, NULL, threads + 1);

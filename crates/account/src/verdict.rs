@@ -257,6 +257,25 @@ mod tests {
         (report.cause, report.verdict)
     }
 
+    /// Catches memory of an allocator that is not known and that is called the program's own, and a claim on memory of
+    /// which only the place is known.
+    #[test]
+    fn memory_of_unknown_allocators() {
+        let of = |other_malloc: Option<String>| {
+            let mappings = vec![mapping(0x10_0000, 64 << 20, "")];
+            let mut seen = Seen { mappings, pid: 7, other_malloc, ..Seen::default() };
+            (seen.total.rss, seen.total.anonymous) = (64 << 20, 64 << 20);
+            crate::report(&seen)
+        };
+        let named = of(Some("malloc of librpmalloc.so.1".into()));
+        let owner = &named.accounts[0].owner;
+        assert_eq!(owner, "malloc of librpmalloc.so.1, or mappings of the program");
+        assert!(named.verdict.contains("an allocator that neap does not know"), "{}", named.verdict);
+        assert!(named.verdict.contains("malloc of librpmalloc.so.1"), "{}", named.verdict);
+        let unnamed = of(None).verdict;
+        assert!(unnamed.contains("private memory outside of all heaps that neap knows"), "{unnamed}");
+    }
+
     /// Catches heaps that could not be read and are called live, generated code that is called a collector's heap, and
     /// a largest account that the sentence does not name.
     #[test]

@@ -1,6 +1,7 @@
 //! The figures of a process.
 
 use neap_account::{Cause, Kind, Report};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// Light figures.
