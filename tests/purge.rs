@@ -1,5 +1,5 @@
 //! Free memory of a real process: it goes back while the program idles, and the helper does not disturb the program:
-//! signals, forks, files, users, namespaces, filters of system calls, memory limits.
+//! signals, forks, files, users, namespaces, priorities, filters of system calls, memory limits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ const IDLE: Source = Source::new("purge/idle.c");
 const PROCESS: Source = Source::new("purge/process.c");
 const FILTERS: Source = Source::new("purge/filters.c");
 const CONTAINER: Source = Source::new("purge/container.c");
+const SCHEDULED: Source = Source::new("purge/scheduled.c");
 const MAPPINGS: Source = Source::new("purge/mappings.c");
 const TRACED: Source = Source::new("purge/traced.c");
 const SOAK: Source = Source::new("life/soak.c");
@@ -71,6 +72,13 @@ const CASES: &[Row] = &[
     (PROCESS, "bare_fork", PLAIN, "a child made without fork handlers that waits for its parent's helper"),
     (PROCESS, "bare_clone_of_nothing", PLAIN, "a crash where clone3 gets an address that cannot be read"),
     (PROCESS, "address_limit", PLAIN, "threads that need much memory in turn under RLIMIT_AS"),
+    (PROCESS, "clock_behind", PLAIN, "memory that a child keeps whose clock is behind its parent's"),
+    (SCHEDULED, "realtime_starter", PLAIN, "memory that waits for a helper which never runs"),
+    (SCHEDULED, "round_robin_starter", PLAIN, "the same with the other policy"),
+    (SCHEDULED, "deadline_starter", PLAIN, "the same where the helper cannot be started by the first thread that asks"),
+    (SCHEDULED, "idle_starter", PLAIN, "a helper without a right to a processor, for which other threads wait"),
+    (SCHEDULED, "nice_starter", PLAIN, "the same with a nice value"),
+    (SCHEDULED, "low_process", PLAIN, "a helper that leaves the processors or the priority of its process"),
     (FILTERS, "from_the_start", PLAIN, "a container in which no helper is started"),
     (FILTERS, "kill_first", PLAIN, "an unusual call under a filter that ends the process for it"),
     (FILTERS, "kill_last", PLAIN, "the same where the filter comes while the helper lives"),
@@ -119,6 +127,9 @@ const REFUSED: &[&str] = &[
     "memfd_create",
     "fallocate",
     "close_range",
+    "sched_setscheduler",
+    "sched_getaffinity",
+    "setpriority",
 ];
 /// When the filter is set: before the first work, after it, or before the program starts.
 const TIMES: &[&str] = &["first", "last", "at_start"];
@@ -151,7 +162,7 @@ fn main() -> ExitCode {
             ("idle", "loaded_late"),
             ("idle", "loaded_late_under_filter"),
         ]);
-        neap_tests::all_cases_named(&[IDLE, PROCESS, FILTERS, CONTAINER, MAPPINGS], &named)
+        neap_tests::all_cases_named(&[IDLE, PROCESS, FILTERS, CONTAINER, MAPPINGS, SCHEDULED], &named)
     }));
     cases.push(Case::new("traced::small_programs", "a helper thread in a program that holds little memory", traced));
     cases.extend([

@@ -119,6 +119,10 @@ const ROWS: &[Row] = &[
     row(HELPER, "rights_given_up_without_proc", "a helper that keeps root's rights where there is no /proc"),
     row(HELPER, "rights_given_up_at_start", "the same where the program changes its user before the helper looks")
         .inject(LATE_HELPER),
+    row(HELPER, "long_handshake", "a thread that waits for its heap while a helper has no processor")
+        .inject(LONG_HANDSHAKE),
+    row(HELPER, "helper_without_processor", "memory that stays while the helper has no processor")
+        .inject(&["close_range:delay_exit=12000000"]),
     row(FORK, "handlers_are_registered", "locks held while the C library takes its own in fork"),
     row(FORK, "forks_in_handlers", "two forks that take two locks in different orders"),
     row(FORK, "parent_ends_first", "a child's only thread that counts as ended with the parent, and waits for ever")

@@ -81,7 +81,7 @@ static void from_the_start(void) {
 #define CALLS(X)                                                                                        \
     X(ioctl) X(pread64) X(userfaultfd) X(membarrier) X(clone) X(clone3) X(madvise)                      \
     X(rt_sigprocmask) X(prctl) X(fcntl) X(openat) X(lseek) X(dup3) X(gettid) X(get_robust_list) X(getrandom) X(capget) \
-    X(prlimit64) X(tgkill) X(memfd_create) X(fallocate) X(close_range)
+    X(prlimit64) X(tgkill) X(memfd_create) X(fallocate) X(close_range) X(sched_setscheduler) X(sched_getaffinity) X(setpriority)
 #define DENY(name)                                                                                      \
     static void name##_first(void) { denied = __NR_##name, first_refused(); }                            \
     static void name##_last(void) { denied = __NR_##name, last_refused(); }                              \

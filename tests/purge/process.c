@@ -12,6 +12,11 @@
 #include <sys/time.h>
 #include <sys/wait.h>
 
+/* Not in older headers. */
+#ifndef CLONE_NEWTIME
+#define CLONE_NEWTIME 0x80
+#endif
+
 static void wait_ok(pid_t pid) {
     int status;
     CHECK(pid > 0 && waitpid(pid, &status, 0) == pid);
@@ -174,9 +179,11 @@ static void other_user(void) {
     garbage_large();
     CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
     long start = now_ms();
-    /* The goal is 200 ms. */
+    /* The goal is 100 ms. */
     WAIT_FOR(!any_thread_has("\nUid:\t0"), PATIENCE_MS);
-    if (now_ms() - start > 200) printf("the old user was there for %ld ms, the goal is 200\n", now_ms() - start);
+    if (now_ms() - start > 100) printf("the old user was there for %ld ms, the goal is 100\n", now_ms() - start);
+    /* The old helper had no time for all of it on a busy machine: the next free starts a new one. */
+    garbage(8, 1 << 20, 1 << 20);
     wait_for_rss(16 << 10);
     garbage_mixed();
     CHECK(!any_thread_has("\nUid:\t0") && !any_thread_has("\nGid:\t0"));
@@ -483,6 +490,31 @@ static void bare_clone_of_nothing(void) {
     }
 }
 
+/* A child in a time namespace, in which its clock is behind the parent's. */
+static void clock_behind(void) {
+    enum { SECONDS = 60 };
+    struct timespec up;
+    CHECK(clock_gettime(CLOCK_BOOTTIME, &up) == 0);
+    if (up.tv_sec <= SECONDS) SKIP("the system has just started");
+    with_helper();
+    if (unshare(CLONE_NEWTIME)) SKIP("time namespaces are refused: errno %d", errno);
+    int offsets = open("/proc/self/timens_offsets", O_WRONLY);
+    if (offsets < 0 || dprintf(offsets, "monotonic -%d 0\nboottime -%d 0\n", SECONDS, SECONDS) < 0)
+        SKIP("clocks cannot be set: errno %d", errno);
+    close(offsets);
+    pid_t child = fork();
+    if (child == 0) {
+        garbage_mixed();
+        long start = now_ms();
+        while (status_kib("VmRSS:") > 16 << 10) {
+            CHECK_AT(now_ms() - start < SECONDS / 2 * 1000, status_kib("VmRSS:"));
+            nap(10);
+        }
+        _exit(0);
+    }
+    wait_ok(child);
+}
+
 /* A limit on address space, and threads that need much memory in turn. */
 static void *limited_life(void *arg) {
     uint64_t seed = (uintptr_t)arg + 1;
@@ -519,6 +551,6 @@ static const struct test_case CASES[] = {
     CASE(fork_with_helper), CASE(without_proc),   CASE(forks_under_load),   CASE(vfork_exec),
     CASE(bare_fork),        CASE(address_limit),      CASE(fork_in_unshare),
     CASE(idle_child),       CASE(vfork_frees),    CASE(vfork_asks),         CASE(vfork_unshares),
-    CASE(lowest_fd_at_start), CASE(bare_clone_of_nothing),
+    CASE(lowest_fd_at_start), CASE(bare_clone_of_nothing), CASE(clock_behind),
 };
 TEST_MAIN(CASES)

@@ -268,6 +268,47 @@ static void first_thread_exits(void) {
     check_end(child, start);
 }
 
+/* A thread that makes a handshake loses its processor meanwhile: the thread whose heap it uses does not wait for it. Run
+   where handshakes take long. */
+static void long_handshake(void) {
+    enum { BLOCKS = 20000, LONGEST_MS = 700 };
+    static char *block[BLOCKS];
+    long slowest = 0;
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < BLOCKS; i++)
+            if (!block[i]) memset(block[i] = malloc(500 + (size_t)i * 7919 % 3000), round, 100);
+        for (int i = 0; i < BLOCKS; i++) {
+            if (i % 7 == 0) continue;
+            free(block[i]);
+            block[i] = NULL;
+        }
+        for (long last = now_ms(), end = last + 3000, now; last < end; last = now) {
+            usleep(1000);
+            long start = now_ms();
+            char *p = malloc(100 + (size_t)start % 500);
+            CHECK(p);
+            p[0] = 1;
+            free(p);
+            now = now_ms();
+            if (now - start > slowest) slowest = now - start;
+        }
+    }
+    printf("the slowest call took %ld ms\n", slowest);
+    if (strict()) CHECK_AT(slowest < LONGEST_MS, slowest);
+    for (int i = 0; i < BLOCKS; i++) CHECK(!block[i] || block[i][0] <= 2);
+}
+
+/* A helper that gets no processor: the threads that free memory give it back. Run where the helper is late. */
+static void helper_without_processor(void) {
+    char *block[64];
+    for (int i = 0; i < 64; i++) block[i] = filled(1 << 20);
+    for (int i = 0; i < 64; i++) free(block[i]);
+    for (long start = now_ms(); strict() && status_kib("VmRSS:") > 16 << 10; nap(10)) {
+        fill_and_free(8, 1 << 20);
+        CHECK_AT(now_ms() - start < 8000, status_kib("VmRSS:"));
+    }
+}
+
 /* Threads that still have root's rights, found through a file opened before. */
 static int root_threads(int tasks) {
     DIR *dir = fdopendir(dup(tasks));
@@ -370,7 +411,7 @@ static void vfork_children_under_filters(void) {
 static const struct test_case cases[] = {
     CASE(lowest_number_stays), CASE(filter_beside_start), CASE(unshare_behind_the_helper),
     CASE(clone_function_returns), CASE(first_thread_exits), CASE(rights_given_up_without_proc),
-    CASE(rights_given_up_at_start),
+    CASE(rights_given_up_at_start), CASE(long_handshake), CASE(helper_without_processor),
     CASE(start_beside_options), CASE(blocks_passed_on),  CASE(errno_of_the_starter), CASE(starter_unmapped),
     CASE(under_filter),         CASE(filter_beside_questions), CASE(vfork_child_frees), CASE(sharing_child_ends),
     CASE(vfork_children_under_filters),

@@ -11,7 +11,8 @@ use neap_sys::{clock, global::NEAP, thread};
 pub fn trim(keep: usize, budget: Option<Duration>) -> Trimmed {
     let now = || clock::read(libc::CLOCK_MONOTONIC).unwrap_or_default();
     let start = now();
-    let go_on = || budget.is_none_or(|budget| now().saturating_sub(start) < budget);
+    // If the clock goes back, the budget is used up.
+    let go_on = || budget.is_none_or(|budget| now().checked_sub(start).is_some_and(|passed| passed < budget));
     thread::in_call(|heap| NEAP.trim_with(heap, keep, go_on)).unwrap_or_default()
 }
 

@@ -218,7 +218,7 @@ impl<O: Os> Allocator<O> {
     #[cold]
     #[inline(never)]
     fn recover(&self, heap: Mine<'_>) {
-        self.with_batch(|_| self.empty_caches(true, heap));
+        self.with_batch(|_| self.empty_caches(true, heap, &mut || true));
         self.settle();
     }
 
@@ -565,7 +565,7 @@ impl<O: Os> Allocator<O> {
     /// [`Allocator::purge`] by a thread in a call that uses its heap `mine`, whose caches go as well.
     #[cold]
     pub fn purge_with(&self, mine: Mine<'_>) -> usize {
-        let bytes = self.purge_all(mine);
+        let bytes = self.purge_all(mine, &mut || true);
         self.settle();
         self.publish();
         bytes

@@ -3,32 +3,41 @@
 //! each report gives back all free memory.
 
 use crate::back::purge::Tick;
+use crate::blocks::heap::Mine;
 use crate::system::helper::Leave;
 use crate::system::os::Onward;
 use crate::system::policy::Purge;
 use crate::system::sync::Ordering;
+use crate::system::time::Term;
 use crate::{Allocator, Os};
 
-/// Maximum milliseconds between two checks of what the helper may do ([`Os::onward`]).
-const LOOK_MS: u32 = 100;
+/// Maximum milliseconds that the helper sleeps or works between two checks of what it may do ([`Os::onward`]).
+const LOOK_MS: u32 = 50;
 /// The same while nothing waits, and the helper only waits for memory to become short.
 const WATCH_MS: u32 = 1000;
-/// Number of times that a helper which has to end gives back what waits, if the program goes on freeing memory.
+/// Maximum milliseconds for which a helper that has to end gives back what waits.
+const FINISH_MS: u32 = 30;
+/// Number of times that it does so, if the program goes on freeing memory.
 const FINISH_ROUNDS: usize = 8;
+/// Number of times that the helper tries to follow a report while a fork is in progress, and microseconds between two.
+const RELIEVE_TRIES: u32 = 50;
+const RELIEVE_EVERY: u32 = 1000;
 
 impl<O: Os> Allocator<O> {
     /// Does the work of one tick. Returns the milliseconds until the next, or `None` if the helper has resigned, and
     /// has to leave.
     #[cold]
     fn round(&self) -> Option<u32> {
+        self.note_helper();
         let Some(_flight) = self.fly(core::ptr::null()) else { return Some(self.tick_length()) };
-        let tick = self.purge_old();
+        let tick = self.purge_old(self.term(LOOK_MS));
         // The caches of idle threads may have left notes.
         self.settle();
         // Before the helper resigns, as it frees what handlers freed, which may have to wait.
         self.publish();
         let ends = match tick {
             Tick::Again => false,
+            Tick::Cut => return Some(0),
             Tick::Idle(before) => self.resign(before),
             Tick::Off => {
                 self.os.helper().resign();
@@ -111,6 +120,8 @@ impl<O: Os> Allocator<O> {
     /// it once, and this helper may have to end before it can follow the report.
     fn sleep(&self, seen: u32, milliseconds: u32) {
         let helper = self.os.helper();
+        // Not while a report has to be followed further.
+        let milliseconds = if self.notes.short.load(Ordering::Relaxed) { 0 } else { milliseconds };
         let short = !helper.is_unwanted() && helper.sleep(&self.os, seen, milliseconds);
         // Under policy `never` a report does nothing, then or later.
         if short && self.policy.purge() != Purge::Never {
@@ -120,19 +131,20 @@ impl<O: Os> Allocator<O> {
     }
 
     /// Gives all free memory back if the system has said that memory is short. Waits for a fork that is in progress,
-    /// for a while; then the next call follows the report.
+    /// for a while; then the next call follows the report, as it does with what there was no time for.
     fn relieve(&self) {
-        for _ in 0..LOOK_MS {
+        for _ in 0..RELIEVE_TRIES {
             if !self.notes.short.load(Ordering::Relaxed) || self.os.helper().is_unwanted() {
                 return;
             }
             if let Some(_flight) = self.fly(core::ptr::null()) {
                 // A later report is for what is freed from now on.
                 self.notes.short.store(false, Ordering::Relaxed);
-                self.purge();
+                let complete = self.purge_within(self.term(LOOK_MS));
+                self.notes.short.fetch_or(!complete, Ordering::Relaxed);
                 return;
             }
-            self.os.pause(1000);
+            self.os.pause(RELIEVE_EVERY);
         }
     }
 
@@ -153,9 +165,27 @@ impl<O: Os> Allocator<O> {
         }
     }
 
+    /// The next `milliseconds`.
+    fn term(&self, milliseconds: u32) -> Term {
+        Term::new(self.os.clock(), milliseconds.into())
+    }
+
+    /// Gives all free memory back, until `term` is over. Returns whether there was time for all of it.
+    fn purge_within(&self, term: Term) -> bool {
+        let mut complete = true;
+        self.purge_all(Mine::none(), &mut || {
+            complete = !term.is_over(self.os.clock());
+            complete
+        });
+        self.settle();
+        self.publish();
+        complete
+    }
+
     /// Returns the last step if the helper has to end.
     fn look(&self) -> Option<Leave> {
         let helper = self.os.helper();
+        self.note_helper();
         let onward = self.os.onward();
         if onward == Onward::Go && !helper.is_unwanted() {
             return None;
@@ -180,17 +210,21 @@ impl<O: Os> Allocator<O> {
         None
     }
 
-    /// Gives back all that waits, as the program may be idle from now on: until nothing waits, or
-    /// [`FINISH_ROUNDS`] times. On return the helper has resigned.
+    /// Gives back what waits, as the program may be idle from now on: until nothing waits, [`FINISH_ROUNDS`] times, or
+    /// until the time for that is used up. On return the helper has resigned.
     fn finish(&self) {
+        let term = self.term(FINISH_MS);
         for _ in 0..FINISH_ROUNDS {
             if self.os.helper().is_unwanted() {
                 break;
             }
             let before = self.notes.came();
-            self.purge();
+            let complete = self.purge_within(term);
             if self.resign(before) {
                 return;
+            }
+            if !complete {
+                break;
             }
         }
         self.os.helper().resign();

@@ -44,7 +44,7 @@ pub use pages::{arena, chunk, page_map, range};
 pub use system::os::Os;
 #[cfg(neap_sim)]
 pub use system::points;
-pub use system::{figures, helper, lock, os, policy, sync, text};
+pub use system::{figures, helper, lock, os, policy, sync, text, time};
 
 /// Largest request: PTRDIFF_MAX, so that the difference of two pointers into a block fits.
 pub const MAX_SIZE: usize = isize::MAX as usize;

@@ -111,8 +111,14 @@ impl Owner {
             }
             slot.busy.store(ThreadSlot::IDLE, Ordering::Release);
             // SAFETY: the thread slot is this thread's, and not busy.
-            unsafe { a.wait_parked(self.slot) };
+            unsafe { a.wait_for_heap(self.slot) };
         }
+    }
+
+    /// Whether a call of the thread, which finds its heap parked, gives the wait up.
+    pub fn waits_in_vain<O: Os>(&self, a: &Allocator<O>) -> bool {
+        // SAFETY: the thread slot is this thread's, and not busy.
+        unsafe { !a.wait_parked(self.slot) }
     }
 
     /// The thread slot, if there is one.

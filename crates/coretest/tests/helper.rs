@@ -5,9 +5,10 @@ use neap_core::helper::{Answer, Stop, Who};
 use neap_core::os::Onward;
 use neap_core::policy::{HugePages, Purge};
 use neap_core::sync::Threads;
+use neap_coretest::Owner;
 use neap_coretest::calls::{self, Shared};
 use neap_coretest::fake::{Call, Config, Fake, Moment};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{LazyLock, Mutex};
 use std::time::{Duration, Instant};
 
@@ -319,7 +320,7 @@ fn helpers_that_stay_and_that_cannot() {
 }
 
 /// Frees this many bytes in blocks of 100 KB.
-fn free_in_parts(a: &Shared, thread: &neap_coretest::Owner, len: usize) {
+fn free_in_parts(a: &Shared, thread: &Owner, len: usize) {
     let blocks: Vec<_> = (0..len / 102_400).map(|_| calls::malloc(a, thread, 102_400)).collect();
     blocks.into_iter().for_each(|p| calls::free(a, thread, p));
 }
@@ -386,5 +387,122 @@ fn owners_purge_where_there_is_no_helper() {
         }
         assert_eq!(a.figures().totals.purged > before, !guest, "of a guest: {guest}");
         assert_eq!(started(&a.os), 1);
+    }
+}
+
+/// Catches free memory that stays for as long as the clock has gone back, whoever gives it back.
+#[test]
+fn the_clock_may_go_back() {
+    for purger in [true, false] {
+        let a = calls::system(Config { purger, ..Config::default() });
+        let thread = calls::thread(&a);
+        let pass = |ms| {
+            a.os.advance(ms);
+            if purger {
+                a.tick();
+            } else {
+                free_in_parts(&a, &thread, 2 << 20);
+            }
+        };
+        free_in_parts(&a, &thread, 24 << 20);
+        (0..3).for_each(|_| pass(100));
+        let before = a.free_bytes().0;
+        a.os.set_back(500_000);
+        (0..40).for_each(|_| pass(100));
+        let left = a.free_bytes().0;
+        assert!(before >= 16 << 20 && left <= 4 << 20, "{left} of {before} bytes, with a helper: {purger}");
+    }
+}
+
+/// Catches free memory that stays where the helper gets no processor, and threads that do its work while it runs.
+#[test]
+fn threads_stand_in_for_a_late_helper() {
+    for (runs, guest) in [(true, false), (false, false), (false, true)] {
+        let a = calls::system(Config { purger: true, ..Config::default() });
+        let thread = calls::thread(&a);
+        free_in_parts(&a, &thread, 24 << 20);
+        assert_eq!((a.os.helper().who(), started(&a.os)), (Who::Helper, 1));
+        if guest {
+            a.os.set_process(2);
+        }
+        let mut purged = Vec::new();
+        for _ in 0..20 {
+            a.os.advance(100);
+            if runs {
+                a.note_helper();
+            }
+            free_in_parts(&a, &thread, 2 << 20);
+            purged.push(a.figures().totals.purged);
+        }
+        assert_eq!(purged[4], 0, "it may still come: {purged:?}");
+        assert_eq!(purged[19] >= 16 << 20, !runs && !guest, "runs: {runs}, in a guest: {guest}, {purged:?}");
+        assert_eq!(started(&a.os), 1);
+    }
+}
+
+/// Catches a thread that waits for its heap for as long as the thread that makes the handshake has no processor, and one
+/// that waits at each of its calls.
+#[test]
+fn a_thread_does_not_wait_long_for_its_heap() {
+    static A: LazyLock<&Shared> =
+        LazyLock::new(|| Box::leak(calls::system(Config { purger: true, ..Config::default() })));
+    static THREAD: AtomicPtr<Owner> = AtomicPtr::new(core::ptr::null_mut());
+    static LOOKS: AtomicUsize = AtomicUsize::new(0);
+    fn look() {
+        // SAFETY: the test has stored a thread that lives as long as this.
+        let thread = unsafe { &*THREAD.load(Ordering::Relaxed) };
+        // The first question precedes the handshake.
+        if LOOKS.fetch_add(1, Ordering::Relaxed) == 0 {
+            return A.os.set_within(Moment::Question, look);
+        }
+        let begun = Instant::now();
+        assert!((0..1000).all(|_| thread.waits_in_vain(&A)), "the heap is parked");
+        assert!(begun.elapsed() < Duration::from_secs(2), "{:?} for a thousand calls", begun.elapsed());
+    }
+    let mut thread = calls::thread(&A);
+    THREAD.store(&raw mut thread, Ordering::Relaxed);
+    let kept = calls::malloc(&A, &thread, 1000);
+    calls::free(&A, &thread, calls::malloc(&A, &thread, 2000));
+    A.os.set_within(Moment::Question, look);
+    A.purge();
+    assert!(LOOKS.load(Ordering::Relaxed) == 2 && !thread.waits_in_vain(&A), "the heap is back");
+    calls::free(&A, &thread, kept);
+    // The next handshake is waited for again: a thread that ends must not find its slot changed.
+    calls::valid(&A);
+}
+
+/// Catches a helper that gives back all that is due, or all that waits, before it looks whether it has to end.
+#[test]
+fn a_busy_helper_looks_around() {
+    static A: LazyLock<&Shared> =
+        LazyLock::new(|| Box::leak(calls::system(Config { purger: true, ..Config::default() })));
+    static FINISH: AtomicBool = AtomicBool::new(false);
+    /// Each batch takes 10 ms, and the helper has to end from the first one on.
+    fn batch() {
+        A.os.advance(10);
+        A.os.set_onward(if FINISH.load(Ordering::Relaxed) { Onward::Finish } else { Onward::End });
+        A.os.set_within(Moment::PurgeRuns, batch);
+    }
+    const ALL: usize = 800 << 20;
+    let thread = calls::thread(&A);
+    // In a tick in which all is due, and after a report.
+    for (reports, finish, most_ms) in [(0, false, 50), (0, true, 50 + 30), (1, false, 50)] {
+        A.policy.set_bytes(if reports == 0 { Some(1 << 20) } else { None });
+        free_in_parts(&A, &thread, 8 << 20);
+        A.look_at_limit();
+        free_in_parts(&A, &thread, ALL);
+        let (before, begun) = (A.free_bytes().0, A.os.clock());
+        FINISH.store(finish, Ordering::Relaxed);
+        A.os.set_onward(Onward::Go);
+        A.os.report_pressure(reports);
+        A.os.set_within(Moment::PurgeRuns, batch);
+        let leave = A.help();
+        let took = A.os.clock() - begun;
+        assert!(A.os.helper().take_leave(&leave));
+        assert!((10..most_ms + 40).contains(&took), "{took} ms, finishes: {finish}, {reports} reports");
+        let left = A.free_bytes().0;
+        assert!(before >= ALL / 2 && left > before / 2, "{left} of {before} bytes, finishes: {finish}");
+        A.os.set_within(Moment::Publish, || ());
+        A.purge();
     }
 }

@@ -65,9 +65,16 @@ fn leave() {
     neap_core::points::spin_loop();
 }
 
-fn wait_parked() {
+/// False if the call has to be a reentrant one.
+fn wait_parked() -> bool {
     // SAFETY: the thread's own thread slot, which it has left.
-    unsafe { allocator().wait_parked(life().slot()) };
+    unsafe { allocator().wait_parked(life().slot()) }
+}
+
+/// Waits, outside of a call, until no handshake has the thread's heap.
+fn wait_for_heap() {
+    // SAFETY: the thread's own thread slot, which is not busy.
+    unsafe { allocator().wait_for_heap(life().slot()) };
 }
 
 /// Number of calls with a borrowed heap before a thread gets one of its own: fewer than in `crates/sys`, because lives
@@ -104,7 +111,9 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(Mine<'static>) -> R, mut reen
         }
         if heap == PARKED.heap() {
             leave();
-            wait_parked();
+            if !wait_parked() {
+                return Some(reentrant());
+            }
             continue;
         }
         let flight = if heap == FORKED.heap() { None } else { a.fly(life().slot()) };
@@ -129,7 +138,7 @@ pub fn in_call<R>(f: impl FnOnce(Mine<'_>) -> R) -> Option<R> {
         let heap = enter()?;
         if heap == PARKED.heap() {
             leave();
-            wait_parked();
+            wait_for_heap();
             continue;
         }
         let flight = if heap == FORKED.heap() { None } else { allocator().fly(life().slot()) };
@@ -223,8 +232,11 @@ pub fn give_up() {
         } else if own_heap() == GONE.heap() {
             // A handler forked, and this is its child, which is stranded.
             return;
-        } else if forked && life().busy() != ThreadSlot::IDLE {
-            crate::finding("a thread ends in a reentrant call");
+        } else if forked {
+            if life().busy() != ThreadSlot::IDLE {
+                crate::finding("a thread ends in a reentrant call");
+            }
+            wait_for_heap();
         }
     }
 }

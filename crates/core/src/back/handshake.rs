@@ -4,10 +4,10 @@
 //! No lock guards a heap, because its thread would pay for the lock in each call. Instead the thread that makes the
 //! handshake pays. It replaces the heap in the other thread's slot by [`PARKED`], waits until every thread has seen
 //! that ([`Os::barrier`]), and checks whether the other thread is in a call. If so, it puts the heap back without using
-//! it. If not, it uses the heap: the other thread's next call finds [`PARKED`] and waits in [`Back::wait_parked`]. A
-//! handshake takes microseconds: while the heap is parked, system calls are made only for the barrier, for locks, to
-//! check that the thread exists, and if a policy requires that a released slab changes at once (`harden.rs`,
-//! [`Purge::Eager`](crate::system::policy::Purge::Eager)).
+//! it. If not, it uses the heap: the other thread's next call finds [`PARKED`] and waits in [`Back::wait_parked`], for some
+//! milliseconds at most. A handshake takes microseconds: while the heap is parked, system calls are made only for the
+//! barrier, for locks, to check that the thread exists, and if a policy requires that a released slab changes at once
+//! (`harden.rs`, [`Purge::Eager`](crate::system::policy::Purge::Eager)).
 //!
 //! One thread at a time makes handshakes: it holds the batch lock. A heap is parked under the lock of the registry,
 //! while it still has an owner; the owner cannot abandon it before the handshake ends. See invariants 18 and 19.
@@ -30,6 +30,9 @@ const QUIET_TICKS: u8 = 2;
 /// Number of ticks after which the purger stops waiting for a heap that is quiet but cannot be used: the system has no
 /// barrier, or the thread is stopped in the middle of a call.
 const TRIED_TICKS: u8 = 20;
+/// Milliseconds that a thread waits for its parked heap, once for each handshake. A handshake takes microseconds, unless
+/// the thread that makes it loses its processor meanwhile.
+const PARKED_MS: u32 = 4;
 
 /// Returns the word of a thread slot that a futex can wait on.
 fn futex(slot: *mut ThreadSlot) -> *const AtomicU32 {
@@ -73,16 +76,34 @@ impl<O: Os> Back<O> {
             && self.os.process() == Some(heap.process.load(Ordering::Relaxed))
     }
 
-    /// Waits until the heap of `slot`, which was found parked, is back.
+    /// Waits until the heap of `slot`, which was found parked, is back. False if it still is not after a while: the
+    /// thread that makes the handshake may have lost its processor. Then the call has to be a reentrant one, and so have
+    /// those that follow, without another wait, until the heap is back.
     ///
     /// # Safety
     /// `slot` must be the calling thread's, and not busy.
-    pub unsafe fn wait_parked(&self, slot: *mut ThreadSlot) {
+    #[must_use]
+    pub unsafe fn wait_parked(&self, slot: *mut ThreadSlot) -> bool {
         // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
-        let parked = || unsafe { (*slot).heap.load(Ordering::Acquire) } == PARKED.heap();
-        while parked() {
-            // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
-            self.os.futex_wait(unsafe { &*futex(slot) }, PARKED.heap().addr() as u32);
+        let (own, word) = unsafe { (&*slot, &*futex(slot)) };
+        let is_parked = || own.heap.load(Ordering::Acquire) == PARKED.heap();
+        // Relaxed, here and in `unpark`: at worst the thread does not wait for the next handshake either.
+        if is_parked() && own.weary.load(Ordering::Relaxed) == 0 {
+            self.os.futex_wait_for(word, PARKED.heap().addr() as u32, PARKED_MS);
+            own.weary.store(is_parked().into(), Ordering::Relaxed);
+        }
+        !is_parked()
+    }
+
+    /// The same for a call that can do nothing without its heap: waits until it is back.
+    ///
+    /// # Safety
+    /// As [`Back::wait_parked`].
+    pub unsafe fn wait_for_heap(&self, slot: *mut ThreadSlot) {
+        // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
+        let (own, word) = unsafe { (&*slot, &*futex(slot)) };
+        while own.heap.load(Ordering::Acquire) == PARKED.heap() {
+            self.os.futex_wait(word, PARKED.heap().addr() as u32);
         }
     }
 
@@ -125,6 +146,7 @@ impl<O: Os> Back<O> {
     fn unpark(&self, heap: &Heap) {
         let Some(slot) = self.parked_slot(heap) else { return };
         let futex = futex(core::ptr::from_ref(slot).cast_mut());
+        slot.weary.store(0, Ordering::Relaxed);
         // Release pairs with the Acquire in `wait_parked` and with the load of the thread's next call. After the store
         // the thread slot may no longer exist: the wake uses only its address.
         slot.heap.store(heap.id(), Ordering::Release);
@@ -264,9 +286,10 @@ impl<O: Os> Back<O> {
     /// Empties the caches of heaps that were left alone, or of `all` heaps, and collects what other threads freed into
     /// them. If the caches of all threads may hold much, empty caches are also reduced to their initial size: otherwise
     /// what is freed there later would wait unnoticed. Returns true if a heap that could not be used now has to be
-    /// tried again. The batch lock must be held. `mine` as in [`Back::handshake`].
+    /// tried again, or if `go_on`, which is called after each handshake, returned false. The batch lock must be held.
+    /// `mine` as in [`Back::handshake`].
     #[cold]
-    pub(crate) fn empty_caches(&self, all: bool, mine: Mine<'_>) -> bool {
+    pub(crate) fn empty_caches(&self, all: bool, mine: Mine<'_>, go_on: &mut dyn FnMut() -> bool) -> bool {
         let mut waits = false;
         let much = self.notes.came().cached;
         for heap in self.all_heaps() {
@@ -278,6 +301,9 @@ impl<O: Os> Back<O> {
             if full && (all || heap.quiet.get() >= QUIET_TICKS) {
                 self.handshake(mine, &mut [Some(heap)], |heap| self.empty_heap(heap));
                 heap.look.set(heap.look().0);
+                if !go_on() {
+                    return true;
+                }
             } else if heap.large.is_due(self.epoch(), DELAY_TICKS) {
                 self.handshake(mine, &mut [Some(heap)], |heap| self.clear_cached_large(heap, DELAY_TICKS));
             }

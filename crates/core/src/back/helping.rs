@@ -37,6 +37,7 @@ impl<O: Os> Back<O> {
         self.purger.set_refused(false);
         // Relaxed: a hint for children.
         self.purger.asked.store(true, Ordering::Relaxed);
+        self.note_helper();
         if self.os.settle_helper().ask(&self.os, again) == Answer::Elsewhere {
             self.want();
         }
@@ -53,7 +54,12 @@ impl<O: Os> Back<O> {
     #[cold]
     pub(crate) fn poke(&self) {
         match self.os.helper().who() {
-            Who::Helper => self.wake_helper(),
+            Who::Helper => {
+                self.wake_helper();
+                if self.is_helper_late() {
+                    self.stand_in();
+                }
+            }
             Who::None => self.ask_for_helper(false),
             Who::Inline if self.is_guest() => self.want(),
             Who::Inline => {
@@ -68,6 +74,20 @@ impl<O: Os> Back<O> {
                 self.purge_inline();
             }
         }
+    }
+
+    /// Does the share of a thread that frees memory in place of a helper that gets no processor, as where there can be no
+    /// helper. What a thread holds back that lost its processor in the middle of a batch has to wait for it.
+    #[cold]
+    fn stand_in(&self) {
+        if self.is_guest() || !self.purger.batch.raw().is_free() {
+            return;
+        }
+        if self.time_is_up() {
+            self.next_epoch();
+            self.notes.leave(GROWN);
+        }
+        self.purge_inline();
     }
 
     /// Gives memory back when a thread has abandoned its heap. If the threads that free memory are the purger, the
@@ -108,7 +128,7 @@ impl<O: Os> Back<O> {
 
     /// Gives back all that waits, of any age.
     fn purge_all_due(&self) {
-        self.purge_due(Mine::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), usize::MAX);
+        self.purge_due(Mine::none(), self.due(0, BATCH_BYTES), &mut Walk::new(), &mut || true);
     }
 
     /// Makes the purger look at the waiting memory, which may be due earlier than it expects: wakes the helper, or

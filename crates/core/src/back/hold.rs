@@ -6,6 +6,7 @@ use crate::back::batch::Keep;
 use crate::pages::age::DELAY_TICKS;
 use crate::pages::demand::WINDOW_TICKS;
 use crate::system::sync::Ordering;
+use crate::system::time::passed;
 
 /// A program that ran for less than one part in `IDLE_SHARE` of a tick was idle in that tick. After `QUIET_TICKS` such
 /// ticks no memory is kept.
@@ -35,7 +36,7 @@ impl<O: Os> Back<O> {
 
     /// Forgets the demand if the last tick was a window ago or more: there was no purger that counted time meanwhile.
     pub(crate) fn forget_old_demand(&self) {
-        let passed = self.os.clock().saturating_sub(self.purger.last.load(Ordering::Relaxed));
+        let passed = passed(self.os.clock(), self.purger.last.load(Ordering::Relaxed));
         if passed >= u64::from(WINDOW_TICKS) * u64::from(self.tick_length()) {
             self.forget_demand();
         }

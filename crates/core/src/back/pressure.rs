@@ -12,6 +12,7 @@ use crate::pages::notes::{FRESH_CHUNKS, GROWN};
 use crate::system::os::Memory;
 use crate::system::policy::Limit;
 use crate::system::sync::Ordering;
+use crate::system::time::passed;
 use crate::{CHUNK, Os};
 
 /// While nearly no memory is left, the helper purges holes of any age. These sweeps take at most a twentieth of a
@@ -66,14 +67,16 @@ impl<O: Os> Back<O> {
         // Relaxed, here and below: a number that stands for itself.
         self.has_helper()
             && !self.policy.has_own_limit()
-            && self.os.clock() >= self.purger.sweep_from.load(Ordering::Relaxed)
+            && passed(self.os.clock(), self.purger.swept.load(Ordering::Relaxed))
+                >= self.purger.sweep_pause.load(Ordering::Relaxed)
     }
 
     /// Records that the helper looked for holes of any age from the time `begun` until now.
     pub(crate) fn note_sweep(&self, begun: u64) {
         let now = self.os.clock();
         let pause = (now.saturating_sub(begun) * SWEEP_SHARE).max(SWEEP_MS);
-        self.purger.sweep_from.store(now + pause, Ordering::Relaxed);
+        self.purger.swept.store(now, Ordering::Relaxed);
+        self.purger.sweep_pause.store(pause, Ordering::Relaxed);
     }
 
     /// Reads the limit, so that a new helper is woken when more waits than may.
@@ -115,13 +118,13 @@ impl<O: Os> Back<O> {
             return;
         };
         if is_near(&memory) || !self.has_helper() {
-            self.purge_all(Mine::none());
+            self.purge_all(Mine::none(), &mut || true);
             // So that new figures are published.
             self.notes.leave(GROWN);
         } else {
             self.wake_helper();
             // Without holes in slabs, which take longer.
-            self.purge_due(Mine::none(), self.due(0, FRESH_CHUNKS * CHUNK), &mut Walk::new(), 1);
+            self.purge_due(Mine::none(), self.due(0, FRESH_CHUNKS * CHUNK), &mut Walk::new(), &mut || false);
         }
     }
 }

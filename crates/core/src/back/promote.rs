@@ -36,13 +36,13 @@ impl<O: Os> Back<O> {
     pub(crate) fn promote(&self) {
         let (state, now) = (&self.purger.promotion, self.os.clock());
         if !self.may_promote() {
-            return state.due.store(0, Ordering::Relaxed);
+            return state.end();
         }
         if self.notes.take_growth() && !(state.is_due() && state.wait.load(Ordering::Relaxed) == FIRST_MS) {
             state.set(now, FIRST_MS);
         }
-        let (due, wait) = (state.due.load(Ordering::Relaxed), state.wait.load(Ordering::Relaxed));
-        if state.is_due() && now >= due && self.with_batch(|_| self.promote_slice(now >= due + wait)) {
+        let (waited, wait) = (state.waited(now), state.wait.load(Ordering::Relaxed));
+        if state.is_due() && waited >= wait && self.with_batch(|_| self.promote_slice(waited >= 2 * wait)) {
             state.set(now, 2 * wait);
         }
     }

@@ -25,6 +25,7 @@ use crate::pages::{FREED, tables};
 use crate::system::os::Run;
 use crate::system::policy::Purge;
 use crate::system::sync::Ordering;
+use crate::system::time::{Term, passed};
 use crate::{CHUNK, CHUNK_SHIFT, Heap, Os};
 
 /// Maximum bytes of a batch that a thread purges where there can be no helper: some 100 us. The simulation has little
@@ -48,6 +49,8 @@ const IDLE_TICKS: u32 = if cfg!(neap_sim) { 1 } else { 5 };
 pub(crate) enum Tick {
     /// Another tick.
     Again,
+    /// Another tick at once: this one has used up its time.
+    Cut,
     /// It ends, unless more has come since.
     Idle(Came),
     /// It ends: nothing is ever purged.
@@ -55,14 +58,15 @@ pub(crate) enum Tick {
 }
 
 impl<O: Os> Back<O> {
-    /// Gives all free memory back to the system at once; returns the bytes. `mine` is the heap that the call uses,
-    /// whose caches are emptied as well, or [`Mine::none`].
+    /// Gives all free memory back to the system at once, until `go_on`, which is called after each handshake and each
+    /// batch, returns false. Returns the bytes. `mine` is the heap that the call uses, whose caches are emptied as well,
+    /// or [`Mine::none`].
     #[cold]
-    pub(crate) fn purge_all(&self, mine: Mine<'_>) -> usize {
+    pub(crate) fn purge_all(&self, mine: Mine<'_>, go_on: &mut dyn FnMut() -> bool) -> usize {
         self.drain();
         let due = Due { lazy: true, ..self.due(0, BATCH_BYTES) };
-        self.with_batch(|_| self.empty_caches(true, mine));
-        let bytes = self.purge_due(mine, due, &mut Walk::new(), usize::MAX);
+        self.with_batch(|_| self.empty_caches(true, mine, go_on));
+        let bytes = self.purge_due(mine, due, &mut Walk::new(), go_on);
         let of_reentrant_calls = self.with_batch(|work| {
             self.purge_tables();
             self.purge_reentrant(work, None)
@@ -70,9 +74,10 @@ impl<O: Os> Back<O> {
         bytes + of_reentrant_calls
     }
 
-    /// One tick: gives back what is due.
+    /// One tick: gives back what is due, until `term` is over.
     #[cold]
-    pub(crate) fn purge_old(&self) -> Tick {
+    pub(crate) fn purge_old(&self, term: Term) -> Tick {
+        let mut go_on = || !term.is_over(self.os.clock());
         // 0 before the first use, when no memory can wait.
         if self.page_size() == 0 || self.policy.purge() == Purge::Never {
             return Tick::Off;
@@ -96,7 +101,7 @@ impl<O: Os> Back<O> {
             self.promote();
         }
         let mut walk = Walk::new();
-        let cached = in_time && self.with_batch(|_| self.empty_caches(false, Mine::none()));
+        let cached = in_time && self.with_batch(|_| self.empty_caches(false, Mine::none(), &mut go_on));
         let ticks = self.urgency();
         let slabs = !self.purger.refused.load(Ordering::Relaxed);
         // Relaxed: one thread calls this. Under a lazy policy the age LAZY stands for chunks that were purged lazily,
@@ -104,7 +109,7 @@ impl<O: Os> Back<O> {
         let lazy = self.purger.again.swap(false, Ordering::Relaxed) && self.policy.purge() != Purge::Lazy;
         let due = Due { keep: self.keep(ticks, in_time), slabs, lazy, ..self.due(ticks, BATCH_BYTES) };
         let begun = self.os.clock();
-        let bytes = self.purge_due(Mine::none(), due, &mut walk, usize::MAX);
+        let bytes = self.purge_due(Mine::none(), due, &mut walk, &mut go_on);
         if ticks == 0 {
             self.note_sweep(begun);
         }
@@ -124,7 +129,7 @@ impl<O: Os> Back<O> {
         // A fork may have cut the tick short: the next one goes on.
         if !rests || cached || self.is_forking() || self.purger.promotion.is_due() {
             self.purger.idle.store(0, Ordering::Relaxed);
-            return Tick::Again;
+            return if go_on() { Tick::Again } else { Tick::Cut };
         }
         // If not in time, the caches were not checked. `idle` is not reset then, as that is no sign of work: with short
         // ticks and a coarse clock it is frequent. Relaxed: one thread calls this.
@@ -136,8 +141,8 @@ impl<O: Os> Back<O> {
 
     /// Whether a tick, or nearly one, has passed since the epoch last advanced: clocks are coarse.
     pub(crate) fn time_is_up(&self) -> bool {
-        let passed = self.os.clock().saturating_sub(self.purger.last.load(Ordering::Relaxed));
-        passed >= u64::from(self.tick_length() - self.tick_length() / 8)
+        passed(self.os.clock(), self.purger.last.load(Ordering::Relaxed))
+            >= u64::from(self.tick_length() - self.tick_length() / 8)
     }
 
     /// Advances the epoch, and the clocks of the ticks.
@@ -163,20 +168,25 @@ impl<O: Os> Back<O> {
     /// that waits if memory is short or more waits than may.
     pub(crate) fn purge_inline(&self) {
         let ticks = self.urgency();
-        let batches = if ticks == 0 { usize::MAX } else { 1 };
-        self.purge_due(Mine::none(), self.due(ticks, INLINE_BYTES), &mut Walk::new(), batches);
+        self.purge_due(Mine::none(), self.due(ticks, INLINE_BYTES), &mut Walk::new(), &mut || ticks == 0);
     }
 
-    /// Purges what is due, from the position of `walk` on, in at most `batches` batches; returns the bytes.
+    /// Purges what is due, from the position of `walk` on, until `go_on`, which is called after each batch, returns
+    /// false. Returns the bytes.
     #[cold]
-    pub(crate) fn purge_due(&self, mine: Mine<'_>, due: Due, walk: &mut Walk, batches: usize) -> usize {
-        let (mut bytes, mut done) = (0, 0);
+    pub(crate) fn purge_due(
+        &self,
+        mine: Mine<'_>,
+        due: Due,
+        walk: &mut Walk,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> usize {
+        let mut bytes = 0;
         loop {
             let more = self.with_batch(|work| {
                 let more = self.fill(walk, due, &mut work.batch);
                 if work.batch.count > 0 {
                     bytes += self.send(&work.batch, due.lazy, None);
-                    done += 1;
                 }
                 if work.batch.slab_count > 0 {
                     let punched = self.punch(mine, work, None);
@@ -185,7 +195,7 @@ impl<O: Os> Back<O> {
                 }
                 more
             });
-            if !more || done == batches {
+            if !more || !go_on() {
                 return bytes;
             }
         }

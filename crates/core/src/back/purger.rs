@@ -3,6 +3,7 @@
 use crate::back::batch::Work;
 use crate::system::lock::Locked;
 use crate::system::sync::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use crate::system::time::passed;
 
 /// State of the purger, readable without a lock.
 #[derive(Debug)]
@@ -14,8 +15,9 @@ pub struct Purger {
     pub(crate) last: AtomicU64,
     /// Number of ticks so far.
     pub(crate) ticks: AtomicU64,
-    /// Time from which on holes may be purged early if memory is short.
-    pub(crate) sweep_from: AtomicU64,
+    /// Clock at the end of the last early purge of holes, and milliseconds until the next one, if memory is short.
+    pub(crate) swept: AtomicU64,
+    pub(crate) sweep_pause: AtomicU64,
     /// Number of ticks in a row without work; if there can be no helper, ticks since the last attempt to start one.
     pub(crate) idle: AtomicU32,
     /// True if the system refused all holes that were due in a tick: holes are left alone for a while.
@@ -44,7 +46,8 @@ impl Purger {
             asked: AtomicBool::new(false),
             last: AtomicU64::new(0),
             ticks: AtomicU64::new(0),
-            sweep_from: AtomicU64::new(0),
+            swept: AtomicU64::new(0),
+            sweep_pause: AtomicU64::new(0),
             idle: AtomicU32::new(0),
             refused: AtomicBool::new(false),
             again: AtomicBool::new(false),
@@ -75,9 +78,9 @@ const LONGEST_WAIT_MS: u64 = 8000;
 /// Where the passes of `promote.rs` are. Written by the purger alone, so all uses are relaxed.
 #[derive(Debug)]
 pub(crate) struct Promotion {
-    /// Clock of the next pass, or of the present one; 0: there is none.
-    pub(crate) due: AtomicU64,
-    /// Milliseconds that this pass was set to wait.
+    /// Clock from which on the next pass waits, or the present one waited.
+    since: AtomicU64,
+    /// Milliseconds that this pass was set to wait; 0: there is none.
     pub(crate) wait: AtomicU64,
     /// The next place to look at: an arena, and a chunk in the used part of it.
     pub(crate) arena: AtomicUsize,
@@ -87,7 +90,7 @@ pub(crate) struct Promotion {
 impl Promotion {
     pub(crate) const fn new() -> Self {
         Promotion {
-            due: AtomicU64::new(0),
+            since: AtomicU64::new(0),
             wait: AtomicU64::new(0),
             arena: AtomicUsize::new(0),
             chunk: AtomicUsize::new(0),
@@ -97,14 +100,24 @@ impl Promotion {
     /// Sets the next pass to begin `wait` milliseconds after `now`. There is none if that is more than the longest
     /// wait.
     pub(crate) fn set(&self, now: u64, wait: u64) {
-        self.due.store(if wait > LONGEST_WAIT_MS { 0 } else { now + wait }, Ordering::Relaxed);
-        self.wait.store(wait, Ordering::Relaxed);
+        self.since.store(now, Ordering::Relaxed);
+        self.wait.store(if wait > LONGEST_WAIT_MS { 0 } else { wait }, Ordering::Relaxed);
         self.arena.store(0, Ordering::Relaxed);
         self.chunk.store(0, Ordering::Relaxed);
     }
 
     /// Whether there will be a pass.
     pub(crate) fn is_due(&self) -> bool {
-        self.due.load(Ordering::Relaxed) != 0
+        self.wait.load(Ordering::Relaxed) != 0
+    }
+
+    /// There is no pass from now on.
+    pub(crate) fn end(&self) {
+        self.wait.store(0, Ordering::Relaxed);
+    }
+
+    /// Milliseconds since the pass was set to wait.
+    pub(crate) fn waited(&self, now: u64) -> u64 {
+        passed(now, self.since.load(Ordering::Relaxed))
     }
 }

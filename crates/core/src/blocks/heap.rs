@@ -163,6 +163,8 @@ pub struct ThreadSlot {
     /// 1 if the thread is in the hook for samples, which is not called for what it allocates and frees there. Used by
     /// the thread alone.
     pub in_hook: AtomicU8,
+    /// 1 if the thread has waited long enough for its parked heap: its calls are reentrant until the heap is back.
+    pub(crate) weary: AtomicU8,
 }
 
 impl ThreadSlot {
@@ -178,6 +180,7 @@ impl ThreadSlot {
             early: AtomicU32::new(0),
             flying: AtomicU8::new(0),
             in_hook: AtomicU8::new(0),
+            weary: AtomicU8::new(0),
         }
     }
 }

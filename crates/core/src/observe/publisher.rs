@@ -2,6 +2,7 @@
 //! fork.
 
 use crate::system::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::system::time::passed;
 
 /// Maximum number of publications within `SHRUNK_MS` because fewer chunks are in use: there are programs whose use goes
 /// up and down with each call.
@@ -26,7 +27,7 @@ impl Publisher {
     /// Whether figures may be published because fewer chunks are in use; counts that publication. A slightly wrong
     /// count does no harm.
     pub(crate) fn may_shrink(&self, now: u64) -> bool {
-        if now.wrapping_sub(self.since.load(Ordering::Relaxed)) >= SHRUNK_MS {
+        if passed(now, self.since.load(Ordering::Relaxed)) >= SHRUNK_MS {
             self.since.store(now, Ordering::Relaxed);
             self.shrunk.store(0, Ordering::Relaxed);
         }

@@ -6,6 +6,7 @@
 use crate::CHUNK;
 use crate::pages::chunk::Record;
 use crate::pages::layout::HUGE_PAGE;
+use crate::system::time::passed;
 
 /// Length of an area in bytes, and in chunks.
 pub(crate) const BYTES: usize = if cfg!(neap_sim) { 4 * CHUNK } else { HUGE_PAGE };
@@ -38,12 +39,11 @@ impl Growth {
         }
     }
 
-    /// Notes that a question is asked `now`; returns the time since the last one. If the clock went back, as in a
-    /// process that was restored from a checkpoint or has another time namespace than its parent, that is a long time.
+    /// Notes that a question is asked `now`; returns the time since the last one.
     pub(crate) fn ask(&mut self, now: u64) -> u64 {
         let asked = core::mem::replace(&mut self.asked, now);
         self.wait = AREA;
-        now.checked_sub(asked).unwrap_or(u64::MAX)
+        passed(now, asked)
     }
 
     /// Whether an area may be filled, or a question is due.

@@ -37,6 +37,7 @@ use crate::system::helper::Who;
 use crate::system::lock::Locked;
 use crate::system::policy::{HugePages, Limit, Purge};
 use crate::system::sync::{AtomicBool, AtomicU8, AtomicUsize, Ordering};
+use crate::system::time::passed;
 use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::ops::Deref;
 
@@ -47,6 +48,11 @@ pub(crate) const START_CHUNKS: usize = if cfg!(neap_sim) { 2 } else { (1 << 20) 
 pub(crate) const FREED: usize = (1 << 30) / CHUNK;
 /// Where the ticks of the helper are longer than this, slow paths publish figures as well.
 const LONG_TICK_MS: u32 = 200;
+
+/// Milliseconds without a sign of the helper after which the threads that free memory do a part of its work, if at least
+/// `LATE_CHUNKS` wait.
+const LATE_MS: u64 = 500;
+const LATE_CHUNKS: usize = if cfg!(neap_sim) { 4 } else { (4 << 20) / CHUNK };
 
 /// Chunks to give back: the record of the first, their number, and their age.
 pub(crate) type Part = (Record, usize, u8);
@@ -207,7 +213,8 @@ impl<O: Os> Pages<O> {
         self.notes.look_at_waiting(chunks);
         // `has_helper` is sequentially consistent: see `helper.rs`.
         // Relaxed: an old limit wakes the helper once too often, or lets memory wait for the next tick.
-        if !self.has_helper() || chunks * CHUNK > self.notes.most.load(Ordering::Relaxed) {
+        let is_wanted = !self.has_helper() || chunks * CHUNK > self.notes.most.load(Ordering::Relaxed);
+        if is_wanted || (chunks >= LATE_CHUNKS && self.is_helper_late()) {
             self.want();
         }
     }
@@ -258,6 +265,18 @@ impl<O: Os> Pages<O> {
     #[cfg_attr(neap_sim, track_caller)]
     pub(crate) fn has_helper(&self) -> bool {
         self.os.helper().who() == Who::Helper
+    }
+
+    /// Notes that the helper runs, or is asked for.
+    pub fn note_helper(&self) {
+        // Relaxed, also below: a time that stands for itself.
+        self.notes.helped.store(self.os.clock(), Ordering::Relaxed);
+    }
+
+    /// Whether the helper has not run for a while, although it looks around many times a second: it gets no processor.
+    #[cold]
+    pub(crate) fn is_helper_late(&self) -> bool {
+        passed(self.os.clock(), self.notes.helped.load(Ordering::Relaxed)) >= LATE_MS
     }
 
     /// Whether the caller must note that its cache of large blocks holds `chunks` now. Without a purger: once that is

@@ -62,6 +62,8 @@ pub struct Notes {
     pub(crate) most: AtomicUsize,
     /// Number of bytes given back.
     pub(crate) purged: AtomicU64,
+    /// Clock when the helper last showed that it runs, or was asked for.
+    pub(crate) helped: AtomicU64,
     /// True if the program took much clean memory since the purger last looked.
     grew: AtomicBool,
     /// True if the helper was woken early, as more memory waits than the limit allows.
@@ -92,6 +94,7 @@ impl Notes {
             room: AtomicUsize::new(0),
             most: AtomicUsize::new(usize::MAX),
             purged: AtomicU64::new(0),
+            helped: AtomicU64::new(0),
             grew: AtomicBool::new(false),
             flood: AtomicBool::new(false),
             short: AtomicBool::new(false),

@@ -72,6 +72,11 @@ impl Lock {
         self.word.compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed).is_ok()
     }
 
+    /// Whether the lock is free: a hint.
+    pub fn is_free(&self) -> bool {
+        self.word.load(Ordering::Relaxed) == FREE
+    }
+
     /// Takes the lock without a guard. Spins a little, then sleeps.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]

@@ -14,3 +14,4 @@ pub mod remote;
 pub(crate) mod seen;
 pub mod sync;
 pub mod text;
+pub mod time;

@@ -49,6 +49,11 @@ impl Fake {
         self.clock.fetch_add(milliseconds, Ordering::Relaxed);
     }
 
+    /// Sets the clock back by this many milliseconds, as for a process that is restored from a checkpoint.
+    pub fn set_back(&self, milliseconds: u64) {
+        self.clock.fetch_sub(milliseconds, Ordering::Relaxed);
+    }
+
     /// Sets the limit on address space, even if more is taken already.
     pub fn set_address_limit(&self, limit: usize) {
         self.address_limit.store(limit, Ordering::Relaxed);

@@ -3,4 +3,5 @@
 
 pub mod pressure;
 pub mod rights;
+mod scheduling;
 pub mod thread;

@@ -24,6 +24,7 @@ use crate::system::lines;
 use core::ffi::CStr;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering, fence};
 use neap_core::text::Text;
+use neap_core::time::passed;
 use rustix::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -108,8 +109,8 @@ static WAKER: AtomicI32 = AtomicI32::new(-1);
 static EVENT: AtomicI32 = AtomicI32::new(0);
 /// Whether the helper waits for files, or is about to.
 static RESTS: AtomicBool = AtomicBool::new(false);
-/// When the pause after a report ends, in milliseconds of the coarse clock.
-static PAUSED: AtomicU64 = AtomicU64::new(0);
+/// The time of the last report, after which there is a pause, by the coarse clock.
+static REPORTED: AtomicU64 = AtomicU64::new(0);
 
 /// Whether the helper watches for memory pressure.
 pub fn is_watched() -> bool {
@@ -200,7 +201,7 @@ fn waker() -> Option<OwnedFd> {
 pub(crate) fn rest(word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
     let [file, waker] = [&FILE, &WAKER].map(|number| number.load(Ordering::Relaxed));
     let event = EVENT.load(Ordering::Relaxed) as i16;
-    let pause = PAUSED.load(Ordering::Relaxed).saturating_sub(clock::coarse_milliseconds());
+    let pause = PAUSE_MS.saturating_sub(passed(clock::coarse_milliseconds(), REPORTED.load(Ordering::Relaxed)));
     // SeqCst, and the fence: this thread sees the changed word, or the thread that changed it sees that this one rests.
     RESTS.store(true, Ordering::SeqCst);
     fence(Ordering::SeqCst);
@@ -233,7 +234,7 @@ pub(crate) fn rest(word: &AtomicU32, value: u32, milliseconds: u32) -> bool {
         }
     }
     if is_short {
-        PAUSED.store(clock::coarse_milliseconds() + PAUSE_MS, Ordering::Relaxed);
+        REPORTED.store(clock::coarse_milliseconds(), Ordering::Relaxed);
     }
     is_short
 }

@@ -15,6 +15,7 @@
 use crate::arch;
 use crate::helper::pressure;
 use crate::helper::rights::{self, Rights};
+use crate::helper::scheduling;
 use crate::system::call::READ_WRITE;
 use crate::system::call::{self, Plain, plain};
 use crate::system::filter::{self, Filter};
@@ -141,6 +142,9 @@ pub fn start(tid: &AtomicU32, entry: Entry) -> bool {
         unsafe { arch::start_thread(flags as usize, place.stack_end, tid.as_ptr(), place.pointer, entry) } > 0;
     if !started {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
+    } else if !FILTERED.load(Ordering::Relaxed) {
+        // Relaxed: the kernel has stored the number in this thread's call.
+        scheduling::settle(tid.load(Ordering::Relaxed));
     }
     started
 }
@@ -152,7 +156,11 @@ pub fn live(again: bool, help: impl FnOnce() -> Leave) -> Leave {
         // The last step failed: it may take locks again.
         ALIVE.fetch_add(1, Ordering::Relaxed);
     } else {
-        let own = !FILTERED.load(Ordering::Relaxed) && leave_files();
+        let is_free = !FILTERED.load(Ordering::Relaxed);
+        if is_free {
+            scheduling::settle_self();
+        }
+        let own = is_free && leave_files();
         rights::note_files(own);
         pressure::begin(own);
     }

@@ -44,10 +44,13 @@ pub fn thread() -> u32 {
 pub enum Plain {
     CloseRange = libc::SYS_close_range,
     ExitGroup = libc::SYS_exit_group,
+    Getpriority = libc::SYS_getpriority,
     Gettid = libc::SYS_gettid,
     Membarrier = libc::SYS_membarrier,
     PidfdGetfd = libc::SYS_pidfd_getfd,
     PidfdOpen = libc::SYS_pidfd_open,
+    SchedGetscheduler = libc::SYS_sched_getscheduler,
+    Setpriority = libc::SYS_setpriority,
     Tgkill = libc::SYS_tgkill,
 }
 

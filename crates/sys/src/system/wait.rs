@@ -21,20 +21,25 @@ pub fn wait(word: &AtomicU32, value: u32) {
 /// Waits while `word` is `value`, for at most `nanoseconds`. Signals do not make the wait shorter, as callers measure
 /// time by the number of such waits.
 pub fn wait_for(word: &AtomicU32, value: u32, nanoseconds: u64) {
-    if clock::is_coarse() {
-        // The coarse clock lags by more than a wait may last, so an end time is of no use. A signal may make this wait
-        // shorter.
-        let time = Duration::from_nanos(nanoseconds);
+    let most = Duration::from_nanos(nanoseconds);
+    // Relative: an absolute end may lie far ahead where the clock has gone back, in a process that was restored from a
+    // checkpoint.
+    let wait = |time: Duration| {
         let time = futex::Timespec { tv_sec: time.as_secs().cast_signed(), tv_nsec: time.subsec_nanos().into() };
-        let _ = futex::wait(word, futex::Flags::PRIVATE, value, Some(&time));
+        futex::wait(word, futex::Flags::PRIVATE, value, Some(&time)) == Err(Errno::INTR)
+    };
+    // The coarse clock lags by more than a wait may last, so it does not say what is left when a signal has come.
+    let now = || if clock::is_coarse() { None } else { clock::read(libc::CLOCK_MONOTONIC) };
+    let Some(begun) = now() else {
+        wait(most);
         return;
+    };
+    let mut left = most;
+    while wait(left) {
+        let rest = now().and_then(|now| most.checked_sub(now.checked_sub(begun)?));
+        let Some(rest) = rest.filter(|rest| !rest.is_zero()) else { return };
+        left = rest;
     }
-    let now = || clock::read(libc::CLOCK_MONOTONIC);
-    let Some(end) = now().map(|now| now + Duration::from_nanos(nanoseconds)) else { return };
-    let time = futex::Timespec { tv_sec: end.as_secs().cast_signed(), tv_nsec: end.subsec_nanos().into() };
-    let is_over = || now().is_none_or(|now| now >= end);
-    let any = core::num::NonZeroU32::MAX;
-    while futex::wait_bitset(word, futex::Flags::PRIVATE, value, Some(&time), any) == Err(Errno::INTR) && !is_over() {}
 }
 
 /// Waits for about `microseconds`, up to [`SPIN_MOST`] without a system call.

@@ -75,7 +75,8 @@ impl Drop for Lent {
 pub enum Turn {
     /// The call uses this heap.
     Heap(Lent),
-    /// The call uses neither heap nor lock: it is a handler's, another thread forks, or the process is stranded.
+    /// The call uses neither heap nor lock: it is a handler's, another thread forks, a handshake with this one takes
+    /// long, or the process is stranded.
     Reentrant,
     /// There is no memory for a heap.
     NoMemory,
@@ -112,8 +113,7 @@ impl Turn {
     #[cold]
     fn without_heap(entered: Entered, weight: u32) -> Option<Turn> {
         if entered.heap == PARKED.heap() {
-            wait_parked(entered);
-            return None;
+            return if wait_parked(entered) { None } else { Some(Turn::Reentrant) };
         }
         // The slot does not show other threads what follows; the flight does.
         let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::slot()) };
@@ -143,11 +143,18 @@ impl Turn {
     }
 }
 
-/// Waits, outside of the call, until the handshake with the thread has ended and its heap is back.
-fn wait_parked(entered: Entered) {
+/// Waits, outside of the call, until the handshake with the thread has ended and its heap is back. False if that takes
+/// too long: see `Back::wait_parked`.
+fn wait_parked(entered: Entered) -> bool {
     entered.leave();
     // SAFETY: the thread's own slot, which it has just left.
-    unsafe { NEAP.wait_parked(arch::slot()) };
+    unsafe { NEAP.wait_parked(arch::slot()) }
+}
+
+/// Waits, outside of a call, until no handshake has the thread's heap.
+fn wait_for_heap() {
+    // SAFETY: the thread's own slot, which is not busy.
+    unsafe { NEAP.wait_for_heap(arch::slot()) };
 }
 
 /// Whether a call of a thread without a heap borrows one; counts the call. The first call of the process does not, as
@@ -168,7 +175,8 @@ pub fn in_call<R>(f: impl FnOnce(Mine<'_>) -> R) -> Option<R> {
     loop {
         let entered = arch::enter()?;
         if entered.heap == PARKED.heap() {
-            wait_parked(entered);
+            entered.leave();
+            wait_for_heap();
             continue;
         }
         // The slot shows a call with a heap; a flight shows others.
@@ -303,8 +311,9 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
             }
             _ => {
                 if let Some(entered) = arch::enter() {
-                    // The fork has ended since the call was refused, and the heap is back.
+                    // The fork has ended since the call was refused, and the heap is back; or a handshake has it.
                     entered.leave();
+                    wait_for_heap();
                     continue;
                 }
                 // A handler ends the thread in the middle of a call.

@@ -17,6 +17,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use files::{Buffers, Files};
 use groups::{Groups, machine};
 use neap_core::os::Memory;
+use neap_core::time::passed;
 
 /// Milliseconds after which limits, and the cgroup of the process, are looked up again. That is soon enough for an
 /// administrator who changes them, and takes a hundredth of a percent of the time of one processor.
@@ -144,8 +145,8 @@ impl View {
     const NEW: View = View { found: false, surveyed: 0, located: 0, groups: Groups::NONE, buffers: Buffers::new() };
 
     fn memory(&mut self, files: Files, now: u64) -> Option<Memory> {
-        if !self.found || now.saturating_sub(self.surveyed) >= SURVEY_MS {
-            let keep = self.found && now.saturating_sub(self.located) < LOCATE_MS;
+        if !self.found || passed(now, self.surveyed) >= SURVEY_MS {
+            let keep = self.found && passed(now, self.located) < LOCATE_MS;
             self.look(files, now, keep);
         } else if self.groups.count > 0 {
             let memory = self.groups.memory(files, &mut self.buffers);
