@@ -157,6 +157,7 @@ fn main() -> ExitCode {
         let mut named: Vec<_> = CASES.iter().map(|(source, case, _, _)| (source.stem(), *case)).collect();
         named.extend(refused.iter().map(|case| ("filters", case.as_str())));
         named.extend([
+            ("container", "mixed_sizes"),
             ("container", "relay"),
             ("container", "charged"),
             ("idle", "loaded_late"),
@@ -167,6 +168,7 @@ fn main() -> ExitCode {
     cases.push(Case::new("traced::small_programs", "a helper thread in a program that holds little memory", traced));
     cases.extend([
         Case::new("container::relay", "a process that is killed for what another one has freed", relay).exclusive(),
+        Case::new("container::mixed_sizes", "memory that blocks hold and do not need, near a limit", mixed_sizes),
         Case::new("container::charged", "parts of huge pages that went back and stay charged", charged),
     ]);
     let late = [
@@ -320,6 +322,13 @@ const PEAK_MIB: u64 = LIMIT_MIB * 9 / 10;
 fn relay() -> Outcome {
     let group = Group::new(LIMIT_MIB << 20)?;
     in_group(&group, "relay", |run| run.env("PEAK_MIB", PEAK_MIB.to_string()))
+}
+
+/// A process of 165 MiB in blocks, in a cgroup of 200 MiB: with all that stays behind shorter blocks, in slabs and in
+/// caches it would need more.
+fn mixed_sizes() -> Outcome {
+    let group = Group::new(200 << 20)?;
+    in_group(&group, "mixed_sizes", |run| run.env("LIVE_MIB", "165"))
 }
 
 /// Huge pages of which a part went back, but which are still charged to the cgroup in full.

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <spawn.h>
 #include <stdatomic.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 
 extern char **environ;
@@ -266,7 +267,57 @@ static void spawn_system_popen(void) {
     for (int i = 0; i < 2; i++) CHECK(pthread_join(t[i], NULL) == 0);
 }
 
+/* Threads that sleep cost a fork nothing but their page tables: to write to something of each of them would take a page
+   fault each, as the child shares it. */
+static pthread_barrier_t idle;
+static void *sleeper(void *arg) {
+    for (int i = 0; i < 20; i++) free(some(100, i)); /* the first blocks of a thread may come from a shared heap */
+    for (int i = 0; i < 2; i++) {
+        char *p = some(1000, 1), *q = some(100, 2);
+        pthread_barrier_wait(&idle);
+        pthread_barrier_wait(&idle);
+        CHECK_FILL(p, 1000, 1);
+        free(p);
+        CHECK_FILL(q, 100, 2);
+        free(q);
+    }
+    return arg;
+}
+static long faults(void) {
+    struct rusage usage;
+    CHECK(getrusage(RUSAGE_SELF, &usage) == 0);
+    return usage.ru_minflt;
+}
+static void of_idle_threads(void) {
+    enum { THREADS = 300 };
+    static pthread_t thread[THREADS];
+    pthread_attr_t attr;
+    CHECK(pthread_attr_init(&attr) == 0 && pthread_attr_setstacksize(&attr, 256 << 10) == 0);
+    CHECK(pthread_barrier_init(&idle, NULL, THREADS + 1) == 0);
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_create(&thread[i], &attr, sleeper, NULL) == 0);
+    for (int round = 0; round < 2; round++) {
+        pthread_barrier_wait(&idle);
+        usleep(200000);
+        for (int i = 0; i < 3; i++) {
+            long before = faults();
+            pid_t child = fork();
+            CHECK(child >= 0);
+            if (child == 0) {
+                free(some(100000, 3));
+                _exit(0);
+            }
+            long after = faults();
+            CHECK_AT(i == 0 || after - before < THREADS / 2, after - before);
+            int status;
+            CHECK(waitpid(child, &status, 0) == child && status == 0);
+        }
+        pthread_barrier_wait(&idle);
+    }
+    for (int i = 0; i < THREADS; i++) CHECK(pthread_join(thread[i], NULL) == 0);
+}
+
 static const struct test_case CASES[] = {
+    CASE(of_idle_threads),
     CASE(while_threads_allocate), CASE(from_four_threads), CASE(handlers_allocate),
     CASE(early_handlers_allocate), CASE(early_handlers_lock), CASE(while_streams_are_flushed),
     CASE(chain),                  CASE(vfork_exec),        CASE(spawn_system_popen),

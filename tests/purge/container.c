@@ -142,7 +142,44 @@ static void charged(void) {
     for (int i = 0; i < BLOCKS; i += KEEP) CHECK_AT(block[i][0] == 1 && block[i][249] == 1, i);
 }
 
-static const struct test_case CASES[] = {CASE(relay), CASE(charged), CASE(own_limit), CASE(no_limit)};
+/* LIVE_MIB in blocks of mixed sizes, most of the bytes in large ones, that four threads replace at random. */
+static void *replace_at_random(void *arg) {
+    enum { MOST = 20000, ROUNDS = 60000 };
+    struct block {
+        unsigned char *p;
+        size_t n;
+    } *block = calloc(MOST, sizeof *block);
+    size_t live = 0, count = 0, most = ((size_t)atol(getenv("LIVE_MIB")) << 20) / 4;
+    uint64_t seed = (uintptr_t)arg * 77 + 1;
+    CHECK(block);
+    for (int i = 0; i < ROUNDS; i++) {
+        uint64_t r = next_random(&seed);
+        size_t n = 16 + (r % 8 ? (r >> 8) % 3000 : (r >> 8) % 100000);
+        while (live + n > most || count == MOST) {
+            struct block *b = &block[next_random(&seed) % count];
+            CHECK_AT(b->p[0] == (unsigned char)b->n && b->p[b->n - 1] == (unsigned char)b->n, b->n);
+            live -= b->n;
+            free(b->p);
+            *b = block[--count];
+        }
+        unsigned char *p = malloc(n);
+        CHECK_AT(p, n);
+        memset(p, (unsigned char)n, n);
+        block[count++] = (struct block){p, n};
+        live += n;
+        if (i % (ROUNDS / 4) == 0) nap(100);
+    }
+    while (count) free(block[--count].p);
+    free(block);
+    return NULL;
+}
+static void mixed_sizes(void) {
+    pthread_t thread[4];
+    for (intptr_t i = 0; i < 4; i++) CHECK(pthread_create(&thread[i], NULL, replace_at_random, (void *)i) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(thread[i], NULL) == 0);
+}
+
+static const struct test_case CASES[] = {CASE(mixed_sizes), CASE(relay), CASE(charged), CASE(own_limit), CASE(no_limit)};
 int main(int argc, char **argv) {
     if (argc == 3 && strcmp(argv[1], "peak") == 0) {
         peak(atol(argv[2]));

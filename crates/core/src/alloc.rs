@@ -8,6 +8,7 @@ use crate::blocks::free_block::{Block, Free};
 use crate::blocks::given::{Given, Small};
 use crate::blocks::heap::Mine;
 use crate::blocks::large::MAX_LARGE;
+use crate::blocks::large_record::Large;
 use crate::blocks::misuse::Call;
 use crate::observe::Observed;
 use crate::observe::outside::Places;
@@ -199,10 +200,13 @@ impl<O: Os> Allocator<O> {
         let mut is_joined = false;
         loop {
             self.make_room(size.div_ceil(CHUNK));
-            let p = match self.malloc_large(size, align, 0, zero) {
-                Some(block) => block.start(),
-                None => self.huge.malloc(self, size, align),
-            };
+            if self.is_tight() {
+                // Other threads shall find what this one frees.
+                self.give_up_large_cache(heap);
+            }
+            let p = self.huge.malloc_scarce(self, size, align);
+            let large = || self.malloc_large(size, align, 0, zero).map(Large::start);
+            let p = if p.is_null() { large().unwrap_or_else(|| self.huge.malloc(self, size, align)) } else { p };
             // See `malloc_stranded`.
             let p = if p.is_null() && self.is_stranded() { self.malloc_reentrant(size, align, zero) } else { p };
             self.settle();

@@ -24,6 +24,11 @@
 //! Forks of several threads at the same time share the state: the first one prepares it, the last one ends it. The next
 //! fork waits a while for that end (`JOIN`) before it joins, so that threads get their heaps back in a program that
 //! forks all the time.
+//!
+//! The parent gives no thread its heap back: each takes its own at its next call ([`Allocator::take_back`]). To write
+//! to the slots of thousands of threads right after a fork would cost a page fault and a copied OS page each. So the
+//! heap of a thread that made no call since the last fork is parked already when the next one begins, and costs that
+//! one nothing (`Heap::whole`).
 
 use crate::back::Back;
 use crate::back::forks::CHANGES;
@@ -157,10 +162,13 @@ impl<O: Os> Allocator<O> {
         let [batch, registry, _] = self.locks();
         let mut others = false;
         let mut park = |r: &Registry| {
-            for heap in r.heaps() {
+            // The others are parked since an earlier fork.
+            for heap in r.heaps().filter(|heap| !heap.whole.get()) {
                 let parked = self.park(r, heap, FORKED.heap());
                 let mine = heap.slot.load(Ordering::Relaxed).cast_const() == slot;
-                heap.whole.set(parked && mine);
+                if parked && mine {
+                    heap.whole.set(true);
+                }
                 others |= parked && !mine;
             }
         };
@@ -181,7 +189,6 @@ impl<O: Os> Allocator<O> {
         for (n, lock) in self.locks().into_iter().enumerate() {
             if !lock.take_for_fork(&self.os, LOCK / 1000, lease) {
                 self.locks()[..n].iter().for_each(|lock| lock.release_for_fork(&self.os));
-                self.unpark_all();
                 return false;
             }
         }
@@ -192,11 +199,6 @@ impl<O: Os> Allocator<O> {
     fn registry_in_fork(&self) -> &Registry {
         // SAFETY: the lock is held, or there is one thread; a fork only reads what the lock guards.
         unsafe { &*self.registry.value() }
-    }
-
-    /// Gives all threads their heaps back.
-    fn unpark_all(&self) {
-        self.registry.with(&self.os, |r| r.heaps().for_each(|heap| self.put_back(heap)));
     }
 
     /// Whether a call that began before the fork is still in progress. Also notes which heaps are whole.
@@ -222,17 +224,33 @@ impl<O: Os> Allocator<O> {
         slot.filter(|slot| slot.heap.load(Ordering::Relaxed) == FORKED.heap())
     }
 
-    /// Puts the heap back into its thread slot if that holds [`FORKED`]. The lock of the registry must be held, or this
-    /// must be the only thread.
-    fn put_back(&self, heap: &Heap) {
-        heap.whole.set(false);
-        // It may have been abandoned meanwhile.
-        if heap.state.load(Ordering::Acquire) == OWNED
-            && let Some(slot) = self.slot_of(heap)
-        {
-            // Release pairs with the load of the thread's next call.
-            let _ = slot.heap.compare_exchange(FORKED.heap(), heap.id(), Ordering::Release, Ordering::Relaxed);
+    /// Puts the heap of the calling thread back into its `slot`, which holds [`FORKED`]. False while a fork is in
+    /// progress, and if the lock does not become free at once: the call must be a reentrant one, or be tried again.
+    ///
+    /// # Safety
+    /// `slot` must be the calling thread's, in a call.
+    pub unsafe fn take_back(&self, slot: *const ThreadSlot) -> bool {
+        let lock = self.registry.raw();
+        // No wait: if a fork begins right now, this thread must not wait for it.
+        if self.is_forking() || !lock.try_take_soon() {
+            return false;
         }
+        // Relaxed: a fork parks heaps under the lock, after it has set the word. If it did so already, this sees the
+        // word; otherwise the fork will find the heap in the slot.
+        let may = self.forks.word.load(Ordering::Relaxed) == 0;
+        if may {
+            // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
+            let slot = unsafe { &*slot };
+            let own = slot.own.load(Ordering::Relaxed);
+            // Relaxed: no other thread used the heap since this thread's last call. It fails in a stranded child.
+            let back = slot.heap.compare_exchange(FORKED.heap(), own, Ordering::Relaxed, Ordering::Relaxed);
+            // SAFETY: heaps are never unmapped (invariant 3).
+            if let Some(heap) = unsafe { Heap::at(own) }.filter(|_| back.is_ok()) {
+                heap.whole.set(false);
+            }
+        }
+        lock.release(&self.os);
+        may
     }
 
     /// Returns the heap of the calling thread, which has `slot`: the heap that has the slot's address, or that the slot
@@ -248,8 +266,8 @@ impl<O: Os> Allocator<O> {
         r.heaps().find(has)
     }
 
-    /// Ends a fork in the parent, in a call of the forking thread. If no other fork is in progress, gives all threads
-    /// their heaps back, and does what their reentrant calls left to do.
+    /// Ends a fork in the parent, in a call of the forking thread. If no other fork is in progress, threads may take
+    /// their heaps back, and this does what their reentrant calls left to do.
     pub fn fork_parent(&self) {
         let word = &self.forks.word;
         let mut n = word.load(Ordering::Relaxed);
@@ -269,7 +287,6 @@ impl<O: Os> Allocator<O> {
             }
         }
         self.locks().iter().rev().for_each(|lock| lock.release_for_fork(&self.os));
-        self.unpark_all();
         // SeqCst: see `fly`.
         word.store(0, Ordering::SeqCst);
         self.settle();
@@ -298,7 +315,7 @@ impl<O: Os> Allocator<O> {
         let mut left = false;
         for heap in self.registry_in_fork().heaps() {
             if !is_same(mine, heap) && heap.state.load(Ordering::Relaxed) == OWNED {
-                heap.state.store(if heap.whole.get() { LEFT } else { LOST }, Ordering::SeqCst);
+                heap.state.store(if heap.whole.replace(false) { LEFT } else { LOST }, Ordering::SeqCst);
                 // So that the purger does not wait for a handshake. Relaxed: one thread.
                 heap.slot.store(core::ptr::null_mut(), Ordering::Relaxed);
             }
@@ -345,7 +362,7 @@ impl<O: Os> Allocator<O> {
         mine
     }
 
-    /// For the thread of `slot`, which holds [`FORKED`] and ends: waits a while for the fork. False if the fork is
+    /// For the thread of `slot`, which ends and got no heap in a call: waits a while for the fork. False if the fork is
     /// still in progress; then [`Allocator::leave_to_others`] is next.
     ///
     /// # Safety
@@ -353,7 +370,7 @@ impl<O: Os> Allocator<O> {
     pub unsafe fn wait_for_fork(&self, slot: *mut ThreadSlot) -> bool {
         let mut patience = Patience::new(CALL);
         // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
-        while unsafe { (*slot).heap.load(Ordering::Relaxed) } == FORKED.heap() {
+        while unsafe { (*slot).heap.load(Ordering::Relaxed) } == FORKED.heap() && self.is_forking() {
             if !patience.wait(&self.os) {
                 return false;
             }
@@ -371,9 +388,8 @@ impl<O: Os> Allocator<O> {
         self.registry.with(&self.os, |r| {
             // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
             let held = unsafe { &(*slot).heap };
-            // Acquire pairs with the Release of `put_back`: what an earlier fork did to the slot is over. The lock
-            // keeps the next fork away.
-            if held.compare_exchange(FORKED.heap(), gone, Ordering::Acquire, Ordering::Relaxed).is_err() {
+            // Relaxed: the lock orders what forks did to the slot, and keeps the next one away.
+            if held.compare_exchange(FORKED.heap(), gone, Ordering::Relaxed, Ordering::Relaxed).is_err() {
                 return false;
             }
             if let Some(heap) = Self::heap_of(r, slot) {

@@ -100,6 +100,11 @@ impl Owner {
             }
             // Acquire pairs with the Release at the end of a handshake.
             let heap = slot.heap.load(Ordering::Acquire);
+            // SAFETY: the thread slot is this thread's, in a call.
+            if heap == FORKED.heap() && unsafe { a.take_back(self.slot) } {
+                slot.busy.store(ThreadSlot::IDLE, Ordering::Release);
+                continue;
+            }
             if heap != PARKED.heap() {
                 let result = (heap != FORKED.heap()).then(|| {
                     assert_eq!(heap, self.heap(), "the slot holds another heap");

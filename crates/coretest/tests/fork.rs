@@ -301,6 +301,55 @@ fn a_thread_without_a_key_forks() {
     }
 }
 
+/// Catches a fork that asks the system again about threads that made no call since the last one, and one that forgets
+/// such a heap.
+#[test]
+fn idle_threads_are_parked_once() {
+    let a = system(Config::default());
+    let (mine, idle, busy) = (thread(&a), thread(&a), thread(&a));
+    let kept = [&mine, &idle, &busy].map(|owner| work(&a, owner));
+    let barriers = || a.os.faults.count(Call::Barrier);
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    mine.fork_parent(&a);
+    let before = barriers();
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    assert_eq!(barriers(), before, "all other threads are parked still");
+    mine.fork_parent(&a);
+    // This one takes its heap back.
+    free(&a, &busy, malloc(&a, &busy, 100));
+    busy.with(&a, |_| {
+        assert_eq!(mine.fork_begin(&a), Begin::Ready);
+        assert_eq!(barriers(), before + 1);
+        mine.fork_child(&a);
+    });
+    let before = valid(&a);
+    // The child's first slow path.
+    free(&a, &mine, malloc(&a, &mine, 5 << 20));
+    let after = valid(&a);
+    assert!(after.cached < before.cached, "{before:?} {after:?}");
+    kept.into_iter().flatten().for_each(|p| free(&a, &mine, p));
+    valid(&a);
+    assert_eq!(thread(&a).heap(), idle.heap(), "the next thread adopts the heap that was left");
+    assert_ne!(thread(&a).heap(), busy.heap(), "a heap that may be half changed is used no more");
+}
+
+/// Catches caches of a thread that stay because a fork, which has ended, took the heap out of its slot.
+#[test]
+fn a_trim_reaches_heaps_that_a_fork_has_parked() {
+    let a = system(Config::default());
+    let (mine, idle) = (thread(&a), thread(&a));
+    let kept = [&mine, &idle].map(|owner| work(&a, owner));
+    assert_eq!(mine.fork_begin(&a), Begin::Ready);
+    mine.fork_parent(&a);
+    assert!(a.figures().cached_blocks > 0);
+    a.trim(0, || true);
+    assert_eq!(a.figures().cached_blocks, 0);
+    for (owner, blocks) in [&mine, &idle].into_iter().zip(kept) {
+        blocks.into_iter().for_each(|p| free(&a, owner, p));
+    }
+    valid(&a);
+}
+
 /// Catches heaps that come back while another thread's fork is still under way, or that never do.
 #[test]
 fn forks_share_what_they_need() {

@@ -167,6 +167,17 @@ unsafe impl Os for System {
         true
     }
 
+    unsafe fn uncommit(&self, p: *mut u8, len: usize) -> bool {
+        self.late();
+        self.require("uncommit", p, len, &[Access::Committed]);
+        if self.refuses(0) {
+            return false;
+        }
+        self.set(p, len, libc::PROT_NONE, Access::Reserved);
+        self.late();
+        true
+    }
+
     fn map(&self, len: usize, align: usize) -> Option<*mut u8> {
         self.whole_pages("map", align, len);
         self.late();

@@ -116,6 +116,11 @@ fn with_heap_for<R>(weight: u32, mut f: impl FnMut(Mine<'static>) -> R, mut reen
             }
             continue;
         }
+        // SAFETY: the thread's own slot, in a call.
+        if heap == FORKED.heap() && unsafe { a.take_back(life().slot()) } {
+            leave();
+            continue;
+        }
         let flight = if heap == FORKED.heap() { None } else { a.fly(life().slot()) };
         let Some(flight) = flight else {
             leave();
@@ -139,6 +144,11 @@ pub fn in_call<R>(f: impl FnOnce(Mine<'_>) -> R) -> Option<R> {
         if heap == PARKED.heap() {
             leave();
             wait_for_heap();
+            continue;
+        }
+        // SAFETY: the thread's own slot, in a call.
+        if heap == FORKED.heap() && unsafe { allocator().take_back(life().slot()) } {
+            leave();
             continue;
         }
         let flight = if heap == FORKED.heap() { None } else { allocator().fly(life().slot()) };

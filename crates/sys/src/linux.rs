@@ -382,6 +382,11 @@ unsafe impl Os for Linux {
         Some(limit.saturating_sub(taken))
     }
 
+    fn data_limit(&self) -> Option<usize> {
+        let _asking = Asking::if_allowed()?;
+        call::limit(libc::RLIMIT_DATA).map(|limit| limit as usize)
+    }
+
     /// False in programs that may give themselves a filter without notice to neap.
     fn looks_for_limits(&self) -> bool {
         filter::is_watched()

@@ -15,7 +15,7 @@
 use crate::back::Back;
 use crate::back::batch::{Punch, Work};
 use crate::back::measure::Held;
-use crate::blocks::heap::{Mine, PARKED, ThreadSlot};
+use crate::blocks::heap::{FORKED, Mine, PARKED, ThreadSlot};
 use crate::blocks::registry::{LOST, ORPHAN, OWNED, Registry};
 use crate::blocks::slab_record::{clean_pages, slab_age};
 use crate::blocks::{holes, slab};
@@ -50,6 +50,8 @@ impl<O: Os> Back<O> {
     /// `slot` must be the place that all calls of the heap's thread, the caller, load it from.
     pub unsafe fn set_slot(&self, heap: Mine<'_>, slot: *mut ThreadSlot) {
         self.set_thread(&heap);
+        // SAFETY: the slot is the calling thread's. Relaxed: only this thread reads it.
+        unsafe { (*slot).own.store(heap.id(), Ordering::Relaxed) };
         // Release pairs with the Acquire of `slot_of`.
         heap.slot.store(slot, Ordering::Release);
     }
@@ -107,8 +109,8 @@ impl<O: Os> Back<O> {
         }
     }
 
-    /// Swaps the heap in its thread's slot for `name`. False if it has no thread, if the slot holds another value, or
-    /// if the thread has ended.
+    /// Swaps the heap in its thread's slot for `name`, also where a fork that has ended left [`FORKED`] in its place.
+    /// False if the heap has no thread, if the slot holds another value, or if the thread has ended.
     ///
     /// The thread slot lies in thread storage, which is unmapped when the thread ends. A thread that ends abandons its
     /// heap first, unless it made its first calls after the point at which the C library would have run its destructor
@@ -122,7 +124,12 @@ impl<O: Os> Back<O> {
         heap.state.load(Ordering::Acquire) == OWNED
             && self.slot_of(heap).is_some_and(|slot| {
                 // SeqCst pairs with the thread's store of `busy` and load of `heap`, through the barrier that follows.
-                slot.heap.compare_exchange(heap.id(), name, Ordering::SeqCst, Ordering::Relaxed).is_ok()
+                let swap = |held| slot.heap.compare_exchange(held, name, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+                let parked = swap(heap.id()) || swap(FORKED.heap());
+                if parked {
+                    heap.whole.set(false);
+                }
+                parked
             })
     }
 

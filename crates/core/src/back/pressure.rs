@@ -8,7 +8,7 @@ use crate::back::Back;
 use crate::back::batch::Walk;
 use crate::blocks::heap::Mine;
 use crate::pages::age::DELAY_TICKS;
-use crate::pages::notes::{FRESH_CHUNKS, GROWN};
+use crate::pages::notes::{FAR, FRESH_CHUNKS, GROWN};
 use crate::system::os::Memory;
 use crate::system::policy::Limit;
 use crate::system::sync::Ordering;
@@ -39,6 +39,12 @@ fn is_near(memory: &Memory) -> bool {
 /// read.
 fn is_nearly_used_up(memory: &Memory) -> bool {
     is_near(memory) || memory.limit.saturating_sub(memory.used) < FRESH_CHUNKS * CHUNK
+}
+
+/// Whether so little is left that blocks must not hold memory that they do not need: less than a quarter of the limit,
+/// and less than all programs under it may take until it is next read.
+fn is_tight(memory: &Memory) -> bool {
+    memory.limit.saturating_sub(memory.used) < (memory.limit / 4).min(FAR)
 }
 
 impl<O: Os> Back<O> {
@@ -97,6 +103,9 @@ impl<O: Os> Back<O> {
         };
         let room = memory.map_or(usize::MAX, |m| m.limit.saturating_sub(m.used));
         self.notes.room.store(room, Ordering::Relaxed);
+        // The process's own limit counts chunks, of which a part cannot go back.
+        let tight = !self.policy.has_own_limit() && memory.is_some_and(|m| is_tight(&m));
+        self.notes.tight.store(tight, Ordering::Relaxed);
         let (limit, used) = memory.map_or((0, 0), |m| (m.limit as u64, m.used as u64));
         self.purger.limit.store(limit, Ordering::Relaxed);
         self.purger.used.store(used, Ordering::Relaxed);
@@ -141,6 +150,16 @@ mod tests {
         assert!(is_short(&Memory { used: 901, ..memory }, 50));
         assert!(is_short(&Memory { used: 0, stalled: true, ..memory }, 0), "threads wait for memory");
         assert!(is_short(&Memory { used: 2000, ..memory }, 1), "more is used than may be");
+    }
+
+    /// Catches memory that counts as tight on a large machine of which a gigabyte is free, or as plentiful in a small
+    /// container of which less than a quarter is.
+    #[test]
+    fn what_is_tight() {
+        for (limit, left) in [(200 << 20, 50 << 20), (64 << 30, 256 << 20)] {
+            let memory = |left| Memory { limit, used: limit - left, stalled: false };
+            assert!(!is_tight(&memory(left)) && is_tight(&memory(left - 1)), "{left} of {limit}");
+        }
     }
 
     /// Catches a limit that counts as nearly used up while 16 MiB are left, or a sixteenth, whichever is more, or as

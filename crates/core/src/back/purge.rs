@@ -69,6 +69,7 @@ impl<O: Os> Back<O> {
         let bytes = self.purge_due(mine, due, &mut Walk::new(), go_on);
         let of_reentrant_calls = self.with_batch(|work| {
             self.purge_tables();
+            self.retract();
             self.purge_reentrant(work, None)
         });
         bytes + of_reentrant_calls
@@ -125,6 +126,9 @@ impl<O: Os> Back<O> {
         let freed = self.ranges.with(&self.os, |r| r.freed_chunks);
         if freed >= if rests { tables::FREED_AT_REST } else { FREED } {
             self.with_batch(|_| self.purge_tables());
+        }
+        if bytes > 0 {
+            self.with_batch(|_| self.retract());
         }
         // A fork may have cut the tick short: the next one goes on.
         if !rests || cached || self.is_forking() || self.purger.promotion.is_due() {

@@ -41,6 +41,7 @@ impl<O: Os> Back<O> {
         if trim.done.complete {
             self.with_batch(|work| {
                 self.purge_tables();
+                self.retract();
                 trim.done.bytes += self.purge_reentrant(work, Some(&mut trim.done.held));
             });
         }

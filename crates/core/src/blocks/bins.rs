@@ -111,7 +111,9 @@ impl Mine<'_> {
     /// Makes a new slab in the bin, or returns `None` if there is no memory.
     fn new_slab<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<OwnSlab> {
         let taken = a.take_chunks(1, CHUNK, Use::Slab { of_many: self.holds_many() })?;
-        let (c, clean) = (taken.first, taken.is_clean());
+        let c = taken.first;
+        // The slab may never need all of what an earlier block has left there.
+        let clean = taken.is_clean() || (a.is_tight() && a.release(taken.memory(1)));
         // Its bits are zero: `OwnSlab::wipe` left them so, or they were never used.
         let slab = OwnSlab::set_up(&a.arenas, c, class, self.id().cast(), clean);
         if a.policy.harden() {

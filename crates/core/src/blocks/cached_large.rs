@@ -98,7 +98,7 @@ impl<O: Os> Blocks<O> {
         if c.kind() == Kind::CACHED {
             misuse::not_a_block(self, Call::Free, given.ptr());
         }
-        if !heap.is_cached() {
+        if !heap.is_cached() || self.is_tight() {
             return false;
         }
         // A heap that has not followed `harden=on` yet has caches. A guard must not come to lie inside the next block.
@@ -136,6 +136,13 @@ impl<O: Os> Blocks<O> {
             }
             self.note_given(r);
         });
+    }
+
+    /// Empties the cache of `heap`, which keeps no block until room is counted for one again.
+    #[cold]
+    pub(crate) fn give_up_large_cache(&self, heap: Mine<'_>) {
+        self.clear_cached_large(heap, 0);
+        self.notes.forget_room(heap.large.uncount_room());
     }
 
     /// Removes the large blocks from the cache of `heap` that have waited for at least `ticks` epochs.

@@ -84,7 +84,7 @@ pub struct Heap {
     pub(crate) look: Cell<u64>,
     pub(crate) quiet: Cell<u8>,
     /// For forks, under the registry's lock: true if the thread is in no call, and makes reentrant calls until the fork
-    /// has ended.
+    /// has ended and it takes the heap back. Then its slot holds [`FORKED`].
     pub(crate) whole: Cell<bool>,
     /// State of a generator of random numbers; 0: not used yet.
     pub(crate) random: Cell<u64>,
@@ -141,7 +141,7 @@ pub enum Missed {
     Cache,
 }
 
-/// Where a thread keeps its heap: three words of thread storage.
+/// Where a thread keeps its heap: four words of thread storage.
 ///
 /// A call adds 1 to `busy`, then loads `heap`, uses it, and sets `busy` to [`ThreadSlot::IDLE`]. A call that does not
 /// find 0 after the addition is reentrant: it subtracts the 1 and uses neither heap nor locks (invariant 26). A
@@ -165,6 +165,8 @@ pub struct ThreadSlot {
     pub in_hook: AtomicU8,
     /// 1 if the thread has waited long enough for its parked heap: its calls are reentrant until the heap is back.
     pub(crate) weary: AtomicU8,
+    /// The heap that the thread takes back after a fork. Used by the thread alone.
+    pub(crate) own: AtomicPtr<Heap>,
 }
 
 impl ThreadSlot {
@@ -181,6 +183,7 @@ impl ThreadSlot {
             flying: AtomicU8::new(0),
             in_hook: AtomicU8::new(0),
             weary: AtomicU8::new(0),
+            own: AtomicPtr::new(core::ptr::null_mut()),
         }
     }
 }

@@ -9,6 +9,8 @@
 
 use crate::blocks::given::Given;
 use crate::pages::Pages;
+use crate::pages::chunk::State;
+use crate::pages::range::Ranges;
 use crate::system::seen;
 use crate::system::sync::{AtomicPtr, AtomicUsize, Ordering};
 use crate::{CHUNK, Os};
@@ -17,6 +19,10 @@ use core::mem::offset_of;
 /// Minimum bytes of a huge block that is aligned to a chunk or less, except in reentrant calls: if arenas are
 /// exhausted, smaller requests fail.
 const MIN_HUGE: usize = 1 << 20;
+/// Where the system limits what is committed, shorter blocks are huge too if they would waste at least one part in
+/// `SCARCE` of their size, as long as there are fewer than `MOST_SCARCE` huge blocks.
+const SCARCE: usize = 16;
+const MOST_SCARCE: usize = 4096;
 /// Number of slots that need no mapping.
 const FIRST: usize = 32;
 /// Number of slots of a table, which is a chunk long: whole OS pages of any size.
@@ -244,6 +250,28 @@ impl Huge {
         if (size < MIN_HUGE && align <= CHUNK) || pages.policy.pool_only() {
             return core::ptr::null_mut();
         }
+        self.map_allowed(pages, size, align)
+    }
+
+    /// [`Huge::malloc`] of a block that would waste much of its chunks, where the system limits what is committed and
+    /// no free range has room: a mapping takes just what it needs, and gives it back when it is freed. Null otherwise.
+    pub(crate) fn malloc_scarce<O: Os>(&self, pages: &Pages<O>, size: usize, align: usize) -> *mut u8 {
+        let chunks = size.div_ceil(CHUNK);
+        let wasted = chunks * CHUNK - size;
+        let few = self.count() < MOST_SCARCE && !pages.policy.pool_only();
+        // Stranded: the free ranges may be half changed.
+        if !pages.arenas.is_scarce() || wasted < size / SCARCE || !few || pages.is_stranded() {
+            return core::ptr::null_mut();
+        }
+        let has = |r: &Ranges| [State::Dirty, State::Clean].iter().any(|&state| r.has_for(chunks, align, state));
+        if pages.ranges.with(&pages.os, |r| has(r)) {
+            return core::ptr::null_mut();
+        }
+        self.map_allowed(pages, size, align)
+    }
+
+    /// [`Huge::map`] as far as the process's own limit allows.
+    fn map_allowed<O: Os>(&self, pages: &Pages<O>, size: usize, align: usize) -> *mut u8 {
         if !pages.ranges.with(&pages.os, |r| pages.is_allowed(r, size.div_ceil(CHUNK), false)) {
             return core::ptr::null_mut();
         }

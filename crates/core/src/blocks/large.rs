@@ -40,6 +40,13 @@ impl<O: Os> Blocks<O> {
         let what = Use::Large { bytes, zero: zero && !self.policy.zero_always() };
         let taken = self.take_chunks(len, align, what)?;
         let mut block = Self::make_large(taken, len, bytes);
+        if self.is_tight() {
+            // What an earlier, longer block has left behind this one.
+            let rest = block.memory(len * CHUNK).part(bytes.max(taken.dirty.0 * CHUNK), taken.dirty.1 * CHUNK);
+            if rest.len() > 0 {
+                self.release(rest);
+            }
+        }
         self.mark_large(block.memory(bytes));
         if zero && !self.habits.clear_large(self, block.memory(bytes), taken) {
             block = Self::make_large(self.drop_large(block, align), len, bytes);

@@ -284,17 +284,21 @@ impl<O: Os> Blocks<O> {
         if !self.left.load(Ordering::Relaxed) || !self.left.swap(false, Ordering::Relaxed) {
             return;
         }
-        let next = || {
-            self.registry.with(&self.os, |r| {
-                let heap = r.heaps().find(|heap| heap.state.load(Ordering::Relaxed) == LEFT)?;
-                heap.state.store(OWNED, Ordering::Relaxed);
-                Some(heap)
-            })
-        };
-        while let Some(heap) = next() {
-            // SAFETY: the heap's thread does not exist in this process, and this thread changed the state under the
-            // lock, so no other thread uses the heap, as `Mine` demands.
-            self.abandon_heap(unsafe { Mine::of_ref(heap) });
+        for heap in self.all_heaps() {
+            // Relaxed: the lock orders it where it counts.
+            let is_left = || heap.state.load(Ordering::Relaxed) == LEFT;
+            let take = || {
+                let left = is_left();
+                if left {
+                    heap.state.store(OWNED, Ordering::Relaxed);
+                }
+                left
+            };
+            if is_left() && self.registry.with(&self.os, |_| take()) {
+                // SAFETY: the heap's thread does not exist in this process, and this thread changed the state under the
+                // lock, so no other thread uses the heap, as `Mine` demands.
+                self.abandon_heap(unsafe { Mine::of_ref(heap) });
+            }
         }
     }
 

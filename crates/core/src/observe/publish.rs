@@ -141,7 +141,11 @@ impl<O: Os> Observed<O> {
 
     /// In the child of a fork: totals begin at 0, and what is there counts as news.
     pub(crate) fn forget_totals(&self) {
-        let t = self.totals(&self.sum_heaps());
+        let mut sums = Sums::default();
+        // Without the caches, which are more to read: this is part of each fork.
+        self.all_heaps().for_each(|heap| sums.add(&heap.flow));
+        sums.add(&self.stray);
+        let t = self.totals(&sums);
         for (base, total) in self.publisher.base.iter().zip([t.purged, t.cleared, t.skipped]) {
             base.store(total, Ordering::Relaxed);
         }

@@ -3,7 +3,7 @@
 
 use crate::back::Back;
 use crate::blocks::class::{self, CLASSES};
-use crate::blocks::heap::{self, Block, Mine, NO_ROOM};
+use crate::blocks::heap::{self, Block, FORKED, Mine, NO_ROOM};
 use crate::blocks::large_record::{self, Large};
 use crate::blocks::reentrant_blocks;
 use crate::blocks::registry::{LOST, ORPHAN, OWNED, Registry};
@@ -198,7 +198,10 @@ impl<O: Os> Observed<O> {
             let slot = heap.slot.load(Ordering::Relaxed);
             check(slot.is_null() || state == OWNED, "a heap with a slot has a thread", at)?;
             if let Some(slot) = self.slot_of(&heap) {
-                check(slot.heap.load(Ordering::Relaxed) == heap.id(), "no heap is parked at rest", at)?;
+                let held = slot.heap.load(Ordering::Relaxed);
+                check(held == heap.id() || held == FORKED.heap(), "no heap is parked at rest", at)?;
+                let whole = heap.whole.get();
+                check(!whole || held == FORKED.heap(), "a heap that is whole waits for its thread", at)?;
                 check(!Back::<O>::is_busy(slot), "no thread is in the middle of a call", at)?;
             }
             for class in 0..CLASSES {

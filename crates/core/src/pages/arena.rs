@@ -29,7 +29,7 @@ pub struct Arena {
     first: Cell<usize>,
     /// Index of the first chunk that was never used.
     frontier: Cell<usize>,
-    /// Index of the first chunk that is not committed. Grows under the lock of the ranges; read without a lock
+    /// Index of the first chunk that is not committed. Changes under the lock of the ranges; read without a lock
     /// ([`Arenas::contains`]).
     committed: AtomicUsize,
     /// Index of the first chunk that was not taken into use ([`Os::begin_use`]): between `frontier` and `committed`.
@@ -39,6 +39,8 @@ pub struct Arena {
     pub(crate) end: Cell<usize>,
     /// True if the part that was never used was given back.
     pub(crate) released: Cell<bool>,
+    /// True if the system limits how much may be committed: there is a limit on writable memory, or a step was refused.
+    pub(crate) scarce: AtomicBool,
     /// True if huge pages were allowed in it (`huge=always`), false if they were forbidden (`dense.rs`,
     /// `huge_area.rs`).
     huge: Cell<Option<bool>>,
@@ -55,6 +57,7 @@ impl Arena {
             begun: Cell::new(0),
             end: Cell::new(0),
             released: Cell::new(false),
+            scarce: AtomicBool::new(false),
             huge: Cell::new(None),
         }
     }
@@ -515,7 +518,8 @@ impl Arena {
         for step in steps {
             // SAFETY: the step lies in the arena, the caller holds the lock, and nothing of the step is in use.
             match unsafe { if step.make(os, map) { self.fill_from_pool(os, &step) } else { Err(Short::OfMemory) } } {
-                Err(Short::OfMemory) => {}
+                // Relaxed: a hint.
+                Err(Short::OfMemory) => self.scarce.store(true, Ordering::Relaxed),
                 done => return done.map(|()| self.note_step(&step)),
             }
         }
@@ -557,7 +561,12 @@ impl Arena {
     fn step<O: Os>(&self, os: &O, end: usize) -> Option<Step> {
         let committed = self.committed();
         let most = if os.pool_page().is_some() { commit::POOL_STEP } else { usize::MAX };
-        let step = commit::step(committed - self.first.get()).min(most);
+        let limited = if committed > self.first.get() { commit::limited_step(os) } else { None };
+        if limited.is_some() {
+            // Relaxed: a hint.
+            self.scarce.store(true, Ordering::Relaxed);
+        }
+        let step = commit::step(committed - self.first.get()).min(most).min(limited.unwrap_or(most));
         let to = end.max(committed + step).min(self.end.get());
         (to > committed).then(|| Step { to, ..self.step_from_here() })
     }
@@ -568,13 +577,21 @@ impl Arena {
         Step { base: self.base(), chunks: self.chunks(), fresh, from: committed, to: committed }
     }
 
+    /// Makes the chunks from `index` on chunks that were never used and are not committed.
+    pub(crate) fn end_at(&self, index: usize) {
+        self.frontier.set(index);
+        self.begun.set(index.min(self.begun.get()));
+        // Release: as in `note_step`. A thread that reads the old value finds the record of a chunk without a kind.
+        self.committed.store(index, Ordering::Release);
+    }
+
     /// Records that a step was made.
     fn note_step(&self, step: &Step) {
         // Release pairs with the Acquire of `committed`.
         self.committed.store(step.to, Ordering::Release);
     }
 
-    /// Index of the first chunk that is not committed. It grows under the lock of the ranges.
+    /// Index of the first chunk that is not committed. It changes under the lock of the ranges.
     pub(crate) fn committed(&self) -> usize {
         // Acquire pairs with the Release in `note_step`: the step was made before.
         self.committed.load(Ordering::Acquire)

@@ -8,6 +8,10 @@
 //! for milliseconds, if a thread loses the processor in the middle. So there are few steps: up to 12 for the first half
 //! GiB. Steps are made under the lock of the ranges, each only once (invariant 16): a second call would restore access
 //! to memory in use, also to OS pages whose access the program has changed (guards, code).
+//!
+//! Where the system limits what is committed, steps are short, and free chunks at the end of an arena are taken back
+//! ([`Pages::retract`](crate::pages::Pages::retract)), so that the program gets that memory in other ways. A later step
+//! commits them again; their side tables stay committed.
 
 use crate::pages::layout::{self, RECORD_BYTES, first_chunk};
 use crate::pages::page_map::PageMap;
@@ -24,6 +28,8 @@ const THIRD_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHI
 /// where writable memory is limited; if the system refuses a step, the next try is just as long as needed.
 const DOUBLE_STEP: usize = if cfg!(neap_sim) { 12 } else { (64 << 20) >> CHUNK_SHIFT };
 const LAST_STEP: usize = (1 << 30) >> CHUNK_SHIFT;
+/// Where writable memory is limited (RLIMIT_DATA), a step is at most one part in this many of the limit.
+const LIMITED_STEP: usize = 64;
 /// Limit on the steps whose memory comes from the pool of huge pages, in chunks: it is populated under the lock.
 pub(crate) const POOL_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHIFT };
 
@@ -39,6 +45,12 @@ pub(crate) fn step(committed: usize) -> usize {
         c if c < 2 * FIRST_STEP => FIRST_STEP,
         c => c.clamp(THIRD_STEP, DOUBLE_STEP).max((c / 8).min(LAST_STEP)),
     }
+}
+
+/// Limit on the length in chunks of a step, where writable memory is limited.
+pub(crate) fn limited_step<O: Os>(os: &O) -> Option<usize> {
+    let limit = if os.looks_for_limits() { os.data_limit() } else { None };
+    limit.map(|limit| (limit / LIMITED_STEP) >> CHUNK_SHIFT)
 }
 
 /// A step of an arena: commits chunks `from..to`.

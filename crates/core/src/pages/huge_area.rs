@@ -18,7 +18,7 @@
 //! into holes that were given back.
 
 use crate::pages::Pages;
-use crate::pages::chunk::Record;
+use crate::pages::chunk::{Record, State};
 use crate::pages::growth::{AREA, BYTES};
 use crate::pages::held::Use;
 use crate::pages::layout;
@@ -75,7 +75,7 @@ impl<O: Os> Pages<O> {
     #[cold]
     fn step_of_growth(&self, r: &mut Ranges, len: usize, align: usize) -> Option<Step> {
         let size = r.footprint().max(r.peak_chunks) / AREA;
-        if r.has_dirty_for(len, align) || size < LEAST || !self.may_fill(r) {
+        if r.has_for(len, align, State::Dirty) || size < LEAST || !self.may_fill(r) {
             return None;
         }
         if r.growth.areas > 0 {

@@ -37,7 +37,7 @@ const _: () = assert!(
 /// Number of clean chunks that may be taken before the memory limit is read again.
 pub(crate) const FRESH_CHUNKS: usize = (16 << 20) / CHUNK;
 /// Bytes that all programs under the limit may take between two reads of it.
-const FAR: usize = 256 << 20;
+pub(crate) const FAR: usize = 256 << 20;
 /// Minimum number of slabs that begin to wait before a purger is requested. The simulation has little memory, so its
 /// limits are lower, here and below.
 const START_SLABS: usize = if cfg!(neap_sim) { 4 } else { 64 };
@@ -58,6 +58,9 @@ pub struct Notes {
     looked: AtomicUsize,
     /// Bytes below the limit when it was last read; 0: not read yet.
     pub(crate) room: AtomicUsize,
+    /// True if so little was left below the limit when it was last read that blocks must not hold memory that they do
+    /// not need, see `back/pressure.rs`.
+    pub(crate) tight: AtomicBool,
     /// Limit on the bytes that wait, as last computed.
     pub(crate) most: AtomicUsize,
     /// Number of bytes given back.
@@ -92,6 +95,7 @@ impl Notes {
             cached: AtomicUsize::new(0),
             looked: AtomicUsize::new(0),
             room: AtomicUsize::new(0),
+            tight: AtomicBool::new(false),
             most: AtomicUsize::new(usize::MAX),
             purged: AtomicU64::new(0),
             helped: AtomicU64::new(0),

@@ -469,7 +469,13 @@ impl Ranges {
         (len_of(c) >= least && wanted(c)).then(|| (c, self.remove(c)))
     }
 
-    /// Frees a range that [`Ranges::take_long_clean`] took.
+    /// Takes the clean range that ends with `last` out of the lists, if there is one; returns its first chunk and length.
+    pub(crate) fn take_clean_before(&mut self, arenas: &Arenas, last: Record) -> Option<(Record, usize)> {
+        let c = self.start_of_free(arenas, last).filter(|&c| state_of(c) == State::Clean)?;
+        Some((c, self.remove(c)))
+    }
+
+    /// Frees a range that [`Ranges::take_long_clean`] or [`Ranges::take_clean_before`] took.
     pub(crate) fn put_back_clean(&mut self, arenas: &Arenas, c: Record, len: usize) {
         self.free(arenas, c, len, age::NONE);
     }
@@ -541,9 +547,9 @@ impl Ranges {
         c
     }
 
-    /// Whether a dirty range has room for `len` chunks, aligned to `align` bytes.
-    pub(crate) fn has_dirty_for(&self, len: usize, align: usize) -> bool {
-        self.find(len, (align / CHUNK).max(1), State::Dirty).is_some()
+    /// Whether a range of `state` has room for `len` chunks, aligned to `align` bytes.
+    pub(crate) fn has_for(&self, len: usize, align: usize, state: State) -> bool {
+        self.find(len, (align / CHUNK).max(1), state).is_some()
     }
 
     /// Length and state of the free range that starts with `c`, or length of the dropped range; `c` must start one.

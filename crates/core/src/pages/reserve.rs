@@ -12,10 +12,11 @@
 
 use crate::pages::Pages;
 use crate::pages::arena::{Arenas, UnderLock};
+use crate::pages::chunk::Record;
 use crate::pages::layout::{self, ARENA_ALIGN, MAX_ARENAS, RECORD_BYTES};
 use crate::pages::place::{LITTLE, is_pressed};
 use crate::system::sync::Ordering;
-use crate::{CHUNK, Os};
+use crate::{CHUNK, CHUNK_SHIFT, Os};
 use core::ops::Range;
 
 /// Number of parts of an arena that may be committed, in the order of addresses, each possibly empty: the records of
@@ -59,6 +60,41 @@ impl Arenas {
             entries(CHUNK, &used),
             entries(CHUNK, &reserve),
         ]
+    }
+
+    /// Whether the system limits how much may be committed. A hint.
+    pub(crate) fn is_scarce(&self) -> bool {
+        // Relaxed: a hint.
+        self.arenas().iter().any(|arena| arena.scarce.load(Ordering::Relaxed))
+    }
+
+    /// The chunk before the frontier of arena `i`, if it has one.
+    pub(crate) fn last_used(&self, lock: &UnderLock, i: usize) -> Option<Record> {
+        let (first, used) = self.used(lock, i)?;
+        (used > 0).then(|| first.after(used - 1))
+    }
+
+    /// Makes the chunks from `record` to the frontier of arena `i`, which are in no list, chunks that were never used,
+    /// and takes back what was committed there and behind it. False if the system refuses, or if the arena would have no
+    /// chunk in use; then nothing changes.
+    ///
+    /// # Safety
+    /// The chunks must hold nothing that is needed, and read as zero.
+    pub(crate) unsafe fn retract<O: Os>(&self, os: &O, lock: &UnderLock, i: usize, record: Record) -> bool {
+        let (base, index, _) = self.place(record);
+        let arena = self.nth(lock, i);
+        let len = (arena.committed() - index) << CHUNK_SHIFT;
+        if index == arena.first() {
+            // The first step commits what later ones do not.
+            return false;
+        }
+        // SAFETY: the range is committed, and the caller passes chunks that hold nothing that is needed.
+        let done = unsafe { os.uncommit(layout::at(base + (index << CHUNK_SHIFT)), len) };
+        if done {
+            // Their side tables stay committed.
+            arena.end_at(index);
+        }
+        done
     }
 
     /// Gives back the parts of long arenas that were never committed. Each arena only once, as other code may use the

@@ -3,10 +3,46 @@
 use crate::pages::Pages;
 use crate::pages::held::Use;
 use crate::pages::huge_area::Step;
+use crate::pages::owned::Owned;
 use crate::pages::range::{Ranges, Taken};
+use crate::system::sync::Ordering;
 use crate::{CHUNK, Os};
 
+impl Taken {
+    /// The memory of its first `len` chunks, before any of it is in use.
+    pub(crate) fn memory(&self, len: usize) -> Owned {
+        // SAFETY: chunks that were taken are committed, and the caller's.
+        unsafe { Owned::of(self.first.start(), len * CHUNK) }
+    }
+}
+
 impl<O: Os> Pages<O> {
+    /// Whether little is left below the memory limit: then no OS page that holds memory goes with a block that does not
+    /// need it. A hint.
+    #[inline]
+    pub(crate) fn is_tight(&self) -> bool {
+        // Relaxed: a hint.
+        self.notes.tight.load(Ordering::Relaxed)
+    }
+
+    /// Takes back what is committed at the end of arenas and not used, where the system limits how much may be. The
+    /// caller holds the batch lock.
+    pub(crate) fn retract(&self) {
+        if self.arenas.is_scarce() {
+            self.ranges.with(&self.os, |r| (0..self.arenas.count()).for_each(|i| self.retract_arena(r, i)));
+        }
+    }
+
+    /// [`Pages::retract`] of arena `i`: the clean range at its frontier.
+    fn retract_arena(&self, r: &mut Ranges, i: usize) {
+        let range = self.arenas.last_used(r.lock(), i).and_then(|last| r.take_clean_before(&self.arenas, last));
+        let Some((c, len)) = range else { return };
+        // SAFETY: the range is clean, and was just taken out of its list.
+        if !unsafe { self.arenas.retract(&self.os, r.lock(), i, c) } {
+            r.put_back_clean(&self.arenas, c, len);
+        }
+    }
+
     /// Takes `len` chunks, aligned to `align` bytes, for the use `what`, and sets the kind of the first.
     pub(crate) fn take_chunks(&self, len: usize, align: usize, what: Use) -> Option<Taken> {
         // At most two steps: a question, then an area.

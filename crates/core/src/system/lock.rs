@@ -77,6 +77,17 @@ impl Lock {
         self.word.load(Ordering::Relaxed) == FREE
     }
 
+    /// [`Lock::try_take`] some times: a holder that runs releases the lock meanwhile.
+    pub fn try_take_soon(&self) -> bool {
+        (0..SPINS).any(|_| {
+            let taken = self.try_take();
+            if !taken {
+                spin_loop();
+            }
+            taken
+        })
+    }
+
     /// Takes the lock without a guard. Spins a little, then sleeps.
     #[inline]
     #[cfg_attr(neap_sim, track_caller)]

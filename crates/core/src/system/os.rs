@@ -133,6 +133,16 @@ pub unsafe trait Os: Threads {
     /// The range must be committed and hold nothing that is needed.
     unsafe fn guard(&self, p: *mut u8, len: usize) -> bool;
 
+    /// Makes committed memory, which reads as zero, reserved memory again: as [`Os::guard`], for good unless it is
+    /// committed again. False if the system refuses.
+    ///
+    /// # Safety
+    /// The range must be committed and hold nothing that is needed.
+    unsafe fn uncommit(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller promises.
+        unsafe { self.guard(p, len) }
+    }
+
     /// Maps `len` bytes of zeroed memory for a huge block, aligned to `align` (a power of two, at least an OS page).
     fn map(&self, len: usize, align: usize) -> Option<*mut u8>;
 
@@ -333,7 +343,13 @@ pub unsafe trait Os: Threads {
     /// Bytes of address space that the process may still take; `None` if there is no limit (RLIMIT_AS).
     fn address_limit(&self) -> Option<usize>;
 
-    /// Whether the allocator may call [`Os::address_limit`] each time that it commits memory.
+    /// Bytes of private writable memory that the process may have, whether used or not (RLIMIT_DATA); `None` if there
+    /// is no limit, or it is not known.
+    fn data_limit(&self) -> Option<usize> {
+        None
+    }
+
+    /// Whether the allocator may call [`Os::address_limit`] and [`Os::data_limit`] each time that it commits memory.
     fn looks_for_limits(&self) -> bool {
         true
     }

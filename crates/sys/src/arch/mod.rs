@@ -14,7 +14,7 @@ pub use aarch64::*;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64::*;
 
-// The slot of the thread (`neap_core::heap::ThreadSlot`): three words of initial-exec thread-local storage, so that
+// The slot of the thread (`neap_core::heap::ThreadSlot`): four words of initial-exec thread-local storage, so that
 // neither a call to __tls_get_addr nor memory is needed to reach them. The first starts as `neap_core::Heap::none()`,
 // whose address the dynamic linker stores into the template before the first thread gets its copy.
 global_asm!(
@@ -23,11 +23,12 @@ global_asm!(
     ".hidden neap_slot",
     ".globl neap_slot",
     ".type neap_slot, @object",
-    ".size neap_slot, 24",
+    ".size neap_slot, 32",
     "neap_slot:",
     ".quad {none}",
     ".long {idle}",
     ".long 0",
+    ".quad 0",
     ".quad 0",
     ".popsection",
     none = sym neap_core::heap::NONE,
@@ -35,7 +36,7 @@ global_asm!(
 );
 
 const _: () = assert!(core::mem::offset_of!(ThreadSlot, heap) == 0 && core::mem::offset_of!(ThreadSlot, busy) == 8);
-const _: () = assert!(core::mem::offset_of!(ThreadSlot, forks) == 12 && size_of::<ThreadSlot>() == 24);
+const _: () = assert!(core::mem::offset_of!(ThreadSlot, forks) == 12 && size_of::<ThreadSlot>() == 32);
 
 /// Whether this is the result of a system call that failed.
 pub fn is_error(result: isize) -> bool {

@@ -115,6 +115,10 @@ impl Turn {
         if entered.heap == PARKED.heap() {
             return if wait_parked(entered) { None } else { Some(Turn::Reentrant) };
         }
+        if entered.heap == FORKED.heap() && take_back() {
+            entered.leave();
+            return None;
+        }
         // The slot does not show other threads what follows; the flight does.
         let flight = if entered.heap == FORKED.heap() { None } else { NEAP.fly(arch::slot()) };
         let Some(flight) = flight else {
@@ -157,6 +161,12 @@ fn wait_for_heap() {
     unsafe { NEAP.wait_for_heap(arch::slot()) };
 }
 
+/// In a call: takes the thread's heap back if the fork that took it has ended.
+fn take_back() -> bool {
+    // SAFETY: the thread's own slot, in a call.
+    unsafe { NEAP.take_back(arch::slot()) }
+}
+
 /// Whether a call of a thread without a heap borrows one; counts the call. The first call of the process does not, as
 /// it is the main thread's.
 #[cold]
@@ -177,6 +187,10 @@ pub fn in_call<R>(f: impl FnOnce(Mine<'_>) -> R) -> Option<R> {
         if entered.heap == PARKED.heap() {
             entered.leave();
             wait_for_heap();
+            continue;
+        }
+        if entered.heap == FORKED.heap() && take_back() {
+            entered.leave();
             continue;
         }
         // The slot shows a call with a heap; a flight shows others.
@@ -296,12 +310,14 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
                 }
             }
             Turn::Reentrant if slot::heap() == FORKED.heap() => {
-                // SAFETY: the thread's own slot, outside of calls.
-                if unsafe { NEAP.wait_for_fork(arch::slot()) } {
-                    continue;
-                }
+                // SAFETY: the thread's own slot.
+                let ended = unsafe { NEAP.wait_for_fork(arch::slot()) };
                 // A reentrant call: a handler ends the thread in the middle of a call.
                 let Some(entered) = arch::enter() else { return };
+                if ended {
+                    entered.leave();
+                    continue;
+                }
                 // SAFETY: the thread's own slot, in a call that is not reentrant.
                 let left = unsafe { NEAP.leave_to_others(arch::slot(), slot::gone()) };
                 entered.leave();
