@@ -200,7 +200,7 @@ fn nameless(
 /// The owner of private memory of which only that is known.
 fn private(seen: &Seen) -> String {
     match &seen.other_malloc {
-        Some(other) => format!("{other}, or mappings of the program"),
+        Some(other) => format!("{other}, or the program's"),
         None => "private memory without a name".to_owned(),
     }
 }

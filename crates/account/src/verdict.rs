@@ -269,7 +269,7 @@ mod tests {
         };
         let named = of(Some("malloc of librpmalloc.so.1".into()));
         let owner = &named.accounts[0].owner;
-        assert_eq!(owner, "malloc of librpmalloc.so.1, or mappings of the program");
+        assert_eq!(owner, "malloc of librpmalloc.so.1, or the program's");
         assert!(named.verdict.contains("an allocator that neap does not know"), "{}", named.verdict);
         assert!(named.verdict.contains("malloc of librpmalloc.so.1"), "{}", named.verdict);
         let unnamed = of(None).verdict;

@@ -128,8 +128,8 @@ fn symbol(image: &Image, name: &[u8; 7]) -> Option<()> {
     let (buckets, first, words) = (image.half(hash)?, image.half(hash + 4)?, image.half(hash + 8)?);
     let wanted = name[..6].iter().fold(5381u32, |sum, byte| sum.wrapping_mul(33).wrapping_add(u32::from(*byte)));
     let chains = (hash + 16).checked_add(8 * words)?;
-    let mut number = image.half(chains.checked_add(4 * u64::from(wanted).checked_rem(buckets)?)?)?;
-    for _ in 0..1000 {
+    let start = image.half(chains.checked_add(4 * u64::from(wanted).checked_rem(buckets)?)?)?;
+    for number in start..start + 1000 {
         let at = number.checked_sub(first)?;
         let here = image.half(chains.checked_add(4 * (buckets + at))?)? as u32;
         if here | 1 == wanted | 1 {
@@ -142,7 +142,6 @@ fn symbol(image: &Image, name: &[u8; 7]) -> Option<()> {
         if here & 1 == 1 {
             return None;
         }
-        number += 1;
     }
     None
 }

@@ -49,7 +49,8 @@ impl Tree {
 
     /// Bytes of a node of a level.
     pub fn node_bytes(&self, level: usize) -> u64 {
-        8 * (if level + 1 == self.levels.len() { self.words } else { 1 }) << self.levels[level]
+        let words = if level + 1 == self.levels.len() { self.words } else { 1 };
+        (8 * words) << self.levels[level]
     }
 
     /// Bits of a page number below those of a level.
@@ -125,7 +126,7 @@ impl Tree {
             for (at, next) in words(memory, part) {
                 if self.is_node(mappings, next) && nodes.insert(next) {
                     see(Seen::Node(next));
-                    let first = first + ((at - node) / 8 << self.below(level));
+                    let first = first + (((at - node) / 8) << self.below(level));
                     self.nodes(memory, mappings, (level + 1, next, first), nodes, see);
                 }
             }

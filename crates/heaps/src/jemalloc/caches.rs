@@ -63,7 +63,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], own: &[Range<u64>], is_ne
 }
 
 /// The parts of `range` outside of `own`.
-fn without(range: Range<u64>, own: &[Range<u64>]) -> Vec<Range<u64>> {
+pub fn without(range: Range<u64>, own: &[Range<u64>]) -> Vec<Range<u64>> {
     let (mut parts, mut at) = (Vec::new(), range.start);
     let first = own.partition_point(|of| of.end <= range.start);
     for of in own[first..].iter().take_while(|of| of.start < range.end).filter(|of| overlap(of, &range) > 0) {

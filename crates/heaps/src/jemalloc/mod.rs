@@ -6,7 +6,7 @@
 //! places in the tree say. Versions and configurations ([`layout`]) are distinguished by the same agreement, and by the
 //! class, which both element and record have.
 
-mod caches;
+pub mod caches;
 mod layout;
 
 use crate::data::{data, mentions};

@@ -1,13 +1,17 @@
 //! tcmalloc of gperftools: found by its radix tree in the data of a library or a program, then read span by span.
 //!
 //! A span is a run of pages of 8 KiB: in use, free, or free and given back. A span for small blocks says how many of
-//! them are in use, including those in caches of threads. A table in the data of the library has their sizes.
+//! them are in use, including those in caches of threads ([`caches`]). A table in the data of the library has their
+//! sizes.
+
+mod caches;
 
 use crate::data::{data, mentions};
 use crate::jemalloc::{joined, part};
 use crate::radix::{Led, Seen, Tree, is_anonymous};
 use crate::window::{copy, page_size, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Part, Split};
+use std::ops::Range;
 
 /// The tree: 35 bits of page numbers.
 const TREE: Tree = Tree { levels: &[17, 18], words: 1, aligned: 8 };
@@ -19,7 +23,7 @@ const RECORD: usize = 48;
 const MOST: u32 = 1 << 24;
 /// The largest size of small blocks, and limits on the number of sizes.
 const LARGEST: u32 = 256 << 10;
-const SIZES: std::ops::Range<usize> = 32..128;
+const SIZES: Range<usize> = 32..128;
 
 /// A span's record.
 struct Span {
@@ -61,6 +65,7 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
         let Some(root) = TREE.find(memory, mappings, &range, &lead) else { continue };
         let sizes = sizes(&crate::data::read(memory, range.clone())).unwrap_or_default();
         let (mut split, mut ranges, mut own, mut spans) = (Split::default(), Vec::new(), Vec::new(), 0);
+        let mut classes: Vec<(Range<u64>, u64)> = Vec::new();
         let mut end = 0;
         TREE.each(memory, mappings, root, &mut |seen| match seen {
             Seen::Node(leaf) => own.push(leaf & !4095..(leaf + TREE.node_bytes(1)) & !4095),
@@ -69,27 +74,52 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
                 {
                     spans += 1;
                     end = span.first + span.pages;
-                    ranges.push(count(memory, &span, &sizes, &mut split));
+                    let range = count(memory, &span, &sizes, &mut split);
+                    if span.place == 0 && span.class != 0 {
+                        classes.push((range.clone(), span.class));
+                    }
+                    ranges.push(range);
                 }
             }
             Seen::Element { .. } => {}
         });
+        let ranges = joined(ranges);
+        let class = |at: u64| {
+            let (range, class) = classes.get(classes.partition_point(|(range, _)| range.end <= at))?;
+            range.contains(&at).then_some(*class)
+        };
+        let cached = caches::find(memory, mappings, &ranges, &range, &sizes, &class);
+        count_apart(&cached, &sizes, &mut split);
         let own = part(memory, "leaves of the page map".to_string(), joined(own), None);
         let metadata = Amount { blocks: 0, bytes: own.bytes, resident: own.resident_bytes };
         let own = Part { split: Some(Split { metadata, ..Split::default() }), ..own };
         heaps.push(Heap {
             allocator: "tcmalloc".to_string(),
             library: mapping.file().map(str::to_string),
-            parts: vec![part(memory, "spans".to_string(), joined(ranges), Some(split)), own],
+            parts: vec![part(memory, "spans".to_string(), ranges, Some(split)), own],
             settings: None,
-            doubts: vec![if sizes.is_empty() {
-                "free blocks in spans that are in use count as live, and those in caches too".to_string()
-            } else {
-                "blocks in caches of threads count as live".to_string()
-            }],
+            doubts: match (sizes.is_empty(), cached.is_any) {
+                (true, _) => vec!["free blocks in spans that are in use count as live, and those in caches too".into()],
+                (_, false) => vec!["no caches of threads were found: blocks in them count as live".into()],
+                _ => Vec::new(),
+            },
         });
     }
     heaps
+}
+
+/// Moves cached blocks out of the live ones. Which OS pages they are on is not known: they are resident as the live ones
+/// are.
+fn count_apart(cached: &caches::Cached, sizes: &[u64], split: &mut Split) {
+    let (blocks, bytes) = cached.blocks.iter().zip(sizes).fold((0, 0), |sums: (u64, u64), (blocks, size)| {
+        (sums.0 + blocks, sums.1.saturating_add(blocks.saturating_mul(*size)))
+    });
+    let live = split.live;
+    let (blocks, bytes) = (blocks.min(live.blocks), bytes.min(live.bytes));
+    let share = u128::from(live.resident) * u128::from(bytes) / u128::from(live.bytes.max(1));
+    let resident = share as u64;
+    split.cached = Amount { blocks, bytes, resident };
+    split.live = Amount { blocks: live.blocks - blocks, bytes: live.bytes - bytes, resident: live.resident - resident };
 }
 
 /// The sizes of small blocks, by class: 0, 8, 16, ... up to [`LARGEST`], of 4 bytes each.
@@ -106,7 +136,7 @@ fn sizes(data: &[u8]) -> Option<Vec<u64>> {
     })
 }
 
-fn count(memory: &dyn Memory, span: &Span, sizes: &[u64], split: &mut Split) -> std::ops::Range<u64> {
+fn count(memory: &dyn Memory, span: &Span, sizes: &[u64], split: &mut Split) -> Range<u64> {
     let range = span.first << PAGE..(span.first + span.pages) << PAGE;
     let resident = resident(memory, range.clone());
     let amount = Amount { blocks: 1, bytes: range.end - range.start, resident };
