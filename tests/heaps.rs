@@ -46,7 +46,9 @@ fn main() -> ExitCode {
         Case::new("glibc::without_brk", "a main arena in mappings that is not found", || odd("nobrk", 1)),
         Case::new("glibc::two_copies", "a second copy of glibc that is not found", || odd("two", 2)),
         Case::new("jemalloc::freed_slabs", "a heap that is found only where the kernel placed it well", freed_slabs),
-        Case::new("jemalloc::freed_by_others", "blocks in caches of threads that count as live", || preloaded("jemalloc")),
+        Case::new("jemalloc::freed_by_others", "blocks in caches of threads that count as live", || {
+            preloaded("jemalloc")
+        }),
         Case::new("mimalloc::freed_by_others", "blocks that other threads freed and that count as live", || {
             preloaded("mimalloc")
         }),
