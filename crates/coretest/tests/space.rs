@@ -274,6 +274,42 @@ fn memory_that_may_not_be_locked() {
     valid(&a);
 }
 
+/// Catches a trim that looks at the records of a range which was taken back, and whose records' addresses went back,
+/// between two of its batches.
+#[test]
+fn a_trim_forgets_what_was_taken_back() {
+    let a = short(1 << 40);
+    let t = thread(&a);
+    malloc(&a, &t, 100);
+    // The system refuses a step: committed memory is scarce.
+    a.os.faults.fail_nth(Call::Commit, a.os.faults.count(Call::Commit) + 1);
+    free_dirty(&a, &t, 24 * MIB);
+    let mut calls = 0;
+    let done = a.trim(0, || {
+        calls += 1;
+        if calls == 6 {
+            let before = a.os.committed();
+            a.purge();
+            assert!(a.os.committed() < before, "taken back");
+            a.os.set_address_limit(512 * MIB);
+            assert!(a.give_reservations_back());
+            a.os.set_address_limit(1 << 40);
+            free_dirty(&a, &t, 30 * MIB);
+        }
+        true
+    });
+    assert!(done.complete && calls > 6);
+    valid(&a);
+}
+
+/// Allocates `len` bytes, fills and frees them.
+fn free_dirty(a: &Shared, t: &Owner, len: usize) {
+    let p = malloc(a, t, len);
+    // SAFETY: the block is that long.
+    unsafe { p.write_bytes(1, len) };
+    free(a, t, p);
+}
+
 /// Catches unused memory that is not taken into use again after the process began to lock all its memory.
 #[test]
 fn unused_memory_comes_into_use_again() {
