@@ -5,7 +5,7 @@ use neap_core::os::Run;
 use neap_core::pages::layout;
 use neap_core::policy::{Limit, Purge};
 use neap_core::{CHUNK, Os};
-use neap_coretest::calls::{Shared, books, free, free_reentrant, malloc, system, thread, try_malloc, valid};
+use neap_coretest::calls::{Shared, books, free, free_reentrant, hardened, malloc, system, thread, try_malloc, valid};
 use neap_coretest::{Call, Config, Owner};
 use std::ops::Range;
 
@@ -274,40 +274,19 @@ fn memory_that_may_not_be_locked() {
     valid(&a);
 }
 
-/// Catches a trim that looks at the records of a range which was taken back, and whose records' addresses went back,
-/// between two of its batches.
+/// Catches a hardened block without a guard: where committed memory is scarce, blocks that waste much have mappings of
+/// their own.
 #[test]
-fn a_trim_forgets_what_was_taken_back() {
-    let a = short(1 << 40);
-    let t = thread(&a);
-    malloc(&a, &t, 100);
-    // The system refuses a step: committed memory is scarce.
-    a.os.faults.fail_nth(Call::Commit, a.os.faults.count(Call::Commit) + 1);
-    free_dirty(&a, &t, 24 * MIB);
-    let mut calls = 0;
-    let done = a.trim(0, || {
-        calls += 1;
-        if calls == 6 {
-            let before = a.os.committed();
-            a.purge();
-            assert!(a.os.committed() < before, "taken back");
-            a.os.set_address_limit(512 * MIB);
-            assert!(a.give_reservations_back());
-            a.os.set_address_limit(1 << 40);
-            free_dirty(&a, &t, 30 * MIB);
-        }
-        true
-    });
-    assert!(done.complete && calls > 6);
-    valid(&a);
-}
-
-/// Allocates `len` bytes, fills and frees them.
-fn free_dirty(a: &Shared, t: &Owner, len: usize) {
-    let p = malloc(a, t, len);
-    // SAFETY: the block is that long.
-    unsafe { p.write_bytes(1, len) };
-    free(a, t, p);
+fn hardened_blocks_have_guards_where_memory_is_scarce() {
+    let check = |a: &Shared, t: &Owner, in_arena: bool| {
+        a.os.faults.fail_nth(Call::Commit, a.os.faults.count(Call::Commit) + 1);
+        malloc(a, t, 20 * MIB);
+        assert_eq!(a.arenas.contains(malloc(a, t, 70 << 10)), in_arena);
+    };
+    let a = system(Config::default());
+    check(&a, &thread(&a), false);
+    let (a, t) = hardened(Config::default());
+    check(&a, &t, true);
 }
 
 /// Catches unused memory that is not taken into use again after the process began to lock all its memory.
