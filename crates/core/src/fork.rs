@@ -242,7 +242,8 @@ impl<O: Os> Allocator<O> {
             // SAFETY: the slot is the calling thread's, so it is valid while the thread runs.
             let slot = unsafe { &*slot };
             let own = slot.own.load(Ordering::Relaxed);
-            // Relaxed: no other thread used the heap since this thread's last call. It fails in a stranded child.
+            // Relaxed: the lock orders what handshakes did with the heap before the fork. It fails in a stranded child,
+            // and during a handshake.
             let back = slot.heap.compare_exchange(FORKED.heap(), own, Ordering::Relaxed, Ordering::Relaxed);
             // SAFETY: heaps are never unmapped (invariant 3).
             if let Some(heap) = unsafe { Heap::at(own) }.filter(|_| back.is_ok()) {

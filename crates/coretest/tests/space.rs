@@ -3,10 +3,11 @@
 use neap_core::alloc::MAX_SIZE;
 use neap_core::os::Run;
 use neap_core::pages::layout;
-use neap_core::policy::Limit;
+use neap_core::policy::{Limit, Purge};
 use neap_core::{CHUNK, Os};
-use neap_coretest::calls::{Shared, books, free, free_reentrant, malloc, system, thread, try_malloc, valid};
+use neap_coretest::calls::{Shared, books, free, free_reentrant, hardened, malloc, system, thread, try_malloc, valid};
 use neap_coretest::{Call, Config, Owner};
+use std::ops::Range;
 
 const MIB: usize = 1 << 20;
 
@@ -157,19 +158,64 @@ fn free_memory_of_handlers_stays() {
     valid(&a);
 }
 
+/// Checks that this part of a reservation, which counts as unused, holds no memory.
+fn holds_nothing(a: &Shared, part: &Range<usize>) {
+    let start = core::ptr::with_exposed_provenance_mut(part.start);
+    let mut runs = [Run::EMPTY; 1];
+    // SAFETY: a part of a reservation.
+    let touched = unsafe { a.os.touched(start, part.len(), &mut runs) }.expect("the fake can tell");
+    assert_eq!(touched.runs, 0, "{part:x?} holds memory");
+}
+
 /// The parts of reservations that no block uses, checked: none holds memory, and none holds one of `used`.
 fn unused(a: &Shared, used: &[*mut u8]) -> usize {
-    let mut bytes = 0;
-    a.each_unused(&mut |part| {
-        let start = core::ptr::with_exposed_provenance_mut(part.start);
-        let mut runs = [Run::EMPTY; 1];
-        // SAFETY: a part of a reservation.
-        let touched = unsafe { a.os.touched(start, part.len(), &mut runs) }.expect("the fake can tell");
-        assert_eq!(touched.runs, 0, "{part:x?} holds memory");
+    let (mut bytes, mut before) = (0, Vec::<Range<usize>>::new());
+    a.each_unused(&mut |part, _| {
+        holds_nothing(a, &part);
         assert!(!used.iter().any(|p| part.contains(&p.addr())), "a block in {part:x?}");
+        assert!(!before.iter().any(|other| other.start < part.end && part.start < other.end), "{part:x?} twice");
         bytes += part.len();
+        before.push(part);
     });
     bytes
+}
+
+/// Catches bits of huge pages that count as never used, so that mlockall would clear them.
+#[test]
+fn marks_of_huge_pages_are_in_use() {
+    let a = system(Config::default());
+    a.policy.set_purge(Purge::Eager);
+    let t = thread(&a);
+    let p = malloc(&a, &t, 5 * MIB);
+    // SAFETY: the block is that long.
+    unsafe { p.write_bytes(1, 5 * MIB) };
+    free(&a, &t, p);
+    assert_eq!(a.os.huge().len(), 1);
+    unused(&a, &[]);
+}
+
+/// Catches memory that a handler takes into use while the unused memory is looked for, and that is then given back with
+/// it.
+#[test]
+fn memory_of_handlers_that_comes_into_use_meanwhile() {
+    for address_limit in [1 << 40, 256 * MIB] {
+        let a = short(address_limit);
+        let t = thread(&a);
+        malloc(&a, &t, 100);
+        let (mut blocks, mut others) = (Vec::new(), 0);
+        a.each_unused(&mut |part, stays| {
+            blocks.push(a.malloc_reentrant(100, 16, true));
+            blocks.push(a.malloc_reentrant(MIB, 16, true));
+            if stays {
+                holds_nothing(&a, &part);
+            } else {
+                others += part.len();
+            }
+        });
+        assert!(blocks.iter().any(|&p| a.arenas.contains(p)));
+        assert!(others > 0);
+        valid(&a);
+    }
 }
 
 /// Catches memory in use that counts as never used, so that mlockall would not lock it, and much unused memory that
@@ -226,6 +272,21 @@ fn memory_that_may_not_be_locked() {
     unused(&a, &blocks);
     malloc(&a, &t, 20 * MIB);
     valid(&a);
+}
+
+/// Catches a hardened block without a guard: where committed memory is scarce, blocks that waste much have mappings of
+/// their own.
+#[test]
+fn hardened_blocks_have_guards_where_memory_is_scarce() {
+    let check = |a: &Shared, t: &Owner, in_arena: bool| {
+        a.os.faults.fail_nth(Call::Commit, a.os.faults.count(Call::Commit) + 1);
+        malloc(a, t, 20 * MIB);
+        assert_eq!(a.arenas.contains(malloc(a, t, 70 << 10)), in_arena);
+    };
+    let a = system(Config::default());
+    check(&a, &thread(&a), false);
+    let (a, t) = hardened(Config::default());
+    check(&a, &t, true);
 }
 
 /// Catches unused memory that is not taken into use again after the process began to lock all its memory.

@@ -2,8 +2,10 @@
 
 use neap_core::CHUNK;
 use neap_core::policy::Purge;
-use neap_coretest::calls::{free, malloc, system, thread, valid};
-use neap_coretest::{Call, Config};
+use neap_coretest::calls::{Shared, free, malloc, system, thread, valid};
+use neap_coretest::{Call, Config, Owner};
+
+const MIB: usize = 1 << 20;
 
 /// Catches a table entry of a neighbour, or of the ends of a range, that goes back with a range's own, wherever they
 /// lie in their OS pages.
@@ -138,5 +140,41 @@ fn memory_goes_back_in_batches() {
     assert_eq!(a.free_bytes().0, 0);
     let bytes = a.purge();
     assert!(bytes > 3 << 20, "{bytes} bytes of holes");
+    valid(&a);
+}
+
+/// Allocates `len` bytes, fills and frees them.
+fn free_dirty(a: &Shared, t: &Owner, len: usize) {
+    let p = malloc(a, t, len);
+    // SAFETY: the block is that long.
+    unsafe { p.write_bytes(1, len) };
+    free(a, t, p);
+}
+
+/// Catches a trim that looks at the records of a range which was taken back, and whose records' addresses went back,
+/// between two of its batches.
+#[test]
+fn a_trim_forgets_what_was_taken_back() {
+    let a = system(Config { address_limit: Some(1 << 40), ..Config::default() });
+    let t = thread(&a);
+    malloc(&a, &t, 100);
+    // The system refuses a step: committed memory is scarce.
+    a.os.faults.fail_nth(Call::Commit, a.os.faults.count(Call::Commit) + 1);
+    free_dirty(&a, &t, 24 * MIB);
+    let mut calls = 0;
+    let done = a.trim(0, || {
+        calls += 1;
+        if calls == 6 {
+            let before = a.os.committed();
+            a.purge();
+            assert!(a.os.committed() < before, "taken back");
+            a.os.set_address_limit(512 * MIB);
+            assert!(a.give_reservations_back());
+            a.os.set_address_limit(1 << 40);
+            free_dirty(&a, &t, 30 * MIB);
+        }
+        true
+    });
+    assert!(done.complete && calls > 6);
     valid(&a);
 }

@@ -59,7 +59,7 @@ pub fn around_filter(call: impl FnOnce() -> isize) -> isize {
         if !is_guest {
             // Under a filter, memory that comes into use cannot be put into core dumps, so all of it is put there now.
             // SAFETY: neap's reservations.
-            each_unused(&mut |part| unsafe { locked::set_dumped(start_of(&part), part.len(), true) });
+            each_unused(&mut |part, _| unsafe { locked::set_dumped(start_of(&part), part.len(), true) });
         }
         filter::forbid(is_guest)
     });
@@ -83,7 +83,7 @@ pub fn without_counter(call: impl FnOnce() -> isize) -> isize {
 /// `each_unused` of the core. Returns false, and does nothing, in a reentrant call.
 #[cold]
 #[inline(never)]
-fn each_unused(visit: &mut dyn FnMut(Range<usize>)) -> bool {
+fn each_unused(visit: &mut dyn FnMut(Range<usize>, bool)) -> bool {
     thread::in_call(|_| NEAP.each_unused(visit)).is_some()
 }
 
@@ -106,8 +106,11 @@ pub fn lock_all(flags: usize, call: impl FnOnce() -> isize) -> isize {
     if result == -(libc::ENOMEM as isize) && may_lock_all() {
         result = lock_each(flags);
     } else if result == 0 {
-        // SAFETY: neap's reservations; nothing there was ever used, and the lock is held under which it would be.
-        each_unused(&mut |part| unsafe { locked::unlock_unused(start_of(&part), part.len()) });
+        each_unused(&mut |part, stays| {
+            let (p, len) = (start_of(&part), part.len());
+            // SAFETY: neap's reservations; what stays unused holds nothing.
+            unsafe { if stays { locked::unlock_unused(p, len) } else { locked::unlock(p, len) } }
+        });
     }
     result
 }
@@ -115,7 +118,7 @@ pub fn lock_all(flags: usize, call: impl FnOnce() -> isize) -> isize {
 /// Whether the process may lock all its mappings except what neap has reserved and not used.
 fn may_lock_all() -> bool {
     let mut unused = 0;
-    let found = each_unused(&mut |part| unused += part.len());
+    let found = each_unused(&mut |part, _| unused += part.len());
     let (limit, mapped) = (call::limit(libc::RLIMIT_MEMLOCK), lines::mapped_pages());
     let page = call::page_size();
     let fits = |limit: u64, mapped: usize| (mapped - (unused / page).min(mapped)) as u64 <= limit / page as u64;
@@ -136,7 +139,7 @@ fn lock_each(flags: usize) -> isize {
     let how = if flags & libc::MCL_ONFAULT as usize != 0 { Lock::OnFault } else { Lock::AtOnce };
     let read = lines::each_mapping(|start, end| {
         let mut is_unused = false;
-        each_unused(&mut |part| is_unused |= part.contains(&start));
+        each_unused(&mut |part, _| is_unused |= part.contains(&start));
         if !is_unused {
             // SAFETY: no contents change.
             unsafe { locked::lock(core::ptr::with_exposed_provenance_mut(start), end - start, how) };

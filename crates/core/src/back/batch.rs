@@ -4,6 +4,7 @@
 use crate::Heap;
 use crate::blocks::holes::{self, Hole};
 use crate::pages::age;
+use crate::pages::arena::Arenas;
 use crate::pages::chunk::{Kind, RECORD_BYTES, Record};
 use crate::pages::growth;
 use crate::pages::range::Ranges;
@@ -52,11 +53,12 @@ impl Walk {
 
     /// Returns the first record of the dirty free range that `c` lies in, and the length of that range. `c` must lie in
     /// one. In a long range the walk releases the lock between two parts, and the way back from `c` would be long; so
-    /// the walk remembers the range. A record of kind `FREE` is always the first of a range.
-    pub(crate) fn range_of(&mut self, r: &Ranges, c: Record) -> (Record, usize) {
+    /// the walk remembers the range. A record of kind `FREE` in the used part is always the first of a range. (Where an
+    /// arena was retracted meanwhile, its records may have gone, too.)
+    pub(crate) fn range_of(&mut self, arenas: &Arenas, r: &Ranges, c: Record) -> (Record, usize) {
         // True if the range that begins at `first` includes `c`.
         let holds = |first: &Record| {
-            first.kind() == Kind::FREE
+            r.is_free(arenas, *first)
                 && first.address() <= c.address()
                 && c.address() - first.address() < r.look_at(*first).0 * RECORD_BYTES
         };

@@ -312,7 +312,7 @@ impl<O: Os> Back<O> {
             return 1;
         }
         // All other waiting chunks lie in dirty free ranges.
-        let (start, len) = walk.range_of(r, c);
+        let (start, len) = walk.range_of(&self.arenas, r, c);
         let from = c.distance(start);
         let left = len - from;
         let seen = left.min(LOOK);

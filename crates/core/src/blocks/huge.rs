@@ -258,9 +258,10 @@ impl Huge {
     pub(crate) fn malloc_scarce<O: Os>(&self, pages: &Pages<O>, size: usize, align: usize) -> *mut u8 {
         let chunks = size.div_ceil(CHUNK);
         let wasted = chunks * CHUNK - size;
-        let few = self.count() < MOST_SCARCE && !pages.policy.pool_only();
+        // A hardened block needs room for its guard.
+        let may = self.count() < MOST_SCARCE && !pages.policy.pool_only() && !pages.policy.harden();
         // Stranded: the free ranges may be half changed.
-        if !pages.arenas.is_scarce() || wasted < size / SCARCE || !few || pages.is_stranded() {
+        if !pages.arenas.is_scarce() || wasted < size / SCARCE || !may || pages.is_stranded() {
             return core::ptr::null_mut();
         }
         let has = |r: &Ranges| [State::Dirty, State::Clean].iter().any(|&state| r.has_for(chunks, align, state));

@@ -13,7 +13,7 @@
 //! ([`Pages::retract`](crate::pages::Pages::retract)), so that the program gets that memory in other ways. A later step
 //! commits them again; their side tables stay committed.
 
-use crate::pages::layout::{self, RECORD_BYTES, first_chunk};
+use crate::pages::layout::{self, HUGE_BYTES, LONG, RECORD_BYTES, first_chunk};
 use crate::pages::page_map::PageMap;
 use crate::system::os::Run;
 use crate::{CHUNK_SHIFT, Os};
@@ -120,6 +120,7 @@ impl Step {
         let lowest = |end| layout::lowest_bits(tables, end) & !(page - 1);
         // The first bits and ages are neighbours.
         let begins = self.from == first_chunk(self.chunks);
+        let chunks = self.from << CHUNK_SHIFT;
         let end_of_bits = match self.fresh {
             _ if begins => ages.1,
             true => layout::end_of_tile(tables, self.from).next_multiple_of(page),
@@ -129,7 +130,12 @@ impl Step {
             run(self.from << CHUNK_SHIFT, self.to << CHUNK_SHIFT),
             run(records.0, records.1),
             run(lowest(self.to), end_of_bits),
-            if begins { Run::EMPTY } else { run(ages.0, ages.1) },
+            match begins {
+                false => run(ages.0, ages.1),
+                // The bits for huge pages.
+                true if self.chunks == LONG => run((chunks - HUGE_BYTES) & !(page - 1), chunks),
+                true => Run::EMPTY,
+            },
         ];
         // SAFETY: the caller passes committed chunks, and their entries are committed with them.
         unsafe { os.begin_use(&parts, map.run(classes.0, classes.1)) }

@@ -379,7 +379,7 @@ impl Ranges {
     }
 
     /// Whether `c` starts a free range.
-    fn is_free(&self, arenas: &Arenas, c: Record) -> bool {
+    pub(crate) fn is_free(&self, arenas: &Arenas, c: Record) -> bool {
         arenas.in_use(&self.lock, c) && c.kind() == Kind::FREE
     }
 

@@ -13,7 +13,7 @@
 use crate::pages::Pages;
 use crate::pages::arena::{Arenas, UnderLock};
 use crate::pages::chunk::Record;
-use crate::pages::layout::{self, ARENA_ALIGN, MAX_ARENAS, RECORD_BYTES};
+use crate::pages::layout::{self, ARENA_ALIGN, HUGE_BYTES, MAX_ARENAS, RECORD_BYTES};
 use crate::pages::place::{LITTLE, is_pressed};
 use crate::system::sync::Ordering;
 use crate::{CHUNK, CHUNK_SHIFT, Os};
@@ -120,43 +120,55 @@ impl Arenas {
         }
     }
 
-    /// Indexes of the chunks of arena `i` that were taken into use, and of those of the reentrant reserve.
-    fn used_chunks(&self, lock: &UnderLock, i: usize) -> [Range<usize>; 2] {
-        let arena = self.nth(lock, i);
-        let reserve = if i == 0 { self.reentrant_reserve.committed_span(arena.chunks()) } else { 0..0 };
-        [arena.first()..arena.begun(), reserve]
+    /// Indexes of chunks of arena `i`: those that were taken into use; those of the reentrant reserve; of these, those
+    /// that are committed.
+    fn used_chunks(&self, lock: &UnderLock, i: usize) -> [Range<usize>; 3] {
+        let (arena, reserve) = (self.nth(lock, i), &self.reentrant_reserve);
+        let chunks = arena.chunks();
+        let [whole, committed] =
+            if i == 0 { [reserve.in_use(chunks), reserve.committed_span(chunks)] } else { [0..0, 0..0] };
+        [arena.first()..arena.begun(), whole, committed]
     }
 
-    /// What of arena `i` was taken into use, as addresses.
+    /// The chunks `of` of arena `i`, and their entries in the side tables, as addresses.
     #[cold]
     #[inline(never)]
-    fn used_parts(&self, lock: &UnderLock, i: usize, page: usize) -> [Range<usize>; 8] {
-        let (base, chunks) = (self.nth(lock, i).base(), self.nth(lock, i).chunks());
-        let tables = chunks.ilog2() as u8;
-        let of = self.used_chunks(lock, i);
+    fn parts_of(&self, lock: &UnderLock, i: usize, page: usize, of: &Range<usize>) -> [Range<usize>; 4] {
+        let (base, tables) = (self.nth(lock, i).base(), self.nth(lock, i).chunks().ilog2() as u8);
+        let (from, to) = (of.start, of.end);
+        if of.is_empty() {
+            return [const { 0..0 }; 4];
+        }
         let part = |from: usize, to: usize| base + (from & !(page - 1))..base + to.next_multiple_of(page);
-        core::array::from_fn(|n| {
-            let (from, to) = (of[n / 4].start, of[n / 4].end);
-            match n % 4 {
-                _ if from == to => 0..0,
-                0 => part(from * RECORD_BYTES, to * RECORD_BYTES),
-                1 => part(layout::lowest_bits(tables, to), layout::end_of_tile(tables, from)),
-                2 => part(layout::ages(tables) + from, layout::ages(tables) + to),
-                _ => part(from * CHUNK, to * CHUNK),
-            }
-        })
+        [
+            part(from * RECORD_BYTES, to * RECORD_BYTES),
+            part(layout::lowest_bits(tables, to), layout::end_of_tile(tables, from)),
+            part(layout::ages(tables) + from, layout::ages(tables) + to),
+            part(from * CHUNK, to * CHUNK),
+        ]
     }
 
-    /// Calls `visit` with each part of the arenas' reservations that was not taken into use.
-    fn each_unused(&self, lock: &UnderLock, page: usize, visit: &mut dyn FnMut(Range<usize>)) {
+    /// Calls `visit` with each part of the arenas' reservations that was not taken into use, see [`Pages::each_unused`].
+    fn each_unused(&self, lock: &UnderLock, page: usize, visit: &mut dyn FnMut(Range<usize>, bool)) {
         for i in 0..self.count() {
             let arena = self.nth(lock, i);
-            let used = self.used_parts(lock, i, page);
-            if arena.released.get() {
-                self.parts(lock, i, page).into_iter().for_each(|part| each_gap(part, &used, visit));
-            } else {
-                each_gap(arena.base()..arena.base() + arena.chunks() * CHUNK, &used, visit);
+            let (base, first) = (arena.base(), arena.base() + arena.first() * CHUNK);
+            let [used, reserve, committed] = self.used_chunks(lock, i).map(|of| self.parts_of(lock, i, page, &of));
+            let mut taken = [const { 0..0 }; 9];
+            taken[..4].clone_from_slice(&used);
+            taken[4..8].clone_from_slice(&reserve);
+            if arena.is_long() {
+                // The bits for huge pages belong to no chunk.
+                taken[8] = (first - HUGE_BYTES) & !(page - 1)..first;
             }
+            if arena.released.get() {
+                let parts = self.parts(lock, i, page);
+                parts.into_iter().for_each(|part| each_gap(part, &taken, &mut |gap| visit(gap, true)));
+            } else {
+                each_gap(base..base + arena.chunks() * CHUNK, &taken, &mut |gap| visit(gap, true));
+            }
+            taken[4..8].clone_from_slice(&committed);
+            reserve.into_iter().for_each(|part| each_gap(part, &taken, &mut |gap| visit(gap, false)));
         }
     }
 }
@@ -178,15 +190,17 @@ fn each_gap(whole: Range<usize>, parts: &[Range<usize>], visit: &mut dyn FnMut(R
 }
 
 impl<O: Os> Pages<O> {
-    /// Calls `visit` with each part of neap's reservations that was never in use. It must not call the allocator: the
-    /// lock of the ranges is held.
+    /// Calls `visit` with each part of neap's reservations that was never in use, and whether it stays so until `visit`
+    /// returns: a reentrant call, which takes no lock, may take parts of the reentrant reserve into use meanwhile.
+    /// `visit` must not call the allocator: the lock of the ranges is held.
     #[cold]
-    pub fn each_unused(&self, visit: &mut dyn FnMut(Range<usize>)) {
+    pub fn each_unused(&self, visit: &mut dyn FnMut(Range<usize>, bool)) {
         let page = self.page_size();
         self.ranges.with(&self.os, |r| {
             let lock = r.lock();
             self.arenas.each_unused(lock, page, visit);
             let mut used = [const { 0..0 }; 2 * MAX_ARENAS];
+            let (mut reserve, mut committed) = (0..0, 0..0);
             for i in 0..self.arenas.count() {
                 let first = self.arenas.nth(lock, i).base() / CHUNK;
                 let entries = self.arenas.used_chunks(lock, i).map(|of| {
@@ -194,9 +208,15 @@ impl<O: Os> Pages<O> {
                     let end = run.start.addr() + if of.is_empty() { 0 } else { run.len };
                     run.start.addr() & !(page - 1)..end.next_multiple_of(page)
                 });
-                used[2 * i..2 * i + 2].clone_from_slice(&entries);
+                used[2 * i..2 * i + 2].clone_from_slice(&entries[..2]);
+                if i == 0 {
+                    [_, reserve, committed] = entries;
+                }
             }
-            each_gap(self.map.addresses(), &used, visit);
+            each_gap(self.map.addresses(), &used, &mut |gap| visit(gap, true));
+            // The reserve has the second place.
+            used[1] = committed;
+            each_gap(reserve, &used, &mut |gap| visit(gap, false));
         });
     }
 

@@ -40,7 +40,10 @@ impl<O: Os> Pages<O> {
         // SAFETY: the range is clean, and was just taken out of its list.
         if !unsafe { self.arenas.retract(&self.os, r.lock(), i, c) } {
             r.put_back_clean(&self.arenas, c, len);
+            return;
         }
+        // It may lie there.
+        r.growth.last = None;
     }
 
     /// Takes `len` chunks, aligned to `align` bytes, for the use `what`, and sets the kind of the first.

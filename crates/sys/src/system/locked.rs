@@ -97,14 +97,23 @@ pub unsafe fn lock(p: *mut u8, len: usize, how: Lock) -> bool {
     matches!(unsafe { on_range(call, p, len, flags) }, Ok(()) | Err(Errno::AGAIN | Errno::INTR))
 }
 
+/// Unlocks memory.
+///
+/// # Safety
+/// The range must be mapped by this caller.
+pub unsafe fn unlock(p: *mut u8, len: usize) {
+    // SAFETY: as the caller promises.
+    let _ = unsafe { on_range(libc::SYS_munlock, p, len, 0) };
+}
+
 /// Unlocks memory that was never in use, and gives back what locking it has populated.
 ///
 /// # Safety
-/// The range must be mapped by this caller, and hold nothing.
+/// The range must be mapped by this caller, hold nothing, and not come into use meanwhile.
 pub unsafe fn unlock_unused(p: *mut u8, len: usize) {
     // SAFETY: as the caller promises.
     unsafe {
-        let _ = on_range(libc::SYS_munlock, p, len, 0);
+        unlock(p, len);
         let _ = on_range(libc::SYS_madvise, p, len, libc::MADV_DONTNEED as usize);
     }
 }

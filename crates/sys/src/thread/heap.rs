@@ -316,6 +316,8 @@ unsafe extern "C" fn end_of_thread(_: *mut c_void) {
                 let Some(entered) = arch::enter() else { return };
                 if ended {
                     entered.leave();
+                    // If not the fork but another holder of the lock was in the way: it may need this processor.
+                    Patience::new(CALL).wait(&NEAP.os);
                     continue;
                 }
                 // SAFETY: the thread's own slot, in a call that is not reentrant.
