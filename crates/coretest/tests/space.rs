@@ -195,6 +195,32 @@ fn what_is_in_use() {
     }
 }
 
+/// Catches a block of a handler or beside a fork in memory that is just looked at as unused: mlockall clears it.
+#[test]
+fn unused_memory_stays_unused() {
+    for address_limit in [1 << 40, 256 * MIB] {
+        let a = short(address_limit);
+        let t = thread(&a);
+        malloc(&a, &t, 100);
+        for _ in 0..3 {
+            let (mut blocks, mut parts) = (Vec::new(), Vec::new());
+            a.each_unused(&mut |part| {
+                // Of all sizes: with the records, bits and entries of the page map that they need.
+                blocks.extend([100, 5000, 100_000, 3 * MIB].map(|size| a.malloc_reentrant(size, 16, true)));
+                parts.push(part.clone());
+                let inside = blocks.iter().find(|p| parts.iter().any(|part| part.contains(&p.addr())));
+                assert!(inside.is_none(), "{inside:?} in a part of {parts:x?}");
+            });
+            assert!(blocks.iter().all(|p| !p.is_null()));
+            // Afterwards the rest of the reserve is there.
+            let p = a.malloc_reentrant(100_000, 16, false);
+            assert!(a.arenas.contains(p));
+            blocks.iter().for_each(|&p| free_reentrant(&a, p));
+            valid(&a);
+        }
+    }
+}
+
 /// Catches a block in memory that the system refuses to lock, a block that is refused although exactly its memory could
 /// be locked, and memory that is lost after a refusal.
 #[test]
@@ -375,7 +401,7 @@ fn blocks_grow_in_place_to_the_limit() {
     valid(&a);
 }
 
-/// Catches tables that hold an OS page for every few slabs of large size classes: the bits of 64 such slabs lie in one.
+/// Catches tables that hold an OS page for every few slabs of large size parts: the bits of 64 such slabs lie in one.
 #[test]
 fn bits_of_few_blocks_lie_together() {
     let a = system(Config::default());

@@ -106,7 +106,7 @@ pub fn lock_all(flags: usize, call: impl FnOnce() -> isize) -> isize {
     if result == -(libc::ENOMEM as isize) && may_lock_all() {
         result = lock_each(flags);
     } else if result == 0 {
-        // SAFETY: neap's reservations; nothing there was ever used, and the lock is held under which it would be.
+        // SAFETY: neap's reservations; nothing there was ever used, and no thread takes it into use meanwhile.
         each_unused(&mut |part| unsafe { locked::unlock_unused(start_of(&part), part.len()) });
     }
     result

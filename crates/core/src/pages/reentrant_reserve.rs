@@ -107,14 +107,31 @@ impl ReentrantReserve {
         if self.place().is_some() { first..arena_chunks - cut } else { first..first }
     }
 
-    /// The chunks from the first to the last one that is committed, as indexes in the arena, which has `arena_chunks`
-    /// chunks.
-    pub(crate) fn committed_span(&self, arena_chunks: usize) -> Range<usize> {
-        let Some((_, chunks)) = self.place() else { return 0..0 };
-        let groups = || (0..chunks.div_ceil(GROUP)).filter(|&group| self.is_committed(group));
-        let (Some(first), Some(last)) = (groups().next(), groups().last()) else { return 0..0 };
+    /// Calls `f` with the chunks that are or may come into use, as indexes in the arena, which has `arena_chunks` chunks:
+    /// up to the last group that is committed or claimed. The groups behind it are claimed meanwhile, as reentrant calls
+    /// take no lock: one that needs such a group gets a mapping of its own.
+    pub(crate) fn with_rest_claimed<R>(&self, arena_chunks: usize, f: impl FnOnce(Range<usize>) -> R) -> R {
+        let Some((_, chunks)) = self.place() else { return f(0..0) };
+        // Relaxed: written and read under the lock of the ranges.
+        let end = chunks - self.cut.load(Ordering::Relaxed);
+        let mut used = end;
+        while used > 0 && self.claim_unused(used.next_multiple_of(GROUP) - GROUP, used) {
+            used = used.next_multiple_of(GROUP) - GROUP;
+        }
         let before = arena_chunks - chunks;
-        before + first * GROUP..before + ((last + 1) * GROUP).min(chunks)
+        let result = f(if used == 0 { 0..0 } else { before..before + used });
+        self.claims.release(used, end - used);
+        result
+    }
+
+    /// Claims the chunks `from..to` of a group; false if one of them is claimed, or if the group is committed.
+    fn claim_unused(&self, from: usize, to: usize) -> bool {
+        let claimed = self.claims.try_claim(from, to - from).is_ok();
+        if claimed && self.is_committed(from / GROUP) {
+            self.claims.release(from, to - from);
+            return false;
+        }
+        claimed
     }
 
     /// Claims the groups at the end that were never committed, permanently, as the caller gives their addresses back.
@@ -122,11 +139,7 @@ impl ReentrantReserve {
     pub(crate) fn cut(&self) {
         let Some((_, chunks)) = self.place() else { return };
         let mut left = chunks / GROUP;
-        while left > 0 && self.claims.try_claim((left - 1) * GROUP, GROUP).is_ok() {
-            if self.is_committed(left - 1) {
-                self.claims.release((left - 1) * GROUP, GROUP);
-                break;
-            }
+        while left > 0 && self.claim_unused((left - 1) * GROUP, left * GROUP) {
             left -= 1;
         }
         self.cut.store(chunks - left * GROUP, Ordering::Relaxed);

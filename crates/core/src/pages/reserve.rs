@@ -120,20 +120,20 @@ impl Arenas {
         }
     }
 
-    /// Indexes of the chunks of arena `i` that were taken into use, and of those of the reentrant reserve.
-    fn used_chunks(&self, lock: &UnderLock, i: usize) -> [Range<usize>; 2] {
+    /// Indexes of the chunks of arena `i` that were taken into use, and of those of the reentrant reserve, which are
+    /// `reserve` in the first arena.
+    fn used_chunks(&self, lock: &UnderLock, i: usize, reserve: &Range<usize>) -> [Range<usize>; 2] {
         let arena = self.nth(lock, i);
-        let reserve = if i == 0 { self.reentrant_reserve.committed_span(arena.chunks()) } else { 0..0 };
-        [arena.first()..arena.begun(), reserve]
+        [arena.first()..arena.begun(), if i == 0 { reserve.clone() } else { 0..0 }]
     }
 
     /// What of arena `i` was taken into use, as addresses.
     #[cold]
     #[inline(never)]
-    fn used_parts(&self, lock: &UnderLock, i: usize, page: usize) -> [Range<usize>; 8] {
+    fn used_parts(&self, lock: &UnderLock, i: usize, page: usize, reserve: &Range<usize>) -> [Range<usize>; 8] {
         let (base, chunks) = (self.nth(lock, i).base(), self.nth(lock, i).chunks());
         let tables = chunks.ilog2() as u8;
-        let of = self.used_chunks(lock, i);
+        let of = self.used_chunks(lock, i, reserve);
         let part = |from: usize, to: usize| base + (from & !(page - 1))..base + to.next_multiple_of(page);
         core::array::from_fn(|n| {
             let (from, to) = (of[n / 4].start, of[n / 4].end);
@@ -148,10 +148,10 @@ impl Arenas {
     }
 
     /// Calls `visit` with each part of the arenas' reservations that was not taken into use.
-    fn each_unused(&self, lock: &UnderLock, page: usize, visit: &mut dyn FnMut(Range<usize>)) {
+    fn each_unused(&self, lock: &UnderLock, page: usize, reserve: &Range<usize>, visit: &mut dyn FnMut(Range<usize>)) {
         for i in 0..self.count() {
             let arena = self.nth(lock, i);
-            let used = self.used_parts(lock, i, page);
+            let used = self.used_parts(lock, i, page, reserve);
             if arena.released.get() {
                 self.parts(lock, i, page).into_iter().for_each(|part| each_gap(part, &used, visit));
             } else {
@@ -178,26 +178,35 @@ fn each_gap(whole: Range<usize>, parts: &[Range<usize>], visit: &mut dyn FnMut(R
 }
 
 impl<O: Os> Pages<O> {
-    /// Calls `visit` with each part of neap's reservations that was never in use. It must not call the allocator: the
-    /// lock of the ranges is held.
+    /// Calls `visit` with each part of neap's reservations that was never in use, and is not taken into use meanwhile:
+    /// the lock of the ranges is held, and the rest of the reentrant reserve claimed. `visit` must make no call that
+    /// takes the lock.
     #[cold]
     pub fn each_unused(&self, visit: &mut dyn FnMut(Range<usize>)) {
-        let page = self.page_size();
         self.ranges.with(&self.os, |r| {
-            let lock = r.lock();
-            self.arenas.each_unused(lock, page, visit);
-            let mut used = [const { 0..0 }; 2 * MAX_ARENAS];
-            for i in 0..self.arenas.count() {
-                let first = self.arenas.nth(lock, i).base() / CHUNK;
-                let entries = self.arenas.used_chunks(lock, i).map(|of| {
-                    let run = self.map.run(first + of.start, first + of.end);
-                    let end = run.start.addr() + if of.is_empty() { 0 } else { run.len };
-                    run.start.addr() & !(page - 1)..end.next_multiple_of(page)
-                });
-                used[2 * i..2 * i + 2].clone_from_slice(&entries);
+            let (arenas, lock) = (&self.arenas, r.lock());
+            if arenas.count() > 0 {
+                let chunks = arenas.nth(lock, 0).chunks();
+                arenas.reentrant_reserve.with_rest_claimed(chunks, |reserve| self.visit_unused(lock, &reserve, visit));
             }
-            each_gap(self.map.addresses(), &used, visit);
         });
+    }
+
+    /// [`Pages::each_unused`], where `reserve` are the chunks of the reentrant reserve that are or may come into use.
+    fn visit_unused(&self, lock: &UnderLock, reserve: &Range<usize>, visit: &mut dyn FnMut(Range<usize>)) {
+        let page = self.page_size();
+        self.arenas.each_unused(lock, page, reserve, visit);
+        let mut used = [const { 0..0 }; 2 * MAX_ARENAS];
+        for i in 0..self.arenas.count() {
+            let first = self.arenas.nth(lock, i).base() / CHUNK;
+            let entries = self.arenas.used_chunks(lock, i, reserve).map(|of| {
+                let run = self.map.run(first + of.start, first + of.end);
+                let end = run.start.addr() + if of.is_empty() { 0 } else { run.len };
+                run.start.addr() & !(page - 1)..end.next_multiple_of(page)
+            });
+            used[2 * i..2 * i + 2].clone_from_slice(&entries);
+        }
+        each_gap(self.map.addresses(), &used, visit);
     }
 
     /// Takes all memory that no block ever had into use again, when it is needed: the process will lock all its memory
