@@ -130,6 +130,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (LOCKED, "current_as_user", "", "mlockall(MCL_CURRENT) that locks too little, or what comes later"),
     (LOCKED, "too_much_as_user", "", "mlockall that is granted beyond the limit"),
     (LOCKED, "rights_given_up", "", "a daemon that can make no thread after it gave up the right to lock memory"),
+    (LOCKED, "beside_forks", "", "blocks taken during a fork that mlockall of another thread clears"),
     (LOCKED, "trimmed", "", "locked memory that stays, or figures of a trim that count what stays"),
     (
         LOCKED,

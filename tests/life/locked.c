@@ -194,6 +194,43 @@ static void rights_given_up(void) {
     check_until_refused();
 }
 
+/* Blocks that other threads take while one forks, and one locks and unlocks all memory. */
+static atomic_int locks_again = 1;
+static void *locks_all(void *unused) {
+    while (locks_again) {
+        lock_all(MCL_CURRENT);
+        munlockall();
+    }
+    return unused;
+}
+static void *keeps_bytes(void *number) {
+    enum { KEPT = 50 };
+    unsigned char *kept[KEPT] = {0}, mark = (unsigned char)(long)number;
+    size_t sizes[KEPT] = {0};
+    for (unsigned n = 0; locks_again; n++) {
+        unsigned i = n % KEPT;
+        for (size_t at = 0; at < sizes[i]; at++) CHECK_AT(kept[i][at] == mark, (long)at);
+        free(kept[i]);
+        sizes[i] = n % 3 ? 1 + n * 7919 % 3000 : 1 + n * 7919 % 400000;
+        CHECK(kept[i] = malloc(sizes[i]));
+        memset(kept[i], mark, sizes[i]);
+    }
+    for (int i = 0; i < KEPT; i++) free(kept[i]);
+    return NULL;
+}
+static void beside_forks(void) {
+    pthread_t threads[3];
+    CHECK(pthread_create(&threads[0], NULL, locks_all, NULL) == 0);
+    for (long i = 1; i < 3; i++) CHECK(pthread_create(&threads[i], NULL, keeps_bytes, (void *)i) == 0);
+    for (int i = 0; i < 20; i++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        CHECK(child < 0 || waitpid(child, NULL, 0) == child);
+    }
+    locks_again = 0;
+    for (int i = 0; i < 3; i++) CHECK(pthread_join(threads[i], NULL) == 0);
+}
+
 /* What goes back of locked memory, and what is said about it. */
 static void trimmed(void) {
     size_t (*neap_trim)(size_t, uint64_t) = (size_t (*)(size_t, uint64_t))dlsym(RTLD_DEFAULT, "neap_trim");
@@ -329,7 +366,7 @@ static void registered_with_events(void) {
 static const struct test_case CASES[] = {
     CASE(first_block), CASE(future), CASE(current_and_future), CASE(future_without_notice), CASE(future_on_fault), CASE(first_block_as_user),
     CASE(as_user),
-    CASE(current_as_user), CASE(too_much_as_user), CASE(rights_given_up), CASE(trimmed), CASE(core_dump),
+    CASE(current_as_user), CASE(too_much_as_user), CASE(rights_given_up), CASE(beside_forks), CASE(trimmed), CASE(core_dump),
     CASE(core_dump_after_advice), CASE(core_dump_filtered), CASE(registered), CASE(registered_with_events),
 };
 TEST_MAIN(CASES)

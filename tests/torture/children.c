@@ -11,9 +11,9 @@
 #define PR_SET_MEMORY_MERGE 67
 #endif
 
-/* A user and group without any rights, and how long a helper may have the rights of the old ones after a system call
-   that neap does not see: 100 ms, and more on a busy machine. */
-enum { NOBODY = 65534, RIGHTS_MS = 2000 };
+/* A user and group without any rights, and how long a helper may have the rights of the old ones: 100 ms, and more on a
+   busy machine. */
+enum { NOBODY = 65534, RIGHTS_MS = 1000 };
 
 static int is_root(void) { return geteuid() == 0; }
 
@@ -207,14 +207,20 @@ static void join_namespace(uint64_t *seed, struct lives_on *it) {
 
 /* ---- Rights */
 
+/* Fails where a thread is still root's when it may not be any more. */
+static void await_user(struct lives_on *it) {
+    long end = now_ms() + RIGHTS_MS;
+    for (int left; it->folder >= 0 && neap_version && !calls_fail && (left = threads_with_user(it->folder, 0)); nap_us(5000))
+        if (now_ms() > end) fail("RIGHTS: %d threads are root's %d ms after setresuid", left, RIGHTS_MS);
+}
+
 static void user(uint64_t *seed, struct lives_on *it) {
     if (!is_root()) return;
     leave_garbage(seed);
     if (one_in(seed, 2)) setgroups(0, NULL);
     if (one_in(seed, 2)) (void)setresgid(NOBODY, NOBODY, NOBODY);
     if (setresuid(NOBODY, NOBODY, NOBODY)) return;
-    int left = it->folder < 0 || calls_fail ? 0 : threads_with_user(it->folder, 0);
-    if (left && neap_version) fail("RIGHTS: %d threads are root's after setresuid", left);
+    await_user(it);
 }
 
 /* By the bare system call, in a process of one thread: neap learns of it a little later. */
@@ -222,9 +228,7 @@ static void user_by_call(uint64_t *seed, struct lives_on *it) {
     if (!is_root() || it->threads) return;
     leave_garbage(seed);
     if (syscall(SYS_setresuid, NOBODY, NOBODY, NOBODY)) return;
-    long end = now_ms() + RIGHTS_MS;
-    for (int left; it->folder >= 0 && !calls_fail && (left = threads_with_user(it->folder, 0)); nap_us(5000))
-        if (now_ms() > end) fail("RIGHTS: %d threads are root's %d ms after setresuid", left, RIGHTS_MS);
+    await_user(it);
 }
 
 static void capabilities(uint64_t *seed, struct lives_on *it) {

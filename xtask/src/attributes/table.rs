@@ -59,7 +59,8 @@ pub const TABLE: &[Kind] = &[
                 calls: "prctl(PR_SET_TIMERSLACK)",
                 of: Thread,
                 promise: "The helper has the kernel's default: with the slack of its starter, 5 seconds for instance, \
-                          it would wake as much later.",
+                          it would wake as much later. Under a filter that the program was started with it keeps the \
+                          starter's.",
                 tests: &[],
                 torture: Changes(&["timer_slack"]),
             },
@@ -474,7 +475,8 @@ pub const TABLE: &[Kind] = &[
                 what: "user and groups of all threads",
                 calls: "setuid, setresuid, setgid, setresgid, setgroups, initgroups",
                 of: Process,
-                promise: "When the call returns, no thread of neap's has the old rights.",
+                promise: "Within 100 ms no thread of neap's has the old rights: see \
+                          [giving-back.md](giving-back.md#the-helper-thread).",
                 tests: &[(PURGE, "other_user"), (TRUST, "rights_given_up_without_proc")],
                 torture: Changes(&["user"]),
             },
@@ -482,8 +484,8 @@ pub const TABLE: &[Kind] = &[
                 what: "user and groups by the bare system call",
                 calls: "syscall(SYS_setresuid), syscall(SYS_setgroups)",
                 of: Thread,
-                promise: "If it is the first thread, the helper ends within a tenth of a second. Other threads are not \
-                          noticed: the helper keeps the rights of the thread that started it.",
+                promise: "As above if it is the first thread. Other threads are not noticed: the helper keeps the rights \
+                          of the thread that started it.",
                 tests: &[(TRUST, "rights_given_up_at_start")],
                 torture: Changes(&["user_by_call", "user_of_thread"]),
             },

@@ -351,6 +351,10 @@ impl Plan {
         if plan.fails_calls() {
             plan.actors.push("fail".to_owned());
         }
+        if matches!(plan.inject, Inject::Filter(_)) {
+            // Under a filter from the start the helper keeps the slack of its starter, and wakes hours later.
+            plan.actors.retain(|actor| actor != "+timer_slack");
+        }
         if plan.fails_calls() || matches!(plan.inject, Inject::Filter(_)) {
             // A file that cannot be created causes a message, and a process under a filter does not create it.
             plan.env.retain(|(_, value)| value != "@");
