@@ -5,7 +5,7 @@ use crate::Heap;
 use crate::blocks::holes::{self, Hole};
 use crate::pages::age;
 use crate::pages::arena::Arenas;
-use crate::pages::chunk::{Kind, RECORD_BYTES, Record};
+use crate::pages::chunk::{RECORD_BYTES, Record};
 use crate::pages::growth;
 use crate::pages::range::Ranges;
 use crate::pages::release::MOST_RUNS;

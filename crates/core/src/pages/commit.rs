@@ -120,22 +120,19 @@ impl Step {
         let lowest = |end| layout::lowest_bits(tables, end) & !(page - 1);
         // The first bits and ages are neighbours.
         let begins = self.from == first_chunk(self.chunks);
-        let chunks = self.from << CHUNK_SHIFT;
+        // The bits for huge pages lie right before the first chunk.
+        let marks = if begins && self.chunks == LONG { HUGE_BYTES } else { 0 };
+        let chunks = ((self.from << CHUNK_SHIFT) - marks) & !(page - 1);
         let end_of_bits = match self.fresh {
             _ if begins => ages.1,
             true => layout::end_of_tile(tables, self.from).next_multiple_of(page),
             false => lowest(self.from),
         };
         let parts = [
-            run(self.from << CHUNK_SHIFT, self.to << CHUNK_SHIFT),
+            run(chunks, self.to << CHUNK_SHIFT),
             run(records.0, records.1),
             run(lowest(self.to), end_of_bits),
-            match begins {
-                false => run(ages.0, ages.1),
-                // The bits for huge pages.
-                true if self.chunks == LONG => run((chunks - HUGE_BYTES) & !(page - 1), chunks),
-                true => Run::EMPTY,
-            },
+            if begins { Run::EMPTY } else { run(ages.0, ages.1) },
         ];
         // SAFETY: the caller passes committed chunks, and their entries are committed with them.
         unsafe { os.begin_use(&parts, map.run(classes.0, classes.1)) }
