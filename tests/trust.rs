@@ -158,6 +158,7 @@ const ROWS: &[Row] = &[
     row(STACK, "smallest_in_waves", "the same with all kinds of calls").env(&[("NEAP_LIMIT", "20M")]),
     row(STACK, "waves_under_filter", "400 MB that stay after all threads have ended, without a helper"),
     row(LIMITS, "address_space_limited_later", "a limit that is read only at start: 16 GiB used under 1 GiB"),
+    row(LIMITS, "end_sealed", "a crash in memory that the system took back up to a sealed part"),
     row(LIMITS, "parts_sealed", "realloc or calloc of memory of which the program has sealed a part"),
     row(LIMITS, "posix_memalign_sets_errno", "errno that says Success after a failure"),
     row(LIMITS, "program_comes_first", "arenas that tools mistake for the program"),

@@ -17,6 +17,10 @@ enum { NOBODY = 65534, RIGHTS_MS = 1000 };
 
 static int is_root(void) { return geteuid() == 0; }
 
+/* One thread has given up its capabilities, and others have not: then setresuid fails in some threads, for which the C
+   library ends the process. */
+static int rights_differ;
+
 /* ---- Locking */
 
 /* Blocks of all kinds; whether each is locked, as they all have to be. */
@@ -67,7 +71,7 @@ static void lock_all_as_user(uint64_t *seed, struct lives_on *it) {
     /* Root without CAP_SYS_RESOURCE cannot raise a limit: the amount that the system allows may be too small here. */
     int has_room = setrlimit(RLIMIT_MEMLOCK, &limit) == 0;
     if (first && mlockall(chosen)) return;
-    if (setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY)) return;
+    if (rights_differ || setresgid(NOBODY, NOBODY, NOBODY) || setresuid(NOBODY, NOBODY, NOBODY)) return;
     progress(it->slot);
     if (neap_version && has_room && is_alone && !calls_fail) {
         if (!first && mlockall(chosen)) fail("LOCKED: mlockall as a user with a limit of 1 GiB, errno %d", errno);
@@ -123,7 +127,7 @@ static void limit_signals(uint64_t *seed, struct lives_on *it) { under_limit(see
 static void limit_threads(uint64_t *seed, struct lives_on *it) {
     child_without_helper = 1;
     /* It does not count for root. */
-    if (setresuid(NOBODY, NOBODY, NOBODY)) return;
+    if (rights_differ || setresuid(NOBODY, NOBODY, NOBODY)) return;
     under_limit(seed, it, RLIMIT_NPROC, below(seed, 2));
 }
 
@@ -215,7 +219,7 @@ static void await_user(struct lives_on *it) {
 }
 
 static void user(uint64_t *seed, struct lives_on *it) {
-    if (!is_root()) return;
+    if (!is_root() || rights_differ) return;
     leave_garbage(seed);
     if (one_in(seed, 2)) setgroups(0, NULL);
     if (one_in(seed, 2)) (void)setresgid(NOBODY, NOBODY, NOBODY);
@@ -236,12 +240,12 @@ static void capabilities(uint64_t *seed, struct lives_on *it) {
     struct { uint32_t effective, permitted, inheritable; } none[2];
     memset(none, 0, sizeof none);
     leave_garbage(seed);
-    syscall(SYS_capset, &head, none);
+    rights_differ |= syscall(SYS_capset, &head, none) == 0 && it->threads;
     progress(it->slot);
 }
 
 static void dumpable(uint64_t *seed, struct lives_on *it) {
-    if (one_in(seed, 2)) (void)setresuid(NOBODY, NOBODY, NOBODY);
+    if (one_in(seed, 2) && !rights_differ) (void)setresuid(NOBODY, NOBODY, NOBODY);
     prctl(PR_SET_DUMPABLE, 0, 0, 0, 0);
     progress(it->slot);
 }

@@ -129,6 +129,25 @@ static void parts_sealed(void) {
         }
 }
 
+/* The same for blocks at the end of what is committed, where writable memory is limited: what the system refuses to take
+   back stays usable. */
+static void end_sealed(void) {
+    enum { COUNT = 20, SIZE = 2000000 };
+    char *p[COUNT];
+    struct rlimit limit = {256 << 20, 256 << 20};
+    CHECK(setrlimit(RLIMIT_DATA, &limit) == 0);
+    for (int i = 0; i < COUNT; i++) CHECK(p[i] = memset(malloc(SIZE), 1, SIZE));
+    seal_middle(p[COUNT / 2], SIZE);
+    for (int i = 0; i < COUNT; i++) free(p[i]);
+    for (int round = 0; round < 3; round++) {
+        malloc_trim(0);
+        nap(100);
+        for (int i = 0; i < COUNT; i++) CHECK_AT(p[i] = malloc(SIZE), i);
+        for (int i = 0; i < COUNT; i++) memset(p[i], 1, SIZE);
+        for (int i = 0; i < COUNT; i++) free(p[i]);
+    }
+}
+
 /* At a limit, blocks of one chunk are made of long ones that the helper is just giving back. */
 static void memory_on_its_way(void) {
     enum { LONG = 2 << 20, CHUNK = 1 << 16, PARTS = LONG / CHUNK };
@@ -176,7 +195,7 @@ static void inaccessible_and_not_unmapped(void) {
 
 static const struct test_case cases[] = {
     CASE(inaccessible_and_not_unmapped),
-    CASE(questions_are_asked_again), CASE(parts_sealed),                       CASE(memory_on_its_way),
+    CASE(questions_are_asked_again), CASE(parts_sealed), CASE(end_sealed),     CASE(memory_on_its_way),
     CASE(address_space_limited_later), CASE(posix_memalign_sets_errno),         CASE(program_comes_first),
     CASE(refused_memory_takes_no_addresses), CASE(shrinking_succeeds_without_memory),
 };

@@ -166,6 +166,11 @@ unsafe impl Os for Linux {
         unsafe { mm::mprotect(p.cast(), len, MprotectFlags::empty()) }.is_ok()
     }
 
+    unsafe fn uncommit(&self, p: *mut u8, len: usize) -> bool {
+        // SAFETY: as the caller promises.
+        !pool::has(p, len) && unsafe { map::uncommit(p, len) }
+    }
+
     fn map(&self, len: usize, align: usize) -> Option<*mut u8> {
         let extra = if align > call::page_size() { align } else { 0 };
         let p = map(0, len.checked_add(extra)?, READ_WRITE)?;

@@ -351,7 +351,13 @@ impl Plan {
         if plan.fails_calls() {
             plan.actors.push("fail".to_owned());
         }
-        if matches!(plan.inject, Inject::Filter(_)) {
+        if let Inject::Filter(rules) = &mut plan.inject {
+            // These changes make the calls themselves.
+            for (change, call) in [("+close_files", "close_range"), ("+served_block", "userfaultfd")] {
+                if plan.actors.iter().any(|actor| actor == change) {
+                    rules.retain(|rule| *rule != format!("{call}:100:kill"));
+                }
+            }
             // Under a filter from the start the helper keeps the slack of its starter, and wakes hours later.
             plan.actors.retain(|actor| actor != "+timer_slack");
         }

@@ -1,6 +1,7 @@
 //! Maps memory, makes it accessible, and unmaps it. The calls are counted.
 
-use crate::system::call::{READ_WRITE, fresh};
+use crate::system::call::{READ_WRITE, fresh, is_readable, page_size};
+use crate::system::filter::Asking;
 use crate::system::space::count;
 use neap_counters::Syscall;
 use rustix::mm::{self, MapFlags, MprotectFlags, ProtFlags};
@@ -46,4 +47,27 @@ pub unsafe fn commit(p: *mut u8, len: usize) -> bool {
     count(Syscall::Mprotect);
     // SAFETY: as the caller promises.
     unsafe { mm::mprotect(p.cast(), len, MprotectFlags::READ | MprotectFlags::WRITE) }.is_ok()
+}
+
+/// See `Os::uncommit`. The program may have made several mappings of the range. Then the system may refuse at one of
+/// them (`mseal`), after it has changed those before, which are made usable again. If that is refused as well, because
+/// other threads have used up what may be writable, the range counts as not committed.
+///
+/// # Safety
+/// As `Os::uncommit`.
+pub unsafe fn uncommit(p: *mut u8, len: usize) -> bool {
+    count(Syscall::Mprotect);
+    // SAFETY: as the caller promises; on failure nothing is changed in the end, or the caller uses none of it.
+    unsafe {
+        if mm::mprotect(p.cast(), len, MprotectFlags::empty()).is_ok() {
+            return true;
+        }
+        !commit(p, len) && has_inaccessible(p, len)
+    }
+}
+
+/// Whether an OS page of a range cannot be read. False where the system may not be asked.
+fn has_inaccessible(p: *mut u8, len: usize) -> bool {
+    let Some(_asking) = Asking::if_allowed() else { return false };
+    (0..len).step_by(page_size()).any(|at| !is_readable((p.addr() + at) as u64))
 }
