@@ -35,7 +35,7 @@ pub struct Charged {
     pub shmem: u64,
     /// Part of the page cache: not yet written to the disk.
     pub dirty: u64,
-    /// Part of the page cache: mapped by processes.
+    /// Part of the page cache, and of files in memory: mapped by processes.
     pub mapped: u64,
     /// Slab that the kernel can free.
     pub slab_reclaimable: u64,
@@ -93,6 +93,13 @@ impl Charged {
     /// Page cache that is not a file in memory.
     fn cache(&self) -> u64 {
         self.file.saturating_sub(self.shmem)
+    }
+
+    /// What is known of it. Files in memory that are mapped are in the kernel's figure too.
+    fn cached(&self) -> Option<String> {
+        let mapped = self.mapped.min(self.cache());
+        let most = if self.shmem > 0 { "up to " } else { "" };
+        (mapped > 0).then(|| format!("{most}{} of it mapped, {} not yet on the disk", bytes(mapped), bytes(self.dirty)))
     }
 
     /// Freed parts of huge pages.
@@ -218,9 +225,7 @@ fn accounts(of: &Charged, members: &[Member], own: &[Holder]) -> Vec<Account> {
         all.push(account(Kind::Anonymous, format!("process {} {name}", member.pid), bytes, None));
     }
     all.push(account(Kind::Anonymous, "charged to it, in none of its processes", anon, None));
-    let mapped =
-        (of.mapped > 0).then(|| format!("{} of it mapped, {} not yet on the disk", bytes(of.mapped), bytes(of.dirty)));
-    all.push(account(Kind::File, "page cache", of.cache(), mapped));
+    all.push(account(Kind::File, "page cache", of.cache(), of.cached()));
     all.extend(holder::accounts(own, of.shmem, account));
     all.push(account(Kind::Vdso, "parts of huge pages that were freed", of.freed(), None));
     let kernel = [
@@ -390,6 +395,18 @@ mod tests {
             assert_eq!(other.notes.len(), usize::from(charged.is_none()), "{:?}", other.notes);
             assert_eq!(shared(&other), [("tmpfs and shared memory".into(), 400)]);
         }
+    }
+
+    /// Catches more page cache that is mapped than there is: mapped files in memory are in the kernel's figure.
+    #[test]
+    fn no_more_is_mapped_than_there_is() {
+        let cached = |shmem: u64, mapped: u64| {
+            Charged { file: (shmem + 15) << 20, shmem: shmem << 20, mapped: mapped << 20, ..Charged::default() }
+                .cached()
+        };
+        assert_eq!(cached(30, 20).as_deref(), Some("up to 15.0 MiB of it mapped, 0 B not yet on the disk"));
+        assert_eq!(cached(0, 3).as_deref(), Some("3.0 MiB of it mapped, 0 B not yet on the disk"));
+        assert_eq!(cached(30, 0), None);
     }
 
     /// Catches freed parts of huge pages that are taken for the kernel's memory, and more of them than there is.

@@ -168,7 +168,7 @@ fn nameless(
     runtimes: &[&Runtime],
     seen: &Seen,
 ) -> Class {
-    let runtime = runtimes.first().map_or("program", |runtime| runtime.name);
+    let runtime = runtimes.first().map_or("the program's", |runtime| runtime.name);
     if mapping.is_closed() {
         return class(Kind::Guard, "areas without access");
     }

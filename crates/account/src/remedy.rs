@@ -60,8 +60,8 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
     let is_java = runtime::of(seen).iter().any(|of| of.name == "JVM");
     if facts.trimmable > 0 {
         let rule = "whole resident OS pages in free blocks of all arenas, and the end of the main one".to_owned();
-        all.push(match is_java {
-            true => Remedy {
+        all.push(if is_java {
+            Remedy {
                 command: format!("jcmd {} System.trim_native_heap", seen.number()),
                 rule,
                 ..Remedy::new(
@@ -69,9 +69,13 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
                     "Make glibc give free OS pages of native memory back once (Java 17 and later).",
                     facts.trimmable,
                 )
-            },
-            false => Remedy {
-                command: format!("gdb -p {} -batch -ex 'call (int)malloc_trim(0)'", seen.number()),
+            }
+        } else if seen.is_stripped {
+            let text = "Call malloc_trim(0) in the program: glibc then gives free OS pages back once.";
+            at_start(Action::Trim, text, "", facts.trimmable, &rule)
+        } else {
+            Remedy {
+                command: format!("gdb -p {} -batch -ex 'call (int)malloc_trim(0)'", seen.debugged()),
                 rule,
                 ..Remedy::new(
                     Action::Trim,
@@ -83,7 +87,7 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
                     ),
                     facts.trimmable,
                 )
-            },
+            }
         });
     }
     let mut kept: Vec<u64> = seen
@@ -111,13 +115,15 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
         cached,
         "resident blocks in the caches of threads and in quick lists",
     ));
-    all.push(at_start(
-        Action::OnNeap,
-        "Start it on neap, which gives free OS pages back by itself, from the middle of heaps too.",
-        format!("neap run -- {}", program(seen)),
-        of_glibc().map(|figures| figures.kept_bytes).sum(),
-        "free memory that glibc keeps in whole OS pages and in caches of threads",
-    ));
+    if !seen.is_closed {
+        all.push(at_start(
+            Action::OnNeap,
+            "Start it on neap, which gives free OS pages back by itself, from the middle of heaps too.",
+            format!("neap run -- {}", program(seen)),
+            of_glibc().map(|figures| figures.kept_bytes).sum(),
+            "free memory that glibc keeps in whole OS pages and in caches of threads",
+        ));
+    }
 }
 
 /// Limit on the length of a program's arguments in a command.
@@ -206,11 +212,13 @@ fn huge(seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
 
 /// Stacks, locked memory.
 fn pages(report: &Report, facts: &Facts, all: &mut Vec<Remedy>) {
-    let text = format!(
-        "End idle threads, or let each give its unused stack back (madvise MADV_DONTNEED below the stack pointer); \
-         threads: {}.",
-        report.threads
-    );
+    let text = match report.threads {
+        1 => "Let it give the unused part of its stack back (madvise MADV_DONTNEED below the stack pointer).".into(),
+        threads => format!(
+            "End idle threads, or let each give its unused stack back (madvise MADV_DONTNEED below the stack pointer); \
+             threads: {threads}."
+        ),
+    };
     let rule = "resident OS pages of stacks below the stack pointer";
     all.push(at_start(Action::Stacks, text, "", facts.below, rule));
     let text = "Lock memory when it is first used: mlockall(MCL_CURRENT | MCL_FUTURE | MCL_ONFAULT), \
@@ -246,8 +254,9 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
             all.push(look(format!("{}.", native.bound.1), native.bound.0.to_owned(), rule, false));
         }
     }
-    if matches!(report.cause, Cause::Live | Cause::Undivided | Cause::OffHeap) {
-        let on_neap = report.allocators.iter().any(|name| name.starts_with("neap"));
+    let on_neap = report.allocators.iter().any(|name| name.starts_with("neap"));
+    let is_held = matches!(report.cause, Cause::Live | Cause::Undivided | Cause::OffHeap);
+    if is_held && (on_neap || !seen.is_closed) {
         let command = match on_neap {
             true => format!("neap profile --heap --pid {}", seen.number()),
             false => format!("neap profile --heap -- {}", program(seen)),
@@ -288,6 +297,44 @@ mod tests {
         );
         assert_eq!(of(&["p", "$(id)"]), "p '$(id)'");
         assert_eq!((of(&["p", "a\nb"]), of(&["p", &"x".repeat(2000)])), ("CMD".into(), "CMD".into()));
+    }
+
+    /// Catches a program with one thread that is to end idle threads.
+    #[test]
+    fn the_only_thread_is_not_ended() {
+        let text = |threads: usize| {
+            let threads = (1..=threads).map(|tid| crate::Thread { tid: tid as u32, ..Default::default() }).collect();
+            let report = crate::report(&Seen { threads, ..Seen::default() });
+            let mut all = Vec::new();
+            pages(&report, &Facts { below: 1 << 20, ..Facts::default() }, &mut all);
+            all.swap_remove(0).text
+        };
+        assert!(text(2).starts_with("End idle threads") && text(2).ends_with("threads: 2."), "{}", text(2));
+        assert!(text(1).starts_with("Let it give the unused part of its stack back"), "{}", text(1));
+    }
+
+    /// Catches commands that refuse the process: neap in a static program, a debugger where the first thread has ended,
+    /// or where no function has a name.
+    #[test]
+    fn commands_fit_the_program() {
+        let of = |seen: &Seen| -> Vec<String> {
+            let figures = HeapFigures { allocator: "glibc 2.36".into(), kept_bytes: 1 << 20, ..HeapFigures::default() };
+            let report = Report { heaps: vec![figures], cause: Cause::Live, ..crate::report(seen) };
+            let facts = Facts { trimmable: 1 << 20, ..Facts::default() };
+            let mut all = Vec::new();
+            glibc(&report, seen, &facts, &mut all);
+            questions(&report, seen, &mut all);
+            all.retain(|of| of.bytes > 0 || of.action == Action::Look);
+            all.into_iter().map(|of| of.command).collect()
+        };
+        let seen = Seen { pid: 7, command: vec!["p".into()], ..Seen::default() };
+        let trim = |pid: u32| format!("gdb -p {pid} -batch -ex 'call (int)malloc_trim(0)'");
+        let with_neap = ["neap run -- p".to_owned(), "neap profile --heap -- p".to_owned()];
+        assert_eq!(of(&seen), [[trim(7)].as_slice(), &with_neap].concat());
+        assert_eq!(of(&Seen { living: Some(8), ..seen.clone() })[0], trim(8));
+        let closed = Seen { is_closed: true, ..seen };
+        assert_eq!(of(&closed), [trim(7)]);
+        assert_eq!(of(&Seen { is_stripped: true, ..closed }), [""]);
     }
 
     /// Catches settings of the whole machine, and zeros whose remedy is another program's.

@@ -169,6 +169,8 @@ pub struct StackUse {
 pub struct Seen {
     /// The process.
     pub pid: u32,
+    /// A thread of it that has not ended, for debuggers: its number if the first thread has ended.
+    pub living: Option<u32>,
     /// Whether it is a command that neap started: it has ended when its account is shown.
     pub ends: bool,
     /// The program and its arguments.
@@ -208,6 +210,10 @@ pub struct Seen {
     pub memory_devices: Vec<(u32, u32)>,
     /// Whether the program was built with Go.
     pub is_go: bool,
+    /// Whether libneap.so cannot be loaded into the program: it is static, for example.
+    pub is_closed: bool,
+    /// Whether debuggers know no function of the program by name: it is static, without a table of symbols.
+    pub is_stripped: bool,
     /// Allocators that were found.
     pub allocators: Vec<String>,
     /// The allocator of which no heap was walked and to which private memory without a name may belong, in words.
@@ -220,6 +226,11 @@ impl Seen {
     /// The number of the process in what is advised; `PID` where it has ended, as the next run has another.
     pub fn number(&self) -> String {
         if self.ends { "PID".to_owned() } else { self.pid.to_string() }
+    }
+
+    /// What a debugger attaches to. It refuses a process by its own number if the first thread has ended.
+    pub fn debugged(&self) -> String {
+        self.living.filter(|_| !self.ends).map_or_else(|| self.number(), |tid| tid.to_string())
     }
 
     /// The memory of heaps that were walked, in order and joined where it overlaps.

@@ -71,10 +71,13 @@ fn allocators(seen: &Seen) -> Vec<String> {
 
 /// The reader's remarks, and the allocators whose heaps were not walked.
 fn notes(seen: &Seen) -> Vec<String> {
-    let not_walked = owner::not_walked(seen).into_iter().map(|(name, is_named)| {
+    // The reader's own remark on an allocator that is not known says whose the memory without a name is.
+    let not_walked =
+        owner::not_walked(seen).into_iter().filter(|(_, is_named)| *is_named || seen.other_malloc.is_none());
+    let not_walked = not_walked.map(|(name, is_named)| {
         let counts =
             if is_named { "live and free are not distinguished" } else { "its memory counts as memory without a name" };
-        format!("{name}: the structures of this version are not known, so {counts}")
+        format!("{name}: its structures are not known here, or were not found, so {counts}")
     });
     let in_heaps = (seen.stacks_in_heaps > 0)
         .then(|| format!("the stacks of {} threads are blocks of malloc: they count as such", seen.stacks_in_heaps));
@@ -377,6 +380,16 @@ mod tests {
     fn seen(mappings: Vec<Mapping>) -> Seen {
         let rss = mappings.iter().map(|mapping| mapping.figures.rss).sum();
         Seen { pid: 1, total: Figures { rss, ..Figures::default() }, mappings, ..Seen::default() }
+    }
+
+    /// Catches two remarks on one allocator that contradict each other.
+    #[test]
+    fn an_allocator_is_remarked_on_once() {
+        let mut of = seen(vec![mapping(0x1000, 0x1000, "/usr/lib/libjemalloc.so.1")]);
+        of.stacks = vec![StackUse::default()];
+        assert!(matches!(&notes(&of)[..], [note] if note.contains("or were not found")));
+        of.other_malloc = Some("malloc of libjemalloc.so.1".into());
+        assert_eq!(notes(&of), [""; 0]);
     }
 
     /// Catches accounts that do not add up to Rss if a heap was read at another moment, in parts of mappings.

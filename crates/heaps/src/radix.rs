@@ -13,8 +13,10 @@ use std::ops::Range;
 const TRIED: u32 = 20_000;
 /// Limit on the elements of one node that are tried.
 const ELEMENTS: u32 = 64;
-/// Bytes of one read, and of all reads, to find a leaf.
-const PIECE: usize = 16 << 10;
+/// Bytes of the first read of a node, of each further one, and of all reads to find a leaf. Most pointers lead to other
+/// memory, which a few elements show.
+const FIRST: u64 = 1 << 10;
+const PIECE: u64 = 16 << 10;
 const MOST: u64 = 256 << 20;
 
 /// A tree.
@@ -148,15 +150,16 @@ impl Search<'_> {
     /// A page number to which a candidate for a node of a level leads. Its bits for the levels below the root are those
     /// of the places of the elements that lead to it.
     fn number(&mut self, level: usize, node: u64) -> Option<u64> {
-        let (tree, mut runs, mut tried) = (self.tree, Vec::new(), 0);
+        let (tree, mut runs, mut tried, mut length) = (self.tree, Vec::new(), 0, FIRST);
         let is_leaf = level + 1 == tree.levels.len();
         let width = if is_leaf { tree.words } else { 1 };
         let end = node.checked_add(tree.node_bytes(level))?;
         self.memory.resident(node & !4095..end.checked_next_multiple_of(4096)?, &mut runs);
         for run in runs {
-            let (first, stop) = (run.range.start.max(node), run.range.end.min(end));
-            for piece in (first..stop).step_by(PIECE) {
-                let range = piece..stop.min(piece + PIECE as u64);
+            let (mut from, stop) = (run.range.start.max(node), run.range.end.min(end));
+            while from < stop {
+                let range = from..stop.min(from + length);
+                (from, length) = (range.end, PIECE);
                 self.bytes += range.end - range.start;
                 for (at, element) in elements(self.memory, range, width) {
                     let led = if is_leaf { (self.lead)(element) } else { self.next(level, element.0) };
@@ -233,4 +236,43 @@ pub fn is_anonymous(mappings: &[Mapping], address: u64) -> bool {
         .checked_sub(1)
         .and_then(|at| mappings.get(at))
         .is_some_and(|mapping| address < mapping.range.end && mapping.private && mapping.file().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Run, Unreadable};
+    use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+    /// Memory that is full of pointers to itself, and how much of it was read.
+    struct Pointers(AtomicU64);
+
+    impl Memory for Pointers {
+        fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+            self.0.fetch_add(into.len() as u64, Relaxed);
+            for (word, at) in into.as_chunks_mut::<8>().0.iter_mut().zip((address..).step_by(8)) {
+                *word = (START + (at % START) * 64 % BYTES).to_le_bytes();
+            }
+            Ok(())
+        }
+
+        fn resident(&self, range: Range<u64>, into: &mut Vec<Run>) {
+            into.push(Run { range, swapped: false });
+        }
+    }
+
+    const START: u64 = 1 << 40;
+    const BYTES: u64 = 1 << 30;
+
+    /// Catches a search that uses up what may be read of a small process, as each of many pointers costs a large read.
+    #[test]
+    fn pointers_to_other_memory_are_cheap() {
+        const TREE: Tree = Tree { levels: &[18, 18], words: 1, aligned: 64 };
+        let mappings = [Mapping { range: START..START + BYTES, private: true, ..Mapping::default() }];
+        let (memory, data) = (Pointers(AtomicU64::new(0)), START..START + TREE.root_bytes());
+        let found = TREE.find(&memory, &mappings, &data, &|_| Led::Astray);
+        let read = memory.0.load(Relaxed) - (data.end - data.start);
+        assert_eq!(found, None);
+        assert!(read <= u64::from(TRIED) * 1024, "{read}");
+    }
 }

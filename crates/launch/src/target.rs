@@ -120,6 +120,28 @@ pub fn inspect(path: &Path) -> Result<(), Error> {
     }
 }
 
+/// How the program of a running process was linked, as far as its file says that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Linked {
+    /// libneap.so can be loaded into it, or its file cannot be read.
+    Open,
+    /// It is static: no dynamic linker, and no library that could be preloaded.
+    Static,
+    /// libneap.so cannot be loaded into it for another reason.
+    Closed,
+}
+
+/// The same rules as those of [`inspect`], except that the dynamic linker may be in another mount namespace.
+pub fn linked(program: &Path) -> Linked {
+    let Ok(file) = File::open(program) else { return Linked::Open };
+    match elf::inspect(&ReadCache::new(file)) {
+        Err(Refusal::Static { .. }) => Linked::Static,
+        Err(_) => Linked::Closed,
+        Ok(_) if secure_execution(program).is_some() => Linked::Closed,
+        Ok(_) => Linked::Open,
+    }
+}
+
 /// The runtime of a sanitizer in a list of libraries to preload.
 fn sanitizer_among(list: &OsStr) -> Option<(&Path, &'static Sanitizer)> {
     preload_entries(list).map(|entry| Path::new(OsStr::from_bytes(entry))).find_map(|path| {

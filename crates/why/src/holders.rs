@@ -49,8 +49,15 @@ pub fn of(folder: &Path, members: &[Member]) -> Vec<Holder> {
     let charges = Charges::of(folder);
     files.sort_by_key(|(holder, _)| std::cmp::Reverse(holder.bytes));
     files.truncate(ASKED);
-    for (holder, place) in &mut files {
-        charge(holder, charges.as_ref().and_then(|charges| charges.of_file(&open(place).ok()?)));
+    if let Some(charges) = &charges {
+        files.retain_mut(|(holder, place)| match open(place) {
+            Ok(file) => {
+                charge(holder, charges.of_file(&file));
+                true
+            }
+            // It was removed meanwhile.
+            Err(error) => error.kind() != io::ErrorKind::NotFound,
+        });
     }
     find_unused(&mut files, &found.layers);
     let mut all: Vec<Holder> = files.into_iter().map(|(holder, _)| holder).collect();

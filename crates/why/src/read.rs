@@ -8,10 +8,12 @@ use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
 use neap_launch::mounts::{self, Line};
 use neap_launch::sys::living;
+use neap_launch::target::{self, Linked};
 use neap_survey::Fuel;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -51,7 +53,8 @@ pub fn look_until(pid: u32, effort: Effort, stop: fn() -> bool) -> Result<neap_a
 fn account(pid: u32, effort: Effort, ends: bool, stop: fn() -> bool) -> Result<neap_account::Report, Error> {
     let via = living(pid);
     let seen = read(via, effort, &Arc::new(Fuel::of(via, stop)))?;
-    Ok(neap_account::report(&Seen { pid, ends, ..seen }))
+    let living = (via != pid).then_some(via);
+    Ok(neap_account::report(&Seen { pid, living, ends, ..seen }))
 }
 
 /// Reads process `pid` within the limits of `fuel`.
@@ -111,11 +114,14 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     let status = text(format!("/proc/{pid}/status")).map_err(unreadable)?;
     let mounts = text(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
     let in_memory = |line: &Line| matches!(line.kind.as_str(), "tmpfs" | "ramfs" | "hugetlbfs" | "devtmpfs");
+    let program = format!("/proc/{pid}/exe");
+    let linked = target::linked(Path::new(&program));
     let mut seen = Seen {
         pid,
+        is_closed: linked != Linked::Open,
+        is_stripped: linked == Linked::Static && !has_symbols(pid),
         command: command(pid),
-        exe: fs::read_link(format!("/proc/{pid}/exe"))
-            .map_or_else(|_| String::new(), |path| path.display().to_string()),
+        exe: fs::read_link(&program).map_or_else(|_| String::new(), |path| path.display().to_string()),
         total,
         mappings,
         threads: threads(pid, effort),
@@ -234,6 +240,11 @@ fn stack_pointer(call: &str) -> Option<u64> {
 fn is_go(pid: u32) -> bool {
     fs::File::open(format!("/proc/{pid}/exe"))
         .is_ok_and(|file| has_section(&file, b"\0.go.buildinfo\0").unwrap_or(false))
+}
+
+/// Whether the program has a table of all its symbols, which debuggers use.
+fn has_symbols(pid: u32) -> bool {
+    fs::File::open(format!("/proc/{pid}/exe")).is_ok_and(|file| has_section(&file, b"\0.symtab\0").unwrap_or(false))
 }
 
 /// Whether the section names of an ELF file have `name`, with the zeros around it. The file's fields are not trusted.

@@ -1,5 +1,6 @@
 /* Plants one cause of memory that stays, prints its process, and obeys bytes of its standard input, each of which it
-   answers with a line: t malloc_trim, s stacks go back, g live memory grows by 1 MiB. Ends with its input. */
+   answers with a line: t malloc_trim, s stacks go back, g live memory grows by 1 MiB. Ends with its input. With a second argument "gone"
+   its first thread has ended by then. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <pthread.h>
@@ -79,6 +80,19 @@ static char *area(size_t bytes) {
     char *p = mmap(0, bytes + 2 * MIB, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     return (char *)(((size_t)p + 2 * MIB - 1) & -(2 * MIB));
 }
+/* What it does once its cause is planted. */
+static void *obey(void *unused) {
+    printf("%d\n", getpid());
+    fflush(stdout);
+    for (int c; (c = getchar()) != EOF;) {
+        if (c == 't') malloc_trim(0);
+        if (c == 's') { pthread_barrier_wait(&barrier); pthread_barrier_wait(&barrier); }
+        if (c == 'g') fill(blocks, 1024, 1000);
+        printf("done\n");
+        fflush(stdout);
+    }
+    exit(0);
+}
 int main(int argc, char **argv) {
     const char *what = argv[1];
     if (!strcmp(what, "leak")) {
@@ -123,14 +137,10 @@ int main(int argc, char **argv) {
         if (argc > 2) mlock2(p, 64 * MIB, MLOCK_ONFAULT); else mlock(p, 64 * MIB);
         memset(p, 1, 8 * MIB);
     }
-    printf("%d\n", getpid());
-    fflush(stdout);
-    for (int c; (c = getchar()) != EOF;) {
-        if (c == 't') malloc_trim(0);
-        if (c == 's') { pthread_barrier_wait(&barrier); pthread_barrier_wait(&barrier); }
-        if (c == 'g') fill(blocks, 1024, 1000);
-        printf("done\n");
-        fflush(stdout);
+    if (argc > 2 && !strcmp(argv[2], "gone")) {
+        pthread_t other;
+        pthread_create(&other, 0, obey, 0);
+        pthread_exit(0);
     }
-    return 0;
+    return obey(0) != 0;
 }

@@ -67,10 +67,10 @@ fn lead(memory: &dyn Memory, mappings: &[Mapping], build: Build, element: Elemen
         // Elements of pages that have no extent any more keep a class.
         return Led::Empty;
     }
-    let mut bytes = [0; RECORD];
-    let bytes = &mut bytes[..build.shape.record_bytes()];
-    let is_read = is_anonymous(mappings, at) && copy(memory, at, bytes);
-    let record = is_read.then(|| Record::parse(build, bytes)).flatten();
+    // Without the bits of blocks: most of what is looked at is no record.
+    let mut bytes = [0; BITS];
+    let is_read = is_anonymous(mappings, at) && copy(memory, at, &mut bytes);
+    let record = is_read.then(|| Record::parse(build, &bytes)).flatten();
     // A slab of the first class may look the same in two versions.
     let fits = |of: &Record| of.class != 0 && of.fits(build, element) && is_anonymous(mappings, of.address);
     record.filter(fits).map_or(Led::Astray, |of| Led::Page(of.address >> build.shape.page))
