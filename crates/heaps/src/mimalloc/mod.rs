@@ -7,11 +7,13 @@
 //! does not say where its blocks begin, but stands for one of 512 places of its segment; the end of the segment's own
 //! header shows where the records begin.
 
+mod page;
 mod three;
 
 use crate::data::{data, read};
 use crate::jemalloc::{joined, part};
-use crate::window::{overlap, peek, resident, word};
+use crate::mimalloc::page::{Page, SLICE};
+use crate::window::{overlap, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Split};
 use std::ops::Range;
 
@@ -19,10 +21,6 @@ use std::ops::Range;
 const HINTS: Range<u64> = 2 << 40..32 << 40;
 /// Alignment of segments, and of arenas.
 const SEGMENT: u64 = 32 << 20;
-/// Unit of pages.
-const SLICE: u64 = 64 << 10;
-/// Limit on the bytes of records at the front of an arena.
-const FRONT: u64 = 256 << 20;
 /// Limit on pages.
 const MOST: usize = 1 << 22;
 /// Limit on the places that are searched for segments and arenas.
@@ -110,43 +108,6 @@ fn library(mappings: &[Mapping], files: &dyn Files) -> Option<String> {
     let has_text = |mapping: &&Mapping| matches!(files.find(mapping, TEXT), Ok(Some(_)));
     let mut data = data(mappings).into_iter().map(|(mapping, _)| mapping);
     named.map(str::to_string).or_else(|| data.find(has_text)?.file().map(str::to_string))
-}
-
-/// Blocks of one size.
-struct Page {
-    start: u64,
-    block: u64,
-    used: u64,
-    reserved: u64,
-    /// The first block of the list of those that other threads have freed; the lowest bits are flags.
-    freed: u64,
-}
-
-impl Page {
-    /// The blocks that other threads have freed. Those of builds with encoded lists are not known.
-    fn freed_by_others(&self, memory: &dyn Memory) -> u64 {
-        /// Pages of at most this many bytes are read as a whole.
-        const WHOLE: u64 = 512 << 10;
-        // Of old records only the end of the blocks is known exactly.
-        let end = self.start + self.block * self.reserved;
-        let area = self.start & !(SLICE - 1)..end;
-        // Version 2 puts the first one on a list of the heap, and sets a flag until the owner takes it from there.
-        let (mut block, first) = (self.freed & !3, u64::from(self.freed & 3 == 2).min(self.used));
-        let mut count = first;
-        if !area.contains(&block) {
-            return if block == 0 { count } else { 0 };
-        }
-        let bytes = if area.end - area.start <= WHOLE { read(memory, area.clone()) } else { Vec::new() };
-        while block != 0 && count < self.used {
-            if !area.contains(&block) || !block.is_multiple_of(8) {
-                return first;
-            }
-            count += 1;
-            let next = if bytes.is_empty() { peek(memory, block) } else { word(&bytes, (block - area.start) as usize) };
-            block = next.unwrap_or(0);
-        }
-        count
-    }
 }
 
 /// Appends the pages of version 2 with records in `front`, whose blocks lie in `range`.

@@ -4,8 +4,8 @@
 //! A record says from which arena its page is, and which slices of it the page has. The arena begins with its own
 //! address and size. So a record is recognised by its page, which must begin in these slices, whatever the address is.
 
-use super::{Page, SLICE};
 use crate::data::read;
+use crate::mimalloc::page::{FRONT, Page, SLICE};
 use crate::window::{PIECE, copy, word};
 use crate::{Mapping, Memory, Run};
 use std::ops::Range;
@@ -178,7 +178,7 @@ fn records(memory: &dyn Memory, arena: &Arena, layout: &Layout, runs: &[Run]) ->
         }
     }
     // In tables, at the front of each group of slices. The first ends where the first page begins.
-    let first = found.iter().map(front).min().unwrap_or(range.end).min(range.start.saturating_add(super::FRONT));
+    let first = found.iter().map(front).min().unwrap_or(range.end).min(range.start.saturating_add(FRONT));
     for group in (range.start..range.end).step_by(GROUP as usize) {
         let mut end = if group == range.start { first } else { group + TABLE };
         for run in runs {

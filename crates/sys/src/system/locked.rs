@@ -8,7 +8,7 @@
 
 use crate::arch;
 use crate::system::call::{READ_WRITE, fresh, page_size};
-use crate::system::filter::Asking;
+use crate::system::filter::{self, Asking, Filter};
 use crate::system::space::count;
 use crate::system::{map, pool};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -57,7 +57,9 @@ fn future() -> Option<Lock> {
     };
     // SAFETY: a new mapping.
     unsafe {
-        let lock = is_locked(p).then(|| if is_resident(p) { Lock::AtOnce } else { Lock::OnFault });
+        // A filter may end the process for mincore: then all is locked at once.
+        let at_once = || filter::filter() != Filter::No || is_resident(p);
+        let lock = is_locked(p).then(|| if at_once() { Lock::AtOnce } else { Lock::OnFault });
         map::unmap(p, page);
         lock
     }
