@@ -26,8 +26,7 @@ static unsigned long rs=88172645463325252UL;
 static inline unsigned rnd(void){rs^=rs<<13;rs^=rs>>7;rs^=rs<<17;return rs;}
 
 /* g: batches of 1,000 blocks change hands; the threads wait in the kernel, never in a loop, so the
- * count does not depend on how they are scheduled. What a helper thread of the allocator does in a
- * longer run comes on top: the least of some runs counts. */
+ * count does not depend on how they are scheduled. */
 static sem_t filled, drained;
 
 static void *free_remotely(void *argument) {

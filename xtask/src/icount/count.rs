@@ -20,9 +20,8 @@ pub const SINGLE_STEP: &str = "single-step";
 /// Stepping does one in this many operations, because each step is a trap into the kernel.
 const STEPPED_PART: u64 = 50;
 
-/// The operation that takes two threads, and how often it is counted.
-const THREADED: char = 'g';
-const THREADED_RUNS: usize = 3;
+/// The operation in which memory waits to go back.
+const REMOTE_FREE: char = 'g';
 
 /// The two programs of lab/icount, built.
 pub struct Programs {
@@ -43,12 +42,7 @@ impl Programs {
     pub fn count(&self, allocator: &Allocator, op: &Op) -> Count {
         eprint!("{} {}: ", allocator.name, op.title);
         let mut method = CALLGRIND;
-        // The least of some runs: where threads work, the helper's share depends on how long a run takes.
-        let runs = if op.letter == THREADED { THREADED_RUNS } else { 1 };
-        let mut result = per_operation(op.counts, |n| {
-            let totals: Result<Vec<_>> = (0..runs).map(|_| self.callgrind(allocator, op.letter, n)).collect();
-            totals?.into_iter().min().context("no run")
-        });
+        let mut result = per_operation(op.counts, |n| self.callgrind(allocator, op.letter, n));
         // neap itself must run under valgrind; a peer that does not is stepped.
         if let (Err(error), true) = (&result, allocator.name != NEAP) {
             eprint!("{error:#}; single-stepping ... ");
@@ -78,6 +72,10 @@ impl Programs {
             .arg(&self.ops)
             .args([letter.to_string(), n.to_string()])
             .env_remove("LD_PRELOAD");
+        if letter == REMOTE_FREE {
+            // Without a helper thread: its share depends on how long a run takes.
+            command.env("NEAP_PURGE", "never");
+        }
         for variable in allocator.variables() {
             if let Some((name, value)) = variable.split_once('=') {
                 command.env(name, value);
