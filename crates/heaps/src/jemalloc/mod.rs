@@ -137,8 +137,8 @@ impl<'a> Walk<'a> {
         }
         let start = (0..64).map_while(|back| (address & !(BASE - 1)).checked_sub(back * BASE)).find_map(|start| {
             let size = peek(self.memory, start)?;
-            let fits = size != 0 && size.is_multiple_of(BASE) && size < 1 << 40 && start + size > address;
-            fits.then_some(start..start + size)
+            let end = start.checked_add(size).filter(|&end| end > address)?;
+            (size != 0 && size.is_multiple_of(BASE) && size < 1 << 40).then_some(start..end)
         });
         if let Some(range) = start.filter(|range| self.bases.iter().all(|base| overlap(base, range) == 0)) {
             self.bases.push(range);

@@ -25,7 +25,7 @@ impl Page {
         /// Pages of at most this many bytes are read as a whole.
         const WHOLE: u64 = 512 << 10;
         // Of old records only the end of the blocks is known exactly.
-        let end = self.start + self.block * self.reserved;
+        let end = self.start.saturating_add(self.block.saturating_mul(self.reserved));
         let area = self.start & !(SLICE - 1)..end;
         // Version 2 puts the first one on a list of the heap, and sets a flag until the owner takes it from there.
         let (mut block, first) = (self.freed & !3, u64::from(self.freed & 3 == 2).min(self.used));

@@ -101,9 +101,11 @@ impl Record {
 
     /// Whether its page is where it says, in an arena that begins at `base`.
     fn is_in(&self, base: u64) -> bool {
-        let slice = |number: u64| base.checked_add(number * SLICE);
+        let slice = |number: u64| base.checked_add(number.checked_mul(SLICE)?);
         let (Some(from), Some(to)) = (slice(self.slices.start), slice(self.slices.end)) else { return false };
-        from <= self.page.start && self.page.start < to && self.page.start + self.page.block * self.page.reserved <= to
+        from <= self.page.start
+            && self.page.start < to
+            && self.page.start.saturating_add(self.page.block * self.page.reserved) <= to
     }
 }
 
