@@ -100,7 +100,7 @@ pub fn own(holders: &[Holder], shmem: u64) -> Vec<Holder> {
     for holder in &mut own {
         let bytes = charged(holder).min(left);
         left -= bytes;
-        // The kernel's sum lags behind: what is over is nobody else's.
+        // The kernel's sum lags behind: what is over belongs to no other cgroup.
         holder.bytes -= charged(holder) - bytes;
         holder.charged = Some(bytes);
     }

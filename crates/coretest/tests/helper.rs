@@ -390,7 +390,7 @@ fn owners_purge_where_there_is_no_helper() {
     }
 }
 
-/// Catches free memory that stays for as long as the clock has gone back, whoever gives it back.
+/// Catches free memory that stays for as long as the clock has gone back, by a helper or by a thread that frees.
 #[test]
 fn the_clock_may_go_back() {
     for purger in [true, false] {

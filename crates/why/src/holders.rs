@@ -109,7 +109,8 @@ struct Files {
     known: HashSet<(Id, bool)>,
     /// Whether a device is memory.
     devices: HashMap<u64, bool>,
-    /// Folders that are a part of other file systems (overlay): whoever has a file there open has another inode.
+    /// Folders that are a part of other file systems (overlay): a process that has a file open there sees another
+    /// inode.
     layers: Vec<PathBuf>,
 }
 

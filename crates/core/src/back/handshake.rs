@@ -90,9 +90,9 @@ impl<O: Os> Back<O> {
         let (own, word) = unsafe { (&*slot, &*futex(slot)) };
         let is_parked = || own.heap.load(Ordering::Acquire) == PARKED.heap();
         // Relaxed, here and in `unpark`: at worst the thread does not wait for the next handshake either.
-        if is_parked() && own.weary.load(Ordering::Relaxed) == 0 {
+        if is_parked() && own.waited.load(Ordering::Relaxed) == 0 {
             self.os.futex_wait_for(word, PARKED.heap().addr() as u32, PARKED_MS);
-            own.weary.store(is_parked().into(), Ordering::Relaxed);
+            own.waited.store(is_parked().into(), Ordering::Relaxed);
         }
         !is_parked()
     }
@@ -153,7 +153,7 @@ impl<O: Os> Back<O> {
     fn unpark(&self, heap: &Heap) {
         let Some(slot) = self.parked_slot(heap) else { return };
         let futex = futex(core::ptr::from_ref(slot).cast_mut());
-        slot.weary.store(0, Ordering::Relaxed);
+        slot.waited.store(0, Ordering::Relaxed);
         // Release pairs with the Acquire in `wait_parked` and with the load of the thread's next call. After the store
         // the thread slot may no longer exist: the wake uses only its address.
         slot.heap.store(heap.id(), Ordering::Release);

@@ -164,7 +164,7 @@ pub struct ThreadSlot {
     /// the thread alone.
     pub in_hook: AtomicU8,
     /// 1 if the thread has waited long enough for its parked heap: its calls are reentrant until the heap is back.
-    pub(crate) weary: AtomicU8,
+    pub(crate) waited: AtomicU8,
     /// The heap that the thread takes back after a fork. Used by the thread alone.
     pub(crate) own: AtomicPtr<Heap>,
 }
@@ -182,7 +182,7 @@ impl ThreadSlot {
             early: AtomicU32::new(0),
             flying: AtomicU8::new(0),
             in_hook: AtomicU8::new(0),
-            weary: AtomicU8::new(0),
+            waited: AtomicU8::new(0),
             own: AtomicPtr::new(core::ptr::null_mut()),
         }
     }

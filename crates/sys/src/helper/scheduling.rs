@@ -36,8 +36,8 @@ const SLACK: usize = 50_000;
 const NICE_ZERO: isize = 20;
 
 /// Changes what `helper` has inherited from the calling thread, which has just started it.
-pub(super) fn settle(helper: u32) {
-    let (helper, first) = (helper as usize, call::process() as usize);
+pub(super) fn settle(helper: usize) {
+    let first = call::process() as usize;
     set_policy(helper, first);
     set_nice(helper, first);
     set_processors(helper, first);

@@ -138,15 +138,13 @@ pub fn start(tid: &AtomicU32, entry: Entry) -> bool {
     // Relaxed, here and below: read in the child of a fork, which has one thread.
     ALIVE.fetch_add(1, Ordering::Relaxed);
     // SAFETY: stack and storage are no other thread's; the entry uses no other storage, and ends by its last step.
-    let started =
-        unsafe { arch::start_thread(flags as usize, place.stack_end, tid.as_ptr(), place.pointer, entry) } > 0;
-    if !started {
+    let number = unsafe { arch::start_thread(flags as usize, place.stack_end, tid.as_ptr(), place.pointer, entry) };
+    if number <= 0 {
         ALIVE.fetch_sub(1, Ordering::Relaxed);
     } else if !FILTERED.load(Ordering::Relaxed) {
-        // Relaxed: the kernel has stored the number in this thread's call.
-        scheduling::settle(tid.load(Ordering::Relaxed));
+        scheduling::settle(number as usize);
     }
-    started
+    number > 0
 }
 
 /// Runs `help` in the helper, from its start or, `again`, after a last step that failed.
