@@ -4,10 +4,10 @@
 //! No lock guards a heap, because its thread would pay for the lock in each call. Instead the thread that makes the
 //! handshake pays. It replaces the heap in the other thread's slot by [`PARKED`], waits until every thread has seen
 //! that ([`Os::barrier`]), and checks whether the other thread is in a call. If so, it puts the heap back without using
-//! it. If not, it uses the heap: the other thread's next call finds [`PARKED`] and waits in [`Back::wait_parked`], for some
-//! milliseconds at most. A handshake takes microseconds: while the heap is parked, system calls are made only for the
-//! barrier, for locks, to check that the thread exists, and if a policy requires that a released slab changes at once
-//! (`harden.rs`, [`Purge::Eager`](crate::system::policy::Purge::Eager)).
+//! it. If not, it uses the heap: the other thread's next call finds [`PARKED`] and waits in [`Back::wait_parked`], for
+//! some milliseconds at most. A handshake takes microseconds: while the heap is parked, system calls are made only for
+//! the barrier, for locks, to check that the thread exists, and if a policy requires that a released slab changes at
+//! once (`harden.rs`, [`Purge::Eager`](crate::system::policy::Purge::Eager)).
 //!
 //! One thread at a time makes handshakes: it holds the batch lock. A heap is parked under the lock of the registry,
 //! while it still has an owner; the owner cannot abandon it before the handshake ends. See invariants 18 and 19.

@@ -10,8 +10,8 @@
 //! to memory in use, also to OS pages whose access the program has changed (guards, code).
 //!
 //! Where the system limits what is committed, steps are short, and free chunks at the end of an arena are taken back
-//! (`Pages::retract`), so that the program gets that memory in other ways. A later step
-//! commits them again; their side tables stay committed.
+//! (`Pages::retract`), so that the program gets that memory in other ways. A later step commits them again; their side
+//! tables stay committed.
 
 use crate::pages::layout::{self, HUGE_BYTES, LONG, RECORD_BYTES, first_chunk};
 use crate::pages::page_map::PageMap;
