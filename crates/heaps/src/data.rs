@@ -50,11 +50,12 @@ pub fn mentions(files: &dyn Files, mapping: &Mapping, text: &[u8]) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
     use crate::memory::PIECE;
 
-    struct File(Vec<u8>);
+    /// A file with these bytes.
+    pub struct File(pub Vec<u8>);
 
     impl Files for File {
         fn read(&self, _: &Mapping, offset: u64, into: &mut [u8]) -> usize {
