@@ -24,7 +24,7 @@ pub const TABLE: &[Kind] = &[
                 of: Thread,
                 promise: "The helper has the ordinary policy, whichever thread starts it; free memory goes back also \
                           beside threads that never leave their processors.",
-                tests: &[],
+                tests: &[(PURGE, "realtime_starter"), (PURGE, "round_robin_starter"), (PURGE, "idle_starter")],
                 torture: Changes(&["policy"]),
             },
             Attribute {
@@ -33,7 +33,7 @@ pub const TABLE: &[Kind] = &[
                 of: Thread,
                 promise: "The kernel lets such a thread start no other, so no helper either: as where threads are \
                           limited. Another thread that frees memory starts it.",
-                tests: &[(PURGE, "no_more_threads")],
+                tests: &[(PURGE, "no_more_threads"), (PURGE, "deadline_starter")],
                 torture: Changes(&["deadline"]),
             },
             Attribute {
@@ -43,7 +43,7 @@ pub const TABLE: &[Kind] = &[
                 promise: "The helper has the nice value 0, or that of the first thread, where the system permits: an \
                           ordinary user's keeps a worse one of its starter. A thread of low priority does not slow \
                           down those of others.",
-                tests: &[],
+                tests: &[(PURGE, "nice_starter"), (PURGE, "low_process")],
                 torture: Changes(&["nice"]),
             },
             Attribute {
@@ -51,7 +51,7 @@ pub const TABLE: &[Kind] = &[
                 calls: "sched_setaffinity, pthread_setaffinity_np, cpusets",
                 of: Thread,
                 promise: "The helper may use the processors of the first thread.",
-                tests: &[],
+                tests: &[(PURGE, "realtime_starter"), (PURGE, "low_process")],
                 torture: Changes(&["affinity"]),
             },
             Attribute {
@@ -102,7 +102,12 @@ pub const TABLE: &[Kind] = &[
                 promise: "With MCL_CURRENT and MCL_FUTURE each later block is locked; with MCL_FUTURE alone, those in \
                           memory that comes into use later; after munlockall none. Addresses that are only reserved \
                           are not locked.",
-                tests: &[(LIFE, "locked")],
+                tests: &[
+                    (LIFE, "current_and_future"),
+                    (LIFE, "future_without_notice"),
+                    (LIFE, "future_on_fault"),
+                    (LIFE, "beside_forks"),
+                ],
                 torture: Changes(&["lock_all"]),
             },
             Attribute {
@@ -110,7 +115,12 @@ pub const TABLE: &[Kind] = &[
                 calls: "mlockall, setrlimit(RLIMIT_MEMLOCK), setresuid",
                 of: Process,
                 promise: "Only committed memory counts for the limit; threads and mappings are made as before.",
-                tests: &[],
+                tests: &[
+                    (LIFE, "as_user"),
+                    (LIFE, "current_as_user"),
+                    (LIFE, "too_much_as_user"),
+                    (LIFE, "rights_given_up"),
+                ],
                 torture: Changes(&["lock_all_as_user"]),
             },
             Attribute {
@@ -177,7 +187,7 @@ pub const TABLE: &[Kind] = &[
                 of: Process,
                 promise: "Reserved addresses are in no dump. In a process of a user that is not dumpable, /proc/self \
                           belongs to root: calloc clears whole blocks, and memory goes back as before.",
-                tests: &[],
+                tests: &[(LIFE, "core_dump_filtered")],
                 torture: Changes(&["dumpable"]),
             },
         ],
@@ -240,7 +250,7 @@ pub const TABLE: &[Kind] = &[
                 of: Block,
                 promise: "As above: no fault of the next owner reaches the program. neap waits for no server, so one \
                           may allocate.",
-                tests: &[],
+                tests: &[(LIFE, "registered"), (LIFE, "registered_with_events")],
                 torture: Changes(&["served_block"]),
             },
             Attribute {
@@ -310,7 +320,7 @@ pub const TABLE: &[Kind] = &[
                 calls: "setrlimit, prlimit (RLIMIT_DATA)",
                 of: Process,
                 promise: "Beyond the limit calls return NULL with ENOMEM; blocks stay whole.",
-                tests: &[(LIFE, "data_limit_lowered"), (LIFE, "data_limit_below")],
+                tests: &[(LIFE, "data_limit_lowered"), (LIFE, "data_limit_below"), (LIFE, "data_limit_used_up")],
                 torture: Changes(&["limit_data"]),
             },
             Attribute {
@@ -318,7 +328,7 @@ pub const TABLE: &[Kind] = &[
                 calls: "setrlimit, prlimit (RLIMIT_MEMLOCK)",
                 of: Process,
                 promise: "Blocks are handed out as long as the kernel gives memory.",
-                tests: &[],
+                tests: &[(LIFE, "first_block_as_user")],
                 torture: Changes(&["limit_locked"]),
             },
             Attribute {
@@ -430,7 +440,7 @@ pub const TABLE: &[Kind] = &[
                 calls: "unshare(CLONE_NEWTIME), setns, /proc/PID/timens_offsets",
                 of: Process,
                 promise: "Memory goes back in children as soon as elsewhere.",
-                tests: &[],
+                tests: &[(PURGE, "clock_behind")],
                 torture: Changes(&["time_namespace"]),
             },
             Attribute {
@@ -595,7 +605,7 @@ pub const TABLE: &[Kind] = &[
                 calls: "prctl(PR_SET_NAME), pthread_setname_np",
                 of: Thread,
                 promise: "The helper is called `neap-helper`.",
-                tests: &[],
+                tests: &[(PURGE, "nice_starter")],
                 torture: Changes(&["name"]),
             },
             Attribute {
@@ -644,7 +654,7 @@ pub const TABLE: &[Kind] = &[
                 calls: "dlopen, dlclose",
                 of: Process,
                 promise: "No code of neap runs in memory that is no longer mapped.",
-                tests: &[],
+                tests: &[(LIFE, "threads_end_later"), (LIFE, "helper_goes_on"), (LIFE, "forks_later")],
                 torture: Changes(&["unloaded_allocator"]),
             },
             Attribute {
