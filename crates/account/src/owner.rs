@@ -175,8 +175,7 @@ fn nameless(
     if mapping.execute {
         return class(Kind::Jit, runtime);
     }
-    // Go's heap may begin at a multiple of 64 MiB too.
-    if is_arena(mapping, next) && !runtime::is_go_heap(seen, mapping) {
+    if is_arena(mapping, next, seen) {
         return class(Kind::Heap, "glibc, arenas of threads");
     }
     // A mapping right after the data of a program or library, without a file: .bss.
@@ -205,8 +204,9 @@ fn private(seen: &Seen) -> String {
     }
 }
 
-/// An arena of glibc begins at a multiple of 64 MiB; its unused part has no access and ends at the next multiple.
-fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+/// An arena of glibc begins at a multiple of 64 MiB; its unused part has no access and ends at the next multiple. Any
+/// mapping may be placed there, so where glibc's heap was walked only an arena that it has counts, and Go's heap never.
+fn is_arena(mapping: &Mapping, next: Option<&Mapping>, seen: &Seen) -> bool {
     let start = mapping.range.start;
     let end = match next {
         Some(next) if next.range.start == mapping.range.end && next.is_closed() => next.range.end,
@@ -221,6 +221,8 @@ fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
             // The part without access may be longer if the next mapping without access joins it.
             end == start + ARENA || mapping.range.end != end
         }
+        && !runtime::is_go_heap(seen, mapping)
+        && (!seen.has_walked("glibc") || is_in(&seen.heap_ranges(), start))
 }
 
 /// The stack of a running thread, or one that glibc keeps for the next thread: a small guard below it, and a usual
@@ -235,6 +237,8 @@ fn is_stack(guard: &Mapping, mapping: &Mapping, seen: &Seen) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::HeapFigures;
+    use crate::seen::{HeapPart, Piece};
     use crate::testing::mapping;
 
     fn closed(start: u64, bytes: u64) -> Mapping {
@@ -304,6 +308,34 @@ mod tests {
         let mappings = vec![mapping(start, 4 * MIB, ""), closed(start + 4 * MIB, 60 * MIB)];
         let seen = Seen { mappings, is_go: true, ..Seen::default() };
         assert_eq!(classes(&seen)[0], class(Kind::RuntimeHeap, "Go"));
+    }
+
+    /// Catches a mapping that the kernel placed at a multiple of 64 MiB and that is taken for an arena of glibc, which
+    /// was walked and does not have it; and an arena that it has and that is not taken for one.
+    #[test]
+    fn an_arena_is_one_that_glibc_has() {
+        let (own, other) = (1000 * ARENA, 1002 * ARENA);
+        let mappings = vec![mapping(own, MIB, ""), closed(own + MIB, ARENA - MIB), mapping(other, ARENA, "")];
+        let mut seen = Seen { mappings, ..Seen::default() };
+        let arena = class(Kind::Heap, "glibc, arenas of threads");
+        assert_eq!([&classes(&seen)[0], &classes(&seen)[2]], [&arena, &arena]);
+        let figures = HeapFigures { allocator: "glibc 2.36".into(), part: "arena 1".into(), ..HeapFigures::default() };
+        let piece = Piece { range: own..own + MIB, resident: MIB };
+        seen.heaps = vec![HeapPart { figures, pieces: vec![piece], ..HeapPart::default() }];
+        assert_eq!([&classes(&seen)[0].kind, &classes(&seen)[2].kind], [&Kind::Heap, &Kind::Anonymous]);
+    }
+
+    /// Catches arenas of glibc that are taken for heaps of a runtime, and a heap that is taken for an arena.
+    #[test]
+    fn arenas_beside_a_runtime_are_glibcs() {
+        let start = 1000 * ARENA;
+        for file in ["/bin/java", "/bin/node", "/bin/ruby", "/bin/php", "/lib/libcoreclr.so", "/bin/beam.smp"] {
+            let mut mappings = vec![mapping(0x1000, 0x1000, file), mapping(start, MIB, "")];
+            mappings.push(closed(start + MIB, ARENA - MIB));
+            assert_eq!(classes_of(mappings, Vec::new())[1].0, Kind::Heap, "{file}");
+        }
+        let mappings = vec![mapping(0x1000, 0x1000, "/bin/node"), mapping(start, MIB, "")];
+        assert_eq!(classes_of(mappings, Vec::new())[1].0, Kind::RuntimeHeap);
     }
 
     /// Catches names of the kernel, of programs and of file systems in memory that go to the wrong kind.

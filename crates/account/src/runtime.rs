@@ -172,7 +172,7 @@ pub fn named(seen: &Seen, name: &str) -> Option<&'static Runtime> {
 }
 
 impl Runtime {
-    /// Whether a nameless mapping belongs to its heap; `next` is the mapping after it.
+    /// Whether a nameless mapping, which is no arena of glibc, belongs to its heap; `next` is the mapping after it.
     pub fn owns(&self, mapping: &Mapping, next: Option<&Mapping>) -> bool {
         (self.heap)(mapping, next)
     }
@@ -194,8 +194,8 @@ fn never(_: &Mapping, _: Option<&Mapping>) -> bool {
 }
 
 /// All memory that no other rule explains.
-fn rest(mapping: &Mapping, next: Option<&Mapping>) -> bool {
-    mapping.write && !is_arena(mapping, next)
+fn rest(mapping: &Mapping, _: Option<&Mapping>) -> bool {
+    mapping.write
 }
 
 /// With compressed references the heap is below 32 GiB. Other areas are reserved as a whole and opened from the front,
@@ -206,15 +206,7 @@ fn jvm(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     let own = reserved && mapping.range.start.is_multiple_of(64 * KIB);
     // A heap that has its largest size from the start is not followed by a part without access.
     let whole = mapping.bytes() >= 32 * MIB && mapping.range.start.is_multiple_of(2 * MIB);
-    mapping.write && (low || ((own || whole) && !is_arena(mapping, next)))
-}
-
-/// An arena of glibc ends, with its reserved part, at a multiple of 64 MiB.
-fn is_arena(mapping: &Mapping, next: Option<&Mapping>) -> bool {
-    mapping.range.start.is_multiple_of(64 * MIB)
-        && next.is_some_and(|next| {
-            next.range.end.is_multiple_of(64 * MIB) && next.range.end - mapping.range.start <= 64 * MIB
-        })
+    mapping.write && (low || own || whole)
 }
 
 /// Go's arenas are far below the addresses that the kernel chooses for mappings: at 0xc000000000, or at random since Go
@@ -228,27 +220,26 @@ pub fn is_go_heap(seen: &Seen, mapping: &Mapping) -> bool {
     seen.is_go && go(mapping, None)
 }
 
-fn aligned_256k(mapping: &Mapping, next: Option<&Mapping>) -> bool {
-    mapping.write && mapping.range.start.is_multiple_of(256 * KIB) && !is_arena(mapping, next)
+fn aligned_256k(mapping: &Mapping, _: Option<&Mapping>) -> bool {
+    mapping.write && mapping.range.start.is_multiple_of(256 * KIB)
 }
 
 /// The heap has pages of 64 KiB, or of 16 KiB in older versions; neighbours are one mapping.
-fn ruby(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+fn ruby(mapping: &Mapping, _: Option<&Mapping>) -> bool {
     let whole = mapping.range.start.is_multiple_of(16 * KIB) && mapping.bytes().is_multiple_of(16 * KIB);
-    mapping.write && whole && !is_arena(mapping, next)
+    mapping.write && whole
 }
 
 /// Chunks of 2 MiB, aligned to 2 MiB. The kernel places the next mapping below and may join both; then only the end is
 /// aligned.
-fn aligned_2m(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+fn aligned_2m(mapping: &Mapping, _: Option<&Mapping>) -> bool {
     let ends = mapping.range.end.is_multiple_of(2 * MIB) && mapping.bytes() >= 2 * MIB;
-    mapping.write && (mapping.range.start.is_multiple_of(2 * MIB) || ends) && !is_arena(mapping, next)
+    mapping.write && (mapping.range.start.is_multiple_of(2 * MIB) || ends)
 }
 
 /// The collector reserves 256 GiB, and opens regions of it.
 fn dotnet(mapping: &Mapping, next: Option<&Mapping>) -> bool {
     mapping.write
-        && !is_arena(mapping, next)
         && next.is_some_and(|next| next.is_closed() && next.range.start == mapping.range.end && next.bytes() >= GIB)
 }
 
@@ -285,19 +276,6 @@ mod tests {
     fn joined_chunks_are_phps() {
         let joined = |bytes| aligned_2m(&mapping(64 * MIB * 1000 + 6 * MIB - bytes, bytes, ""), None);
         assert!(joined(2 * MIB + 4096) && joined(2 * MIB) && !joined(MIB + 4096));
-    }
-
-    /// Catches arenas of glibc that are taken for heaps of a runtime.
-    #[test]
-    fn arenas_are_glibcs() {
-        let arena = mapping(64 * MIB * 1000, MIB, "");
-        let mut rest = mapping(arena.range.end, 63 * MIB, "");
-        (rest.read, rest.write) = (false, false);
-        for name in ["JVM", "V8", "Ruby", "PHP", ".NET", "Erlang"] {
-            let runtime = named(&Seen::default(), name).expect("it is in the table");
-            assert!(!runtime.owns(&arena, Some(&rest)), "{name}");
-        }
-        assert!(named(&Seen::default(), "V8").expect("it is in the table").owns(&arena, None));
     }
 
     /// Catches advice to send a signal that ends the program.

@@ -233,6 +233,11 @@ impl Seen {
         self.living.filter(|_| !self.ends).map_or_else(|| self.number(), |tid| tid.to_string())
     }
 
+    /// Whether a heap of an allocator was walked.
+    pub fn has_walked(&self, allocator: &str) -> bool {
+        self.heaps.iter().any(|part| part.figures.allocator.starts_with(allocator))
+    }
+
     /// The memory of heaps that were walked, in order and joined where it overlaps.
     pub fn heap_ranges(&self) -> Vec<Range<u64>> {
         let mut all: Vec<Range<u64>> =

@@ -76,9 +76,10 @@ static void threads(int count, void *(*run)(void *)) {
     pthread_barrier_wait(&barrier);
     usleep(50000);
 }
+/* Begins where an arena of glibc would: the kernel places a mapping there by chance. */
 static char *area(size_t bytes) {
-    char *p = mmap(0, bytes + 2 * MIB, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    return (char *)(((size_t)p + 2 * MIB - 1) & -(2 * MIB));
+    char *p = mmap(0, bytes + 64 * MIB, 3, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return (char *)(((size_t)p + 64 * MIB - 1) & -(64 * MIB));
 }
 /* What it does once its cause is planted. */
 static void *obey(void *unused) {
