@@ -173,7 +173,8 @@ fn nameless(
         return class(Kind::Guard, "areas without access");
     }
     if mapping.execute {
-        return class(Kind::Jit, runtime);
+        let owner = runtimes.iter().find(|of| of.is_executable() && of.owns(mapping, next));
+        return owner.map_or_else(|| class(Kind::Jit, runtime), |of| class(Kind::RuntimeHeap, of.name));
     }
     if is_arena(mapping, next, seen) {
         return class(Kind::Heap, "glibc, arenas of threads");

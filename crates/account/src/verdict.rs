@@ -199,9 +199,10 @@ fn again(report: &Report) -> String {
 fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
     let Some((name, native)) = native(seen) else { return holding(report, facts, seen) };
     format!(
-        "{} of {} are native memory of the {name}: blocks of malloc that it holds outside its heap of {} ({}){}",
+        "{} of {} are native memory of {}: blocks of malloc that it holds outside its heap of {} ({}){}",
         bytes(holder(report, seen).0),
         bytes(facts.rss),
+        if name == "JVM" { "the JVM" } else { name },
         bytes(report.of(Kind::RuntimeHeap)),
         native.holds,
         match native.is_tracked(seen) {
@@ -218,12 +219,19 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
     match cause {
         Cause::Live => format!(
             "{first}{}: what it needs, or a leak, which `neap why --watch {}` tells apart",
-            runtime::of(seen).first().map_or(String::new(), |of| format!(", beside what {} has", of.name)),
+            runtime::of(seen).first().map_or(String::new(), |of| match of.is_in_malloc() {
+                true => format!(", the heap of {}'s collector among them", of.name),
+                false => format!(", beside what {} has", of.name),
+            }),
             seen.number()
         ),
         Cause::RuntimeHeap => {
             let owner = report.accounts.iter().find(|account| account.kind == Kind::RuntimeHeap);
-            format!("{first} ({})", owner.map_or("", |account| account.owner.as_str()))
+            let name = owner.map_or("", |account| account.owner.as_str());
+            // A reader that has looked into it has left a note.
+            let is_read = owner.is_some_and(|account| account.note.is_some());
+            let free = if is_read { "" } else { "; how much of it is free is not known from outside" };
+            format!("{first} ({name}){free}")
         }
         _ => match report.accounts.iter().find(|account| Some(account.kind) == kind) {
             Some(account) => format!("{first}, most of it {} ({})", fit(&account.owner, 48), bytes(account.bytes)),
