@@ -194,15 +194,26 @@ pub fn is_own(number: libc::pid_t) -> bool {
     number == 0 || NEAP.os.process() == Some(number.cast_unsigned())
 }
 
+/// Whether what neap reserved and committed may follow a limit that was just set: the child of a vfork has limits of its
+/// own, but its parent's memory.
+fn may_follow_limits() -> bool {
+    !filter::is_forbidden() && owns_memory()
+}
+
+/// To be called when the process has set itself a limit on writable memory: gives back what is committed and not used,
+/// which counts. Does nothing in a reentrant call: then neap learns of the limit when it commits more.
+#[cold]
+pub fn data_limit_set() {
+    if may_follow_limits() {
+        thread::in_call(|_| NEAP.data_limit_set());
+    }
+}
+
 /// To be called when the process has set itself a limit on address space: gives reserved addresses back. Does nothing
 /// in a reentrant call: they go back when more memory is needed.
 #[cold]
 pub fn address_limit_set() {
-    // The child of a vfork has limits of its own, but its parent's memory.
-    if filter::is_forbidden() || !owns_memory() {
-        return;
-    }
-    if thread::in_call(|_| NEAP.give_reservations_back()) != Some(true) {
+    if !may_follow_limits() || thread::in_call(|_| NEAP.give_reservations_back()) != Some(true) {
         return;
     }
     without_helper(|| {
