@@ -2,6 +2,7 @@
 //! them. The preload library has the functions by which programs make them.
 //!
 //! - `unshare` and `setns` refuse processes of several threads. They run while there is no helper ([`without_helper`]).
+//!   So do the functions that change user and groups: the C library changes those of its own threads only.
 //! - Before the process sets a seccomp filter, the helper is stopped for good ([`around_filter`]).
 //! - A child that is made without the C library's fork handlers has no helper, but may find locks taken that the helper
 //!   held. So the helper is ended before such a child is made ([`around_fork`]).
@@ -23,17 +24,26 @@ use neap_core::sync::Threads;
 /// Longest wait, in milliseconds, until the kernel has removed a thread that ends: the thread must run once more for
 /// that.
 const GONE_MS: u32 = 5000;
+/// The same, for a call in a handler that interrupted another call: the helper may wait for that one.
+const REENTRANT_GONE_MS: u32 = 5;
 
-/// Runs `f` while there is no helper: it is ended first, and none is started meanwhile.
+/// Runs `f` while there is no helper: it is ended first, and none is started meanwhile. Safe in a handler of a signal
+/// that came in the middle of a call of neap's; but a helper that waits for that call stays until the handler returns.
 pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
-    NEAP.without_helper(wait_until_forgotten, f)
+    let reentrant = is_reentrant();
+    let patience = if reentrant { REENTRANT_GONE_MS } else { GONE_MS };
+    NEAP.without_helper(reentrant, || wait_until_forgotten(patience), f)
+}
+
+/// Whether the calling thread is in a handler that interrupted a call of neap's.
+fn is_reentrant() -> bool {
+    arch::enter().map(Entered::leave).is_none()
 }
 
 /// Runs `fork`, a call that makes a child without the C library's handlers, while there is no helper. Safe in a handler
 /// of a signal that came in the middle of a call of neap's.
 pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
-    let reentrant = arch::enter().map(Entered::leave).is_none();
-    NEAP.around_fork(reentrant, fork)
+    NEAP.around_fork(is_reentrant(), fork)
 }
 
 /// To be called when the first thread of the process is about to end without an exit of the process. Ends the helper if
@@ -43,7 +53,7 @@ pub fn before_end() {
     // Two are this one and the helper.
     let is_last = |_asking| lines::threads().is_none_or(|count| count <= 2);
     if Asking::if_allowed().is_some_and(is_last) {
-        NEAP.end_helper(wait_until_forgotten);
+        NEAP.end_helper(|| wait_until_forgotten(GONE_MS));
     }
 }
 
@@ -164,15 +174,15 @@ pub unsafe fn forget(p: usize, len: usize, call: impl Fn(usize, usize) -> isize)
     }
 }
 
-/// Waits until the kernel has removed the last helper. The helper has done its last step, so it ends a moment later.
-fn wait_until_forgotten() {
+/// Waits for at most `patience` milliseconds until the kernel has removed the last helper. The helper has done its last
+/// step, so it ends a moment later.
+fn wait_until_forgotten(mut patience: u32) {
     if space::here().is_guest() {
         // The helper belongs to the owner of the memory, and stays.
         return;
     }
     let last = &space::here().helper.thread;
     let tid = last.load(Ordering::SeqCst);
-    let mut patience = GONE_MS;
     // The C library's threads have a list of robust locks. A thread with a list is a later one that got the helper's
     // number.
     while tid != 0 && patience > 0 && alive::is_thread(tid) && !alive::has_locks(tid) {

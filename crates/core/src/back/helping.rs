@@ -156,17 +156,17 @@ impl<O: Os> Back<O> {
 
     /// Runs `f` while there is no helper: ends the helper first, and lets none start meanwhile. Takes no lock. If the
     /// helper does not end within `PATIENCE_MS`, `f` runs anyway. `ended` runs between the two, in a process that
-    /// may have a helper.
-    pub fn without_helper<R>(&self, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
-        self.keep_away(PATIENCE_MS, ended, f)
+    /// may have a helper. `reentrant`: the call is in a handler that interrupted another call. The helper may wait for
+    /// that one, so this waits for `REENTRANT_PATIENCE_MS` at most.
+    pub fn without_helper<R>(&self, reentrant: bool, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
+        self.keep_away(if reentrant { REENTRANT_PATIENCE_MS } else { PATIENCE_MS }, ended, f)
     }
 
     /// Runs `f`, which makes a child without the C library's handlers, while there is no helper: a helper would leave
     /// the locks that it holds locked in the child, which may rely on being a process of one thread. Takes no lock.
-    /// `reentrant`: the call is in a handler that interrupted another call. The helper may wait for that one, so this
-    /// waits for `REENTRANT_PATIENCE_MS` at most.
+    /// `reentrant` as in [`Back::without_helper`].
     pub fn around_fork<R>(&self, reentrant: bool, f: impl FnOnce() -> R) -> R {
-        self.keep_away(if reentrant { REENTRANT_PATIENCE_MS } else { PATIENCE_MS }, || (), f)
+        self.without_helper(reentrant, || (), f)
     }
 
     /// Ends the helper permanently: the calling thread is the last one and about to end. `ended` as in
