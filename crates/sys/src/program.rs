@@ -24,15 +24,11 @@ use neap_core::sync::Threads;
 /// Longest wait, in milliseconds, until the kernel has removed a thread that ends: the thread must run once more for
 /// that.
 const GONE_MS: u32 = 5000;
-/// The same, for a call in a handler that interrupted another call: the helper may wait for that one.
-const REENTRANT_GONE_MS: u32 = 5;
 
 /// Runs `f` while there is no helper: it is ended first, and none is started meanwhile. Safe in a handler of a signal
 /// that came in the middle of a call of neap's; but a helper that waits for that call stays until the handler returns.
 pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
-    let reentrant = is_reentrant();
-    let patience = if reentrant { REENTRANT_GONE_MS } else { GONE_MS };
-    NEAP.without_helper(reentrant, || wait_until_forgotten(patience), f)
+    NEAP.without_helper(is_reentrant(), wait_until_forgotten, f)
 }
 
 /// Whether the calling thread is in a handler that interrupted a call of neap's.
@@ -53,7 +49,7 @@ pub fn before_end() {
     // Two are this one and the helper.
     let is_last = |_asking| lines::threads().is_none_or(|count| count <= 2);
     if Asking::if_allowed().is_some_and(is_last) {
-        NEAP.end_helper(|| wait_until_forgotten(GONE_MS));
+        NEAP.end_helper(wait_until_forgotten);
     }
 }
 
@@ -174,15 +170,15 @@ pub unsafe fn forget(p: usize, len: usize, call: impl Fn(usize, usize) -> isize)
     }
 }
 
-/// Waits for at most `patience` milliseconds until the kernel has removed the last helper. The helper has done its last
-/// step, so it ends a moment later.
-fn wait_until_forgotten(mut patience: u32) {
+/// Waits until the kernel has removed the last helper. The helper has done its last step, so it ends a moment later.
+fn wait_until_forgotten() {
     if space::here().is_guest() {
         // The helper belongs to the owner of the memory, and stays.
         return;
     }
     let last = &space::here().helper.thread;
     let tid = last.load(Ordering::SeqCst);
+    let mut patience = GONE_MS;
     // The C library's threads have a list of robust locks. A thread with a list is a later one that got the helper's
     // number.
     while tid != 0 && patience > 0 && alive::is_thread(tid) && !alive::has_locks(tid) {
