@@ -173,6 +173,7 @@ fn main() -> ExitCode {
         ]);
         neap_tests::all_cases_named(&[IDLE, PROCESS, RIGHTS, FILTERS, CONTAINER, MAPPINGS, SCHEDULED], &named)
     }));
+    cases.push(Case::new("rights::in_python", "a thread with the old user beside an interpreter", in_python));
     cases.push(Case::new("traced::small_programs", "a helper thread in a program that holds little memory", traced));
     cases.extend([
         Case::new("container::relay", "a process that is killed for what another one has freed", relay).exclusive(),
@@ -232,6 +233,48 @@ fn refused(call: &str) -> Outcome {
             Err(fail) => return Err(fail),
         }
     }
+    Ok(())
+}
+
+/// A Python program that becomes another user and itself again, and looks at its threads each time.
+fn in_python() -> Outcome {
+    const PROGRAM: &str = "
+import os, time
+def users():
+    found = []
+    for thread in os.listdir('/proc/self/task'):
+        try:
+            text = open(f'/proc/self/task/{thread}/status').read()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += [line for line in text.split('\\n') if line.startswith(('Uid:', 'Gid:', 'Groups:'))]
+    return len(set(found)), len(found) // 3
+most = 0
+for i in range(50):
+    for k in range(1000):
+        blocks = [bytearray(1 << 20) for _ in range(4)]
+        del blocks
+        if users()[1] > 1:
+            break
+    most = max(most, users()[1])
+    os.setgroups([7, i + 10])
+    assert users()[0] == 3, (i, 'setgroups')
+    os.setegid(i + 5)
+    assert users()[0] == 3, (i, 'setegid')
+    os.seteuid(i + 5)
+    assert users()[0] == 3, (i, 'seteuid')
+    os.setreuid(0, 0)
+    assert users()[0] == 3, (i, 'setreuid')
+assert most > 1, 'no helper was seen'
+print('ok')
+";
+    if !sys::is_root() {
+        return Err(Stop::Skip("only root can become another user".into()));
+    }
+    library::require_neap()?;
+    program("python3")?;
+    let run = Run::new("python3").args(["-c", PROGRAM]).timeout(Duration::from_secs(LIMIT));
+    run.run()?.success()?.no_complaint()?.contains("ok")?;
     Ok(())
 }
 
