@@ -1,10 +1,9 @@
 //! The C functions that change user and groups of all threads. `libneap.so` alone has them: see `rights.rs` of
 //! `neap-surface`. setfsuid and setfsgid are of one thread.
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{c_char, c_int};
 use libc::{gid_t, uid_t};
-use neap_surface::lookup;
-use neap_surface::rights::{Next, change};
+use neap_surface::rights::{Name, change};
 
 /// Exports functions that call the next one of their name while there is no helper.
 macro_rules! exports {
@@ -15,14 +14,10 @@ macro_rules! exports {
         /// As the C library's.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($parameter: $type),*) -> c_int {
-            type Function = unsafe extern "C" fn($($type),*) -> c_int;
-            const NAME: &CStr = match CStr::from_bytes_with_nul(concat!(stringify!($name), "\0").as_bytes()) {
-                Ok(name) => name,
-                Err(_) => panic!("a name without NUL"),
-            };
-            static NEXT: Next = Next::new(NAME);
-            // SAFETY: the function of this name has this type and the contract of this one.
-            change(&NEXT, &|next| unsafe { lookup::function::<Function>(next).map_or(-1, |next| next($($parameter),*)) })
+            let mut arguments = [0; 3];
+            arguments.iter_mut().zip([$($parameter as usize),*]).for_each(|(to, word)| *to = word);
+            // SAFETY: the function's contract is the C library's, and these are its arguments.
+            unsafe { change(Name::$name, arguments) }
         }
     )*};
 }
