@@ -22,7 +22,7 @@ pub struct Args {
 /// Runs `cargo xtask remedies`.
 pub fn main(args: &Args) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let tests = ["test", "--package", "neap-tests", "--test", "builds", "--", "--ignored", "--nocapture"];
+    let tests = ["test", "--package", "neap-tests", "--test", "builds", "--", "--nocapture"];
     let mut command = Command::new(cargo);
     command.args(tests).arg(&args.only).env("NEAP_RECORD", "1").current_dir(root());
     ensure!(command.status()?.success(), "a remedy does not hold, or a heap is not found");
