@@ -2,7 +2,7 @@
 
 use crate::memory::Process;
 use crate::sys::{self, text};
-use crate::{failed, fork, heaps, identity, python, repeated, stacks, zeros};
+use crate::{beside, failed, fork, heaps, identity, python, repeated, segments, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
@@ -144,6 +144,7 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
             Ok(memory) => {
                 fork::read(&mut seen, parent, &memory);
                 deep(&mut seen, &memory);
+                beside::read(&mut seen);
             }
             Err(error) => {
                 seen.notes.push(format!("its memory cannot be read ({}): heaps are not split", failed::words(&error)))
@@ -174,6 +175,7 @@ fn deep(seen: &mut Seen, memory: &Process) {
         heaps::read(seen, memory);
         python::read(seen, memory);
     }
+    segments::read(seen, memory);
     // After the heaps, because blocks of malloc may be stacks.
     stacks::read(seen, memory);
     zeros::read(seen, memory);
