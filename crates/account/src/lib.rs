@@ -19,7 +19,7 @@
 //! | `parse.rs` | the kernel's text: smaps, smaps_rollup, status |
 //! | `seen.rs` | what was read from a process |
 //! | `owner.rs`, `runtime.rs` | the owner of a mapping |
-//! | `sum.rs` | from mappings and claims to accounts |
+//! | `sum.rs`, `notes.rs` | from mappings and claims to accounts; remarks on them |
 //! | `facts.rs`, `verdict.rs`, `remedy.rs` | why it is so large; what gives memory back, and how much |
 //! | `doubt.rs` | what is known to be unsure |
 //! | `trial.rs` | what has been tried of remedies: without a trial none is printed |
@@ -38,6 +38,7 @@ mod facts;
 pub mod holder;
 pub mod html;
 pub mod model;
+mod notes;
 mod owner;
 pub mod parse;
 pub mod python;

@@ -140,6 +140,10 @@ mod tests {
         Load { offset, address, in_file, in_memory }
     }
 
+    fn is(found: Vec<Range<u64>>, one: Range<u64>) -> bool {
+        matches!(&found[..], [of] if *of == one)
+    }
+
     /// Catches memory behind a library's data that counts as its .bss although its sizes say otherwise, a file that is
     /// mapped as data and gets a .bss, and segments without contents.
     #[test]
@@ -149,18 +153,18 @@ mod tests {
         let mappings = [file(base, 0x2000, 0), file(base + 0x2000, 0x2000, 0x1000)];
         // The contents end at 0x3100, in the OS page that ends at 0x4000; the memory ends at 0x5e00.
         let mappings = [mappings[0].clone(), Mapping { range: base + 0x2000..base + 0x4000, ..mappings[1].clone() }];
-        assert_eq!(behind(&loads, &mappings[0], &mappings), [base + 0x4000..base + 0x6000]);
+        assert!(is(behind(&loads, &mappings[0], &mappings), base + 0x4000..base + 0x6000));
         let small = [loads[0], load(0x1e00, 0x2e00, 0x300, 0x400)];
         assert_eq!(behind(&small, &mappings[0], &mappings), []);
         // The whole file as data: the segment's contents are elsewhere.
         let data = [file(base, 0x4000, 0)];
         assert_eq!(behind(&loads, &data[0], &data), []);
         let empty = [loads[0], load(0x1e00, 0x2e00, 0x300, 0x300), load(0x2100, 0x6000, 0, 0x1800)];
-        assert_eq!(behind(&empty, &mappings[0], &mappings), [base + 0x6000..base + 0x8000]);
+        assert!(is(behind(&empty, &mappings[0], &mappings), base + 0x6000..base + 0x8000));
         // A program at fixed addresses.
         let fixed = loads.map(|load| Load { address: load.address + 0x40_0000, ..load });
         let at = [file(0x40_0000, 0x2000, 0), file(0x40_2000, 0x2000, 0x1000)];
-        assert_eq!(behind(&fixed, &at[0], &at), [0x40_4000..0x40_6000]);
+        assert!(is(behind(&fixed, &at[0], &at), 0x40_4000..0x40_6000));
     }
 
     /// Catches headers that are not found, and damaged ones that are trusted.

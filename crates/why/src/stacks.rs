@@ -254,7 +254,7 @@ impl Record {
         let is_stack = |pair: &&[u64]| {
             let (start, size) = (pair[0], pair[1]);
             let end = start.saturating_add(size);
-            size >= 4096 && size < 1 << 40 && start < at && (at + 64..=at + (64 << 10)).contains(&end)
+            (4096..1 << 40).contains(&size) && start < at && (at + 64..=at + (64 << 10)).contains(&end)
         };
         let stack = all.windows(2).find(is_stack).map(|pair| pair[0]..pair[0] + pair[1]);
         let is_own = tid.is_some() || all.get(2) == Some(&at) || stack.is_some();

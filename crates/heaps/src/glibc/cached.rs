@@ -246,7 +246,8 @@ mod tests {
             (at, bytes)
         };
         let memory = Pieces(vec![(arena, chunk), block(0), block(1), block(2)]);
-        let ranges = Ranges(vec![arena..arena + 0x310]);
+        let whole = arena..arena + 0x310;
+        let ranges = Ranges(vec![whole]);
         let found = cache(&memory, arena, &ranges, Some(16)).expect("a cache");
         assert_eq!(found.chunks, [0, 1, 2].map(|number| (first + number * 0x20_0000, 0x4_1000)));
         // They count as free, not as live.
