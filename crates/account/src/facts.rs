@@ -64,7 +64,8 @@ impl Facts {
         let anonymous: u64 = own.iter().map(|mapping| mapping.figures.anonymous - mapping.forked()).sum();
         let (copied, new) = seen.fork.map_or((estimate, anonymous - estimate), |fork| (fork.copied, fork.new));
         let in_huge = in_huge(seen, zeros);
-        let idle = seen.stacks.iter().filter(|of| !seen.is_locked(of));
+        // To give back what may be no stack would destroy it.
+        let idle = seen.stacks.iter().filter(|of| of.is_sure && !seen.is_locked(of));
         let below: u64 = idle.map(|stack| stack.below).sum();
         Facts {
             rss: report.rss_bytes,

@@ -169,13 +169,13 @@ fn deep(seen: &mut Seen, memory: &Process) {
         return;
     }
     repeated::read(seen, memory);
+    segments::read(seen, memory);
     if is_32_bit(seen.pid) {
         seen.notes.push("it is a 32-bit program: its heaps are not split".into());
     } else {
         heaps::read(seen, memory);
         python::read(seen, memory);
     }
-    segments::read(seen, memory);
     // After the heaps, because blocks of malloc may be stacks.
     stacks::read(seen, memory);
     zeros::read(seen, memory);

@@ -11,11 +11,13 @@
 
 use crate::memory::Process;
 use neap_account::seen::{Mapping, Seen, StackUse, Thread, is_in};
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ops::Range;
 
 /// How far above a stack pointer the record is searched.
 const FAR: u64 = 16 << 20;
+/// Limit on the parts of memory at whose ends a record is searched.
+const REGIONS: usize = 4096;
 /// Bytes in one read.
 const STEP: u64 = 64 << 10;
 /// Bytes of a record that are read.
@@ -28,7 +30,9 @@ const GUARD: u64 = 1 << 20;
 /// Adds the stacks of all threads.
 pub fn read(seen: &mut Seen, memory: &Process) {
     let heaps = seen.heap_ranges();
-    let mut search = Search { seen, memory, heaps, stacks: Vec::new(), done: HashSet::new(), in_heaps: 0, node: None };
+    let live = seen.threads.iter().map(|thread| thread.tid).collect();
+    let mut search =
+        Search { seen, memory, heaps, stacks: Vec::new(), done: HashSet::new(), live, in_heaps: 0, node: None };
     for thread in &search.seen.threads.iter().collect::<Vec<_>>() {
         search.stopped(thread);
     }
@@ -47,6 +51,8 @@ struct Search<'a> {
     stacks: Vec<StackUse>,
     /// Threads whose stack was found.
     done: HashSet<u32>,
+    /// All threads.
+    live: HashSet<u32>,
     /// Threads whose stack is a block of malloc.
     in_heaps: u32,
     /// A record, and where the number of its thread is in it.
@@ -94,11 +100,13 @@ impl<'a> Search<'a> {
     /// Adds the stacks of threads that run, from the list of glibc's records or from records at the ends of mappings; and
     /// stacks that are kept for further threads.
     fn running(&mut self) {
-        let live: HashSet<u32> = self.seen.threads.iter().map(|thread| thread.tid).collect();
+        if self.node.is_none() && self.done.len() < self.live.len() {
+            self.node = self.first_record();
+        }
         if let Some((record, tid_at)) = self.node
-            && self.done.len() < live.len()
+            && self.done.len() < self.live.len()
         {
-            self.follow(record, tid_at, &live);
+            self.follow(record, tid_at);
         }
         let known: HashSet<u64> =
             self.stacks.iter().filter_map(|of| Some(self.mapping(of.range.end - 1)?.1.range.start)).collect();
@@ -112,42 +120,53 @@ impl<'a> Search<'a> {
             let top = end - (8 << 10).min(mapping.bytes())..end;
             let Some(record) = self.any_record(top) else { continue };
             let is_one = record.stack.as_ref().is_some_and(|stack| stack.end == end);
-            if is_one && (record.tid == 0 || live.contains(&record.tid)) && !self.done.contains(&record.tid) {
+            if is_one && (record.tid == 0 || self.live.contains(&record.tid)) && !self.done.contains(&record.tid) {
                 self.done.extend((record.tid != 0).then_some(record.tid));
                 self.add(record.tid, mapping.range.clone(), None, Some(record.at), true);
             }
         }
     }
 
-    /// Follows the list of all threads of glibc.
-    fn follow(&mut self, first: u64, tid_at: u64, live: &HashSet<u32>) {
+    /// A record at the end of a resident part of private memory, and where the number of its thread is in it: above a
+    /// stack there is a guard or another stack, of which the lowest OS page is never touched.
+    fn first_record(&self) -> Option<(u64, u64)> {
+        let is_free = |of: &&Mapping| of.is_nameless() && of.write && !is_in(&self.heaps, of.range.start);
+        let mappings = self.seen.mappings.iter().filter(is_free);
+        let regions = mappings.flat_map(|of| self.memory.regions(of.range.clone())).filter(|region| !region.swapped);
+        let tops = regions
+            .map(|region| region.range.end - (8 << 10).min(region.range.end - region.range.start)..region.range.end);
+        tops.take(REGIONS).find_map(|top| {
+            let record = self.any_record(top).filter(|record| record.tid != 0)?;
+            Some((record.at, record.tid_at?))
+        })
+    }
+
+    /// Follows the list of all threads of glibc. Its head is in no record.
+    fn follow(&mut self, first: u64, tid_at: u64) {
         let list = tid_at - 16;
         let mut node = first + list;
-        for _ in 0..live.len() + 8 {
+        for _ in 0..self.live.len() + 8 {
             let mut next = [0; 8];
             if !self.memory.copy(node, &mut next) {
                 return;
             }
             node = u64::from_ne_bytes(next);
+            if let Some(record) = node.checked_sub(list).and_then(|at| Record::at(self.memory, at, None)) {
+                self.listed(&record, tid_at);
+            }
             if node == first + list {
                 return;
             }
-            // The head of the list is in no record.
-            let Some(record) = node.checked_sub(list).and_then(|at| Record::at(self.memory, at, None)) else {
-                continue;
-            };
-            if record.tid_at != Some(tid_at)
-                && record.number(self.memory, tid_at).is_none_or(|tid| !live.contains(&tid))
-            {
-                continue;
-            }
-            let Some(tid) = record.number(self.memory, tid_at).filter(|tid| live.contains(tid)) else { continue };
-            let Some(stack) = record.stack.clone() else { continue };
-            let Some((_, mapping)) = self.mapping(record.at) else { continue };
-            if self.done.insert(tid) && mapping.is_nameless() && !is_in(&self.heaps, record.at) {
-                let inside = stack.start.max(mapping.range.start)..stack.end.min(mapping.range.end);
-                self.add(tid, inside, None, Some(record.at), true);
-            }
+        }
+    }
+
+    /// Adds the stack of a record in the list, if it is a thread's whose stack is not known yet.
+    fn listed(&mut self, record: &Record, tid_at: u64) {
+        let Some(tid) = record.number(self.memory, tid_at).filter(|tid| self.live.contains(tid)) else { return };
+        let (Some(stack), Some((_, mapping))) = (record.stack.clone(), self.mapping(record.at)) else { return };
+        if self.done.insert(tid) && mapping.is_nameless() && !is_in(&self.heaps, record.at) {
+            let inside = stack.start.max(mapping.range.start)..stack.end.min(mapping.range.end);
+            self.add(tid, inside, None, Some(record.at), true);
         }
     }
 
@@ -176,12 +195,11 @@ impl<'a> Search<'a> {
 
     /// A record of any thread, or of one that has ended, in a range.
     fn any_record(&self, range: Range<u64>) -> Option<Record> {
-        let live: HashMap<u32, ()> = self.seen.threads.iter().map(|thread| (thread.tid, ())).collect();
         self.search(range, |at| {
             let record = Record::at(self.memory, at, None)?;
             let words = record.words.as_chunks::<4>().0.iter().take(2 * BEFORE_TID);
-            let found = words.map(|word| u32::from_ne_bytes(*word)).find(|word| live.contains_key(word));
-            Some(Record { tid: found.unwrap_or(0), ..record })
+            let found = words.map(|word| u32::from_ne_bytes(*word)).find(|word| self.live.contains(word));
+            found.and_then(|tid| Record::at(self.memory, at, Some(tid))).or(Some(record))
         })
     }
 
@@ -231,10 +249,13 @@ impl Record {
     /// The record at an address: of thread `tid`, or one that has its address twice or says where its stack is.
     fn at(memory: &Process, at: u64, tid: Option<u32>) -> Option<Record> {
         let mut words = vec![0; RECORD];
-        // Near the end of its mapping there may be less.
         let mut length = RECORD;
-        while !memory.copy(at, &mut words[..length]) {
-            length = length.checked_sub(0x100).filter(|length| *length >= 0x100)?;
+        if !memory.copy(at, &mut words) {
+            // Its mapping ends before.
+            length = (at.next_multiple_of(crate::sys::page_size()) - at).min(RECORD as u64) as usize;
+            if !memory.copy(at, &mut words[..length]) {
+                return None;
+            }
         }
         words.truncate(length);
         Record::of(at, words, tid)

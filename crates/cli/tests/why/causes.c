@@ -157,7 +157,7 @@ static void put_behind(void *address) {
 }
 static ucontext_t back, inside;
 static void coroutine(void) { touch(600 * 1024); swapcontext(&inside, &back); }
-static void stays(void) { touch(600 * 1024); printf("%d\n", getpid()); fflush(stdout); while (getchar() != EOF); exit(0); }
+static void stays(void) { touch(1800 * 1024); printf("%d\n", getpid()); fflush(stdout); while (getchar() != EOF); exit(0); }
 
 static void prefork(void) { blocks(24 * MIB, 1000); if (fork()) { wait(0); exit(0); } blocks(20 * MIB, 500); }
 static void forkidle(void) { blocks(24 * MIB, 1000); if (fork()) { wait(0); exit(0); } }
@@ -240,13 +240,15 @@ static void stackdeep(void) { threads(4, deep, 6 * MIB); }
 static void stackkept(void) { pthread_t t[4]; for (int i = 0; i < 4; i++) pthread_create(t + i, 0, ends, (void *)(6 * MIB)); for (int i = 0; i < 4; i++) pthread_join(t[i], 0); }
 static void stacklocal(void) { threads(8, has_local, 0); }
 static void stackpool(void) { char *p = fill(map(32 * MIB), 32 * MIB); on_stack(p + 16 * MIB, 256 << 10, idle, 0); }
-static void stackguards(void) {
+static void guarded(int number, void *(*run)(void *)) {
     char *room = map(64 * MIB);
-    for (int i = 7; i >= 0; i--) {
+    for (int i = number - 1; i >= 0; i--) {
         if (madvise(room + i * 8 * MIB, PAGE, 102 /* MADV_GUARD_INSTALL */)) no("MADV_GUARD_INSTALL");
-        on_stack(room + i * 8 * MIB + PAGE, 8 * MIB - PAGE, deep, 4 * MIB);
+        on_stack(room + i * 8 * MIB + PAGE, 8 * MIB - PAGE, run, 4 * MIB);
     }
 }
+static void stackguards(void) { guarded(8, deep); }
+static void stackguardsrun(void) { guarded(2, busy); }
 static void stackmalloc(void) { for (int i = 0; i < 8; i++) on_stack(fill(malloc(4 * MIB), 4 * MIB), 4 * MIB, idle, 0); }
 static void mainstack(void) {
     struct rlimit r = {256 * MIB, 256 * MIB};
@@ -265,11 +267,11 @@ static void coroutines(void) {
     }
 }
 static void oncoroutine(void) {
-    char *p = map(MIB + PAGE);
+    char *p = map(2 * MIB + PAGE);
     mprotect(p, PAGE, PROT_NONE);
     getcontext(&inside);
     inside.uc_stack.ss_sp = p + PAGE;
-    inside.uc_stack.ss_size = MIB;
+    inside.uc_stack.ss_size = 2 * MIB;
     makecontext(&inside, stays, 0);
     swapcontext(&back, &inside);
 }
@@ -347,7 +349,7 @@ static const struct { const char *name; void (*plant)(void); } causes[] = {
     CAUSE(tmppriv), CAUSE(shmanon), CAUSE(sysv), CAUSE(devzero), CAUSE(dual), CAUSE(jit), CAUSE(execdata), CAUSE(vec), CAUSE(toppad), CAUSE(dynthresh),
     CAUSE(bssfull), CAUSE(bsssplit), CAUSE(bssadvised), CAUSE(bssdeleted), CAUSE(bssjoined), CAUSE(behind), CAUSE(datachanged),
     CAUSE(relaunched), CAUSE(stackrun), CAUSE(stackidle), CAUSE(stackdeep), CAUSE(stackkept), CAUSE(stacklocal), CAUSE(stackpool),
-    CAUSE(stackguards), CAUSE(stackmalloc), CAUSE(mainstack), CAUSE(coroutines), CAUSE(oncoroutine), CAUSE(perf), CAUSE(bpf), CAUSE(pipes), CAUSE(lazyfree),
+    CAUSE(stackguards), CAUSE(stackguardsrun), CAUSE(stackmalloc), CAUSE(mainstack), CAUSE(coroutines), CAUSE(oncoroutine), CAUSE(perf), CAUSE(bpf), CAUSE(pipes), CAUSE(lazyfree),
     CAUSE(lazyhalf), CAUSE(cold), CAUSE(pageout), CAUSE(pool), CAUSE(populated), CAUSE(callocpart), CAUSE(arenaends), CAUSE(arenaslive), CAUSE(aligned), CAUSE(placed), CAUSE(reserved),
     CAUSE(manymaps), CAUSE(mremapped), CAUSE(closed), CAUSE(low), CAUSE(brkown), CAUSE(brkhole), CAUSE(named), CAUSE(filepriv), CAUSE(fileshared),
     CAUSE(fileread), CAUSE(uring), CAUSE(secret), CAUSE(merged),

@@ -7,6 +7,7 @@ use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// A planted cause, and its account.
 struct Row {
@@ -56,7 +57,7 @@ const ROWS: &[Row] = &[
     // Since a fork.
     row("prefork", PLAIN, ("heap-live", "main arena"), (43, 46), "live", "").says("since a fork"),
     row("forkidle", PLAIN, ("heap-live", "main arena"), (23, 26), "copy-on-write", ""),
-    row("forkprivate", PLAIN, NAMELESS, (32, 33), "copy-on-write", "").says("32.1 MiB of that copied"),
+    row("forkprivate", PLAIN, NAMELESS, (32, 33), "copy-on-write", "").says("MiB of that copied"),
     // Locked.
     row("mlockall_threads", PLAIN, ("stack", "threads named"), (31, 33), "locked", "lock-on-fault")
         .says("but locked in memory"),
@@ -120,11 +121,12 @@ const ROWS: &[Row] = &[
     row("stacklocal", LOCAL, ("stack", "threads named"), (15, 17), "stacks", ""),
     row("stackpool", PLAIN, NAMELESS, (31, 32), "anonymous", ""),
     row("stackguards", PLAIN, ("stack", "threads named"), (31, 34), "stacks", ""),
+    row("stackguardsrun", PLAIN, ("stack", "threads named"), (8, 9), "stacks", "").says("is not known"),
     row("stackmalloc", PLAIN, ("heap-live", "mmapped"), (32, 33), "live", "")
         .says("the stacks of 8 threads are blocks of malloc"),
     row("mainstack", PLAIN, ("stack", "thread 1"), (31, 33), "stacks", "stacks").says("stacks of 1 thread, "),
     row("coroutines", PLAIN, NAMELESS, (18, 20), "anonymous", ""),
-    row("oncoroutine", PLAIN, ("stack", "thread 1, or private memory"), (0, 1), "files", ""),
+    row("oncoroutine", PLAIN, ("stack", "thread 1, or private memory"), (1, 2), "stacks", ""),
     // Buffers of the kernel.
     row("perf", PLAIN, ("file", "libc"), (0, 3), "kernel", "").says("16.0 MiB that Rss leaves out"),
     row("bpf", PLAIN, ("file", "libc"), (0, 3), "kernel", "").says("1 BPF map of 16"),
@@ -166,6 +168,20 @@ fn start(program: &Path, name: &str) -> Result<Planted, String> {
     let mut command = Command::new(&copy);
     command.arg(name);
     Planted::try_of(command).map_err(|line| line.trim().trim_start_matches("no ").to_owned())
+}
+
+/// Waits until all threads sleep: only then the kernel shows their stack pointers.
+fn settle(pid: u32) {
+    let runs = || {
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+        tasks
+            .filter_map(|task| fs::read_to_string(task.path().join("syscall")).ok())
+            .any(|text| text.starts_with("running"))
+    };
+    let began = Instant::now();
+    while runs() && began.elapsed() < Duration::from_secs(60) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// What is wrong with an account; empty if nothing is.
@@ -212,6 +228,9 @@ fn planted_causes_are_named() {
                 continue;
             }
         };
+        if !row.name.ends_with("run") {
+            settle(planted.pid);
+        }
         let report = super::why(&neap, planted.pid);
         let all = faults(row, &report);
         looked += 1;
