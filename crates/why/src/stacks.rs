@@ -100,11 +100,13 @@ impl<'a> Search<'a> {
     /// Adds the stacks of threads that run, from the list of glibc's records or from records at the ends of mappings; and
     /// stacks that are kept for further threads.
     fn running(&mut self) {
-        if self.node.is_none() && self.done.len() < self.live.len() {
+        // The first thread is on the kernel's [stack].
+        let is_missing = self.live.iter().any(|tid| *tid != self.seen.pid && !self.done.contains(tid));
+        if self.node.is_none() && is_missing {
             self.node = self.first_record();
         }
         if let Some((record, tid_at)) = self.node
-            && self.done.len() < self.live.len()
+            && is_missing
         {
             self.follow(record, tid_at);
         }
