@@ -12,6 +12,7 @@
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
 //! | `files.rs`, `known.rs` | its files; a cache of what they contain |
 //! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `repeated.rs`, `python.rs` | what its memory contains |
+//! | `segments.rs`, `beside.rs` | data of files beyond their contents; what it causes that is not in Rss |
 //! | `fork.rs` | what it has for itself since a fork |
 //! | `cgroup.rs`, `holders.rs`, `charge.rs` | a container; what holds its files in memory; what is charged to it |
 //! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; output files |
@@ -22,6 +23,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod args;
+mod beside;
 mod cgroup;
 mod charge;
 mod failed;
@@ -38,6 +40,7 @@ mod program;
 mod python;
 mod read;
 mod repeated;
+mod segments;
 mod stacks;
 mod stats;
 mod sys;

@@ -2,7 +2,7 @@
 
 use crate::memory::Process;
 use crate::sys::{self, text};
-use crate::{failed, fork, heaps, identity, python, repeated, stacks, zeros};
+use crate::{beside, failed, fork, heaps, identity, python, repeated, segments, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
@@ -144,6 +144,7 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
             Ok(memory) => {
                 fork::read(&mut seen, parent, &memory);
                 deep(&mut seen, &memory);
+                beside::read(&mut seen);
             }
             Err(error) => {
                 seen.notes.push(format!("its memory cannot be read ({}): heaps are not split", failed::words(&error)))
@@ -168,6 +169,7 @@ fn deep(seen: &mut Seen, memory: &Process) {
         return;
     }
     repeated::read(seen, memory);
+    segments::read(seen, memory);
     if is_32_bit(seen.pid) {
         seen.notes.push("it is a 32-bit program: its heaps are not split".into());
     } else {
