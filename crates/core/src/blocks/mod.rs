@@ -7,6 +7,7 @@ pub mod apart;
 pub mod bins;
 pub mod cached_large;
 pub mod class;
+pub mod common;
 pub mod flow;
 pub mod free_block;
 pub(crate) mod given;
@@ -58,10 +59,12 @@ pub struct Foreign;
 pub struct Blocks<O: Os> {
     pages: Pages<O>,
     pub(crate) registry: Locked<Registry>,
-    /// Number of heaps.
+    /// Number of heaps, without the common heap.
     pub(crate) heaps: AtomicUsize,
-    /// Number of orphans at present; a hint.
+    /// Number of orphans at present, without the common heap; a hint.
     pub(crate) orphans: AtomicUsize,
+    /// True if there is a common heap; a hint.
+    pub(crate) shares: AtomicBool,
     /// True if there are heaps in the state [`registry::LEFT`].
     pub(crate) left: AtomicBool,
     /// Counts blocks of reentrant calls, and frees by threads without a heap.
@@ -113,6 +116,7 @@ impl<O: Os> Blocks<O> {
             registry: Locked::new(Registry::new()),
             heaps: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
+            shares: AtomicBool::new(false),
             left: AtomicBool::new(false),
             stray: Flow::new(),
             apart: AtomicUsize::new(0),

@@ -22,6 +22,8 @@ pub struct Registry {
     pub(crate) all: *mut Heap,
     /// Heaps without a thread, newest first.
     pub(crate) orphans: *mut Heap,
+    /// The heap whose slabs all threads share, or null, see `common.rs`. It is an orphan, but not in the list.
+    pub(crate) common: *mut Heap,
     /// Unused part of the current chunk of heaps, and number of heaps that fit into it.
     pub(crate) store: *mut u8,
     pub(crate) store_left: usize,
@@ -40,6 +42,7 @@ impl Registry {
             ready: false,
             all: core::ptr::null_mut(),
             orphans: core::ptr::null_mut(),
+            common: core::ptr::null_mut(),
             store: core::ptr::null_mut(),
             store_left: 0,
         }
@@ -50,7 +53,13 @@ impl Registry {
         all(self.all)
     }
 
-    /// Returns the orphans, newest first. They belong to the holder of the lock.
+    /// Returns the common heap, if there is one. It belongs to the holder of the lock.
+    pub(crate) fn common(&self) -> Option<Mine<'_>> {
+        // SAFETY: the common heap is an orphan, which this lock guards.
+        (!self.common.is_null()).then(|| unsafe { Mine::of(self.common) })
+    }
+
+    /// Returns the orphans that a thread may adopt, newest first. They belong to the holder of the lock.
     pub(crate) fn orphans(&self) -> impl Iterator<Item = Mine<'_>> {
         // SAFETY: heaps in this list are orphans, which this lock guards; links of heaps are heaps or null.
         let at = |heap: *mut Heap| (!heap.is_null()).then(|| unsafe { Mine::of(heap) });

@@ -223,8 +223,11 @@ impl<O: Os> Observed<O> {
             let state = orphan.state.load(Ordering::Relaxed);
             check(state == ORPHAN, "heaps in the list of orphans are orphans", orphan.id().addr()).map(|()| count + 1)
         })?;
-        check(listed == orphans, "the list of orphans has each orphan, and ends", 0)?;
-        check(self.orphans.load(Ordering::Relaxed) == orphans, "orphans are counted", 0)
+        let common = usize::from(r.common().is_some());
+        check(listed + common == orphans, "each orphan is the common heap or in the list, which ends", 0)?;
+        check(self.shares.load(Ordering::Relaxed) == (common == 1), "the common heap is noted", 0)?;
+        check(self.heaps.load(Ordering::Relaxed) + common == census.heaps, "heaps are counted", 0)?;
+        check(self.orphans.load(Ordering::Relaxed) == listed, "orphans are counted", 0)
     }
 
     /// Checks the caches of one heap; returns the number of blocks in them.

@@ -1,0 +1,113 @@
+//! The common heap: slabs that the threads of a process with many threads share for their first blocks of each class.
+//!
+//! A slab of its own costs a thread an OS page, and side tables, for each class of which it needs a block. A process of
+//! thousands of threads would hold more OS pages for such slabs than for blocks, and fork would copy their page tables.
+//! So where more than [`CROWD`] threads have heaps, the first two refills of a class in a heap without a slab of the
+//! class take a few blocks ([`Mine::share`]) of the common heap's slabs. Only a thread that needs more of the class
+//! takes a slab of its own.
+//!
+//! The common heap is an orphan that no thread adopts: the lock of the registry takes the place of its owner
+//! (invariant 18). To the threads its blocks are like those of any other heap's slabs: they may be in each cache, and
+//! come back by remote frees, which the thread that frees collects (invariant 21). No thread touches a block under the
+//! lock: where that faults, the program may have to act first (userfaultfd).
+
+use crate::Os;
+use crate::blocks::free_block::Free;
+use crate::blocks::heap::{Mine, first};
+use crate::blocks::registry::{ORPHAN, Registry};
+use crate::blocks::slab::Taken;
+use crate::blocks::{Blocks, class, misuse};
+use crate::system::sync::Ordering;
+
+/// Maximum number of threads that take slabs of their own for their first blocks.
+pub const CROWD: usize = if cfg!(neap_sim) { 1 } else { 64 };
+/// Bytes that the first refill of a class takes of the common heap, and the second, but each takes one block at least.
+/// Fewer would make threads share lines of the processors' caches.
+const SHARES: [usize; 2] = [256, 512];
+/// Maximum number of blocks that a refill takes of the common heap.
+const MOST: usize = SHARES[1] / class::MIN_BLOCK;
+
+/// Blocks that were taken out of the common heap's slabs, and not touched yet; each with true if its OS pages were
+/// purged since it was last used.
+struct Share {
+    blocks: [Option<(Free, bool)>; MOST],
+    /// Whether the last of them is known to read as zero.
+    zero: bool,
+}
+
+impl Mine<'_> {
+    /// Returns the number of blocks that a refill of `class` may take of the common heap: 0 if the heap has no cache
+    /// for the class, or has a slab of it, and from the third refill on, as each refill doubles the cache. Blocks as
+    /// long as an OS page gain nothing there.
+    fn share(self, class: usize) -> usize {
+        if class >= class::FIRST_PAGED || self.slabs[class].get() != 0 {
+            return 0;
+        }
+        if !self.is_cached() {
+            return self.slot.load(Ordering::Relaxed).is_null().into();
+        }
+        let refills = usize::from(self.cap(class) / first(class)) / 2;
+        SHARES.get(refills).map_or(0, |bytes| (bytes / class::SIZE[class] as usize).max(1))
+    }
+
+    /// Takes blocks of the common heap's slabs for a refill of `class`. False if it has to take others.
+    pub(crate) fn take_common<O: Os>(self, a: &Blocks<O>, class: usize, taken: &mut Taken) -> bool {
+        let Some(share) = a.take_share(self.share(class), class) else { return false };
+        for (block, was_purged) in share.blocks.into_iter().flatten() {
+            if was_purged && block.tag_behind_write() != 0 {
+                misuse::written(a, block.start(), class);
+            }
+            taken.push(block);
+        }
+        true
+    }
+
+    /// [`Mine::take_common`] of one block, past the cache; true if it is known to read as zero. Counts as a refill.
+    pub(crate) fn take_one_common<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<(Free, bool)> {
+        let share = a.take_share(self.share(class).min(1), class)?;
+        self.grow_cap(a, class);
+        let (block, _) = share.blocks[0]?;
+        self.flow.take(class, 1);
+        Some((block, share.zero))
+    }
+}
+
+impl<O: Os> Blocks<O> {
+    /// Takes up to `n` blocks of `class` out of the common heap's slabs. `None` if there is none, or if few threads
+    /// have heaps.
+    fn take_share(&self, n: usize, class: usize) -> Option<Share> {
+        // Relaxed, twice: a hint. Saturating: other threads may make heaps and abandon them between the two loads.
+        let heaps = self.heaps.load(Ordering::Relaxed);
+        if n == 0 || heaps.saturating_sub(self.orphans.load(Ordering::Relaxed)) <= CROWD {
+            return None;
+        }
+        let mut share = Share { blocks: [None; MOST], zero: false };
+        self.registry.with(&self.os, |r| {
+            let common = self.common_heap(r)?;
+            for place in &mut share.blocks[..n] {
+                // In a stranded process another thread may have left the heap half changed.
+                let Some((block, zero, pages)) =
+                    (if self.is_stranded() { None } else { common.take_untouched(self, class) })
+                else {
+                    break;
+                };
+                (*place, share.zero) = (Some((block, pages > 0)), zero);
+            }
+            share.blocks[0].map(|_| ())
+        })?;
+        Some(share)
+    }
+
+    /// Returns the common heap, which is made when it is needed first; `None` if there is no memory.
+    fn common_heap<'r>(&self, r: &'r mut Registry) -> Option<Mine<'r>> {
+        if r.common.is_null() {
+            let heap = self.new_heap(r)?;
+            heap.set_cached(false);
+            // SeqCst: see `abandon_heap`. No other thread finds the heap before the lock is released.
+            heap.state.store(ORPHAN, Ordering::SeqCst);
+            r.common = heap.id();
+            self.shares.store(true, Ordering::Relaxed);
+        }
+        r.common()
+    }
+}
