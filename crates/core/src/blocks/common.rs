@@ -13,7 +13,7 @@
 
 use crate::Os;
 use crate::blocks::free_block::Free;
-use crate::blocks::heap::{Mine, first};
+use crate::blocks::heap::{Mine, first, most};
 use crate::blocks::registry::{ORPHAN, Registry};
 use crate::blocks::slab::Taken;
 use crate::blocks::{Blocks, class, misuse};
@@ -23,9 +23,9 @@ use crate::system::sync::Ordering;
 pub const CROWD: usize = if cfg!(neap_sim) { 1 } else { 64 };
 /// Bytes that the first refill of a class takes of the common heap, and the second, but each takes one block at least.
 /// Fewer would make threads share lines of the processors' caches.
-const SHARES: [usize; 2] = [256, 512];
+const SHARES: [usize; 3] = [256, 512, 1024];
 /// Maximum number of blocks that a refill takes of the common heap.
-const MOST: usize = SHARES[1] / class::MIN_BLOCK;
+const MOST: usize = 32;
 
 /// Blocks that were taken out of the common heap's slabs, and not touched yet; each with true if its OS pages were
 /// purged since it was last used.
@@ -46,8 +46,12 @@ impl Mine<'_> {
         if !self.is_cached() {
             return self.slot.load(Ordering::Relaxed).is_null().into();
         }
-        let refills = usize::from(self.cap(class) / first(class)) / 2;
-        SHARES.get(refills).map_or(0, |bytes| (bytes / class::SIZE[class] as usize).max(1))
+        let (cap, size) = (self.cap(class), class::SIZE[class] as usize);
+        if cap == most(class) {
+            return 0;
+        }
+        let refills = (cap / first(class)).ilog2() as usize;
+        SHARES.get(refills).map_or(0, |bytes| (bytes / size).clamp(1, MOST))
     }
 
     /// Takes blocks of the common heap's slabs for a refill of `class`. False if it has to take others.
