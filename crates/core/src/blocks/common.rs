@@ -2,7 +2,7 @@
 //!
 //! A slab of its own costs a thread an OS page, and side tables, for each class of which it needs a block. A process of
 //! thousands of threads would hold more OS pages for such slabs than for blocks, and fork would copy their page tables.
-//! So where more than [`CROWD`] threads have heaps, the first two refills of a class in a heap without a slab of the
+//! So where more than [`CROWD`] threads have heaps, the first three refills of a class in a heap without a slab of the
 //! class take a few blocks ([`Mine::share`]) of the common heap's slabs. Only a thread that needs more of the class
 //! takes a slab of its own.
 //!
@@ -21,8 +21,8 @@ use crate::system::sync::Ordering;
 
 /// Maximum number of threads that take slabs of their own for their first blocks.
 pub const CROWD: usize = if cfg!(neap_sim) { 1 } else { 64 };
-/// Bytes that the first refill of a class takes of the common heap, and the second, but each takes one block at least.
-/// Fewer would make threads share lines of the processors' caches.
+/// Bytes that the first refills of a class take of the common heap, but each takes one block at least. If the first took
+/// fewer, threads would share lines of the processors' caches.
 const SHARES: [usize; 3] = [256, 512, 1024];
 /// Maximum number of blocks that a refill takes of the common heap.
 const MOST: usize = 32;
@@ -36,18 +36,20 @@ struct Share {
 }
 
 impl Mine<'_> {
-    /// Returns the number of blocks that a refill of `class` may take of the common heap: 0 if the heap has no cache
-    /// for the class, or has a slab of it, and from the third refill on, as each refill doubles the cache. Blocks as
-    /// long as an OS page gain nothing there.
-    fn share(self, class: usize) -> usize {
-        if class >= class::FIRST_PAGED || self.slabs[class].get() != 0 {
+    /// Returns the number of blocks that a refill of `class` may take of the common heap. 0 if the heap has a slab of
+    /// the class, and after the first refills; each doubles the cache, so its size shows their number. Blocks as long as
+    /// an OS page would gain nothing.
+    fn share<O: Os>(self, a: &Blocks<O>, class: usize) -> usize {
+        let size = class::SIZE[class] as usize;
+        if size >= a.page_size() || self.slabs[class].get() != 0 || a.policy.harden() {
             return 0;
         }
         if !self.is_cached() {
+            // A heap that is borrowed for a call has no slot. Others without caches take each block this way.
             return self.slot.load(Ordering::Relaxed).is_null().into();
         }
-        let (cap, size) = (self.cap(class), class::SIZE[class] as usize);
-        if cap == most(class) {
+        let cap = self.cap(class);
+        if cap == 0 || cap == most(class) {
             return 0;
         }
         let refills = (cap / first(class)).ilog2() as usize;
@@ -56,7 +58,7 @@ impl Mine<'_> {
 
     /// Takes blocks of the common heap's slabs for a refill of `class`. False if it has to take others.
     pub(crate) fn take_common<O: Os>(self, a: &Blocks<O>, class: usize, taken: &mut Taken) -> bool {
-        let Some(share) = a.take_share(self.share(class), class) else { return false };
+        let Some(share) = a.take_share(self.share(a, class), class) else { return false };
         for (block, was_purged) in share.blocks.into_iter().flatten() {
             if was_purged && block.tag_behind_write() != 0 {
                 misuse::written(a, block.start(), class);
@@ -68,7 +70,7 @@ impl Mine<'_> {
 
     /// [`Mine::take_common`] of one block, past the cache; true if it is known to read as zero. Counts as a refill.
     pub(crate) fn take_one_common<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<(Free, bool)> {
-        let share = a.take_share(self.share(class).min(1), class)?;
+        let share = a.take_share(self.share(a, class).min(1), class)?;
         self.grow_cap(a, class);
         let (block, _) = share.blocks[0]?;
         self.flow.take(class, 1);
