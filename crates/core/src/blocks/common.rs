@@ -20,7 +20,7 @@ use crate::blocks::{Blocks, class, misuse};
 use crate::system::sync::Ordering;
 
 /// Maximum number of threads that take slabs of their own for their first blocks.
-pub const CROWD: usize = if cfg!(neap_sim) { 1 } else { 64 };
+pub const CROWD: usize = if cfg!(neap_sim) { 2 } else { 64 };
 /// Bytes that the first refills of a class take of the common heap, but each takes one block at least. If the first took
 /// fewer, threads would share lines of the processors' caches.
 const SHARES: [usize; 3] = [256, 512, 1024];
@@ -92,11 +92,8 @@ impl<O: Os> Blocks<O> {
             let common = self.common_heap(r)?;
             for place in &mut share.blocks[..n] {
                 // In a stranded process another thread may have left the heap half changed.
-                let Some((block, zero, pages)) =
-                    (if self.is_stranded() { None } else { common.take_untouched(self, class) })
-                else {
-                    break;
-                };
+                let taken = (!self.is_stranded()).then(|| common.take_untouched(self, class)).flatten();
+                let Some((block, zero, pages)) = taken else { break };
                 (*place, share.zero) = (Some((block, pages > 0)), zero);
             }
             share.blocks[0].map(|_| ())
