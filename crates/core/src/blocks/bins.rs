@@ -7,13 +7,14 @@
 use crate::blocks::free_block::{Block, Free, Link};
 use crate::blocks::given::Small;
 use crate::blocks::heap::{self, Mine, first, most};
-use crate::blocks::registry::{ORPHAN, OWNED};
+use crate::blocks::registry::{COMMON, ORPHAN, OWNED};
 use crate::blocks::slab::{self, Taken, Written};
 use crate::blocks::slab_record::{self, OwnSlab, remote_word};
 use crate::blocks::{Blocks, class, grow, misuse};
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
 use crate::pages::held::Use;
+use crate::pages::notes::SHARED;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
@@ -439,7 +440,12 @@ impl<O: Os> Blocks<O> {
         };
         self.note_slab();
         // SeqCst pairs with the store in `Blocks::abandon_heap`, see `Pending::push`.
-        (owner.state.load(Ordering::SeqCst) == ORPHAN).then_some(owner)
+        match owner.state.load(Ordering::SeqCst) {
+            ORPHAN => return Some(owner),
+            COMMON => self.notes.leave(SHARED),
+            _ => {}
+        }
+        None
     }
 
     /// Collects the remote frees of `heap` if it is still an orphan (invariant 22).

@@ -6,17 +6,19 @@
 //! class take a few blocks ([`Mine::share`]) of the common heap's slabs. Only a thread that needs more of the class
 //! takes a slab of its own.
 //!
-//! The common heap is an orphan that no thread adopts: the lock of the registry takes the place of its owner
-//! (invariant 18). To the threads its blocks are like those of any other heap's slabs: they may be in each cache, and
-//! come back by remote frees, which the thread that frees collects (invariant 21). No thread touches a block under the
-//! lock: where that faults, the program may have to act first (userfaultfd).
+//! The lock of the registry takes the place of an owner, as for an orphan (invariant 18). To the threads these blocks
+//! are like those of any other heap's slabs: they may be in each cache, and come back by remote frees. These leave a
+//! note ([`SHARED`]), so that a slow path collects all that it freed at once: a thread that ends has blocks of many of
+//! these slabs. No thread touches a block under the lock: where that faults, the program may have to act first
+//! (userfaultfd).
 
 use crate::Os;
 use crate::blocks::free_block::Free;
 use crate::blocks::heap::{Mine, first, most};
-use crate::blocks::registry::{ORPHAN, Registry};
+use crate::blocks::registry::{COMMON, Registry};
 use crate::blocks::slab::Taken;
 use crate::blocks::{Blocks, class, misuse};
+use crate::pages::notes::SHARED;
 use crate::system::sync::Ordering;
 
 /// Maximum number of threads that take slabs of their own for their first blocks.
@@ -90,6 +92,9 @@ impl<O: Os> Blocks<O> {
         let mut share = Share { blocks: [None; MOST], zero: false };
         self.registry.with(&self.os, |r| {
             let common = self.common_heap(r)?;
+            if !common.pending.is_empty() && !self.is_stranded() {
+                common.collect(self);
+            }
             for place in &mut share.blocks[..n] {
                 // In a stranded process another thread may have left the heap half changed.
                 let taken = (!self.is_stranded()).then(|| common.take_untouched(self, class)).flatten();
@@ -101,15 +106,27 @@ impl<O: Os> Blocks<O> {
         Some(share)
     }
 
+    /// Collects what was freed into the common heap since this was last done. The caller holds no lock but the batch
+    /// lock.
+    pub(crate) fn collect_common(&self) {
+        if self.notes.has(SHARED) && self.notes.take(SHARED) != 0 {
+            self.registry.with(&self.os, |r| {
+                // In a stranded process another thread may have left the heap half changed.
+                if let Some(common) = r.common().filter(|_| !self.is_stranded()) {
+                    common.collect(self);
+                }
+            });
+        }
+    }
+
     /// Returns the common heap, which is made when it is needed first; `None` if there is no memory.
     fn common_heap<'r>(&self, r: &'r mut Registry) -> Option<Mine<'r>> {
         if r.common.is_null() {
             let heap = self.new_heap(r)?;
             heap.set_cached(false);
-            // SeqCst: see `abandon_heap`. No other thread finds the heap before the lock is released.
-            heap.state.store(ORPHAN, Ordering::SeqCst);
+            // Relaxed: no other thread finds the heap before the lock is released.
+            heap.state.store(COMMON, Ordering::Relaxed);
             r.common = heap.id();
-            self.shares.store(true, Ordering::Relaxed);
         }
         r.common()
     }

@@ -61,10 +61,8 @@ pub struct Blocks<O: Os> {
     pub(crate) registry: Locked<Registry>,
     /// Number of heaps, without the common heap.
     pub(crate) heaps: AtomicUsize,
-    /// Number of orphans at present, without the common heap; a hint.
+    /// Number of orphans at present; a hint.
     pub(crate) orphans: AtomicUsize,
-    /// True if there is a common heap; a hint.
-    pub(crate) shares: AtomicBool,
     /// True if there are heaps in the state [`registry::LEFT`].
     pub(crate) left: AtomicBool,
     /// Counts blocks of reentrant calls, and frees by threads without a heap.
@@ -116,7 +114,6 @@ impl<O: Os> Blocks<O> {
             registry: Locked::new(Registry::new()),
             heaps: AtomicUsize::new(0),
             orphans: AtomicUsize::new(0),
-            shares: AtomicBool::new(false),
             left: AtomicBool::new(false),
             stray: Flow::new(),
             apart: AtomicUsize::new(0),

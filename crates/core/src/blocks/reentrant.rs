@@ -201,11 +201,9 @@ impl<O: Os> Blocks<O> {
                 });
             }
         }
-        if self.orphans.load(Ordering::Relaxed) != 0 || self.shares.load(Ordering::Relaxed) {
+        if self.orphans.load(Ordering::Relaxed) != 0 {
             let pending = |orphan: &Mine<'_>| !orphan.pending.is_empty();
-            self.registry.with(&self.os, |r| {
-                r.orphans().chain(r.common()).filter(pending).for_each(|orphan| orphan.collect(self));
-            });
+            self.registry.with(&self.os, |r| r.orphans().filter(pending).for_each(|orphan| orphan.collect(self)));
         }
     }
 

@@ -13,6 +13,8 @@ pub const LOST: u32 = 2;
 /// The heap of a thread of the parent that was in no call at a fork, or of one that ended during a fork. It is whole,
 /// and waits to be abandoned.
 pub const LEFT: u32 = 3;
+/// The common heap (`common.rs`), which never has a thread; the lock of the registry guards it.
+pub const COMMON: u32 = 4;
 
 /// All heaps. Used under the registry's lock.
 #[derive(Debug)]
@@ -22,7 +24,7 @@ pub struct Registry {
     pub(crate) all: *mut Heap,
     /// Heaps without a thread, newest first.
     pub(crate) orphans: *mut Heap,
-    /// The heap whose slabs all threads share, or null, see `common.rs`. It is an orphan, but not in the list.
+    /// The common heap, or null.
     pub(crate) common: *mut Heap,
     /// Unused part of the current chunk of heaps, and number of heaps that fit into it.
     pub(crate) store: *mut u8,
@@ -55,11 +57,11 @@ impl Registry {
 
     /// Returns the common heap, if there is one. It belongs to the holder of the lock.
     pub(crate) fn common(&self) -> Option<Mine<'_>> {
-        // SAFETY: the common heap is an orphan, which this lock guards.
+        // SAFETY: this lock guards the common heap.
         (!self.common.is_null()).then(|| unsafe { Mine::of(self.common) })
     }
 
-    /// Returns the orphans that a thread may adopt, newest first. They belong to the holder of the lock.
+    /// Returns the orphans, newest first. They belong to the holder of the lock.
     pub(crate) fn orphans(&self) -> impl Iterator<Item = Mine<'_>> {
         // SAFETY: heaps in this list are orphans, which this lock guards; links of heaps are heaps or null.
         let at = |heap: *mut Heap| (!heap.is_null()).then(|| unsafe { Mine::of(heap) });
