@@ -53,7 +53,7 @@ fn threads_of_a_crowd_share_slabs() {
 /// pages with no other thread; and blocks that would gain nothing there.
 #[test]
 fn a_thread_that_needs_more_takes_a_slab() {
-    for (size, share) in [(16, 80), (64, 28), (256, 7), (1000, 3), (3800, 2), (4096, 0), (30_000, 0)] {
+    for (size, share) in [(16, 48), (64, 20), (256, 5), (1000, 2), (3800, 2), (4096, 0), (30_000, 0)] {
         let a = system(Config::default());
         let _crowd = bystanders(&a);
         let (first, t) = (thread(&a), thread(&a));

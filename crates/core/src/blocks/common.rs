@@ -2,7 +2,7 @@
 //!
 //! A slab of its own costs a thread an OS page, and side tables, for each class of which it needs a block. A process of
 //! thousands of threads would hold more OS pages for such slabs than for blocks, and fork would copy their page tables.
-//! So where more than [`CROWD`] threads have heaps, the first three refills of a class in a heap without a slab of the
+//! So where more than [`CROWD`] threads have heaps, the first two refills of a class in a heap without a slab of the
 //! class take a few blocks ([`Mine::share`]) of the common heap's slabs. Only a thread that needs more of the class
 //! takes a slab of its own.
 //!
@@ -10,7 +10,7 @@
 //! are like those of any other heap's slabs: they may be in each cache, and come back by remote frees. These leave a
 //! note ([`SHARED`]), so that a slow path collects all that it freed at once: a thread that ends has blocks of many of
 //! these slabs. No thread touches a block under the lock: where that faults, the program may have to act first
-//! (userfaultfd).
+//! (userfaultfd). No thread waits for the lock to get one: it takes a slab of its own instead.
 
 use crate::Os;
 use crate::blocks::free_block::Free;
@@ -25,7 +25,7 @@ use crate::system::sync::Ordering;
 pub const CROWD: usize = if cfg!(neap_sim) { 2 } else { 64 };
 /// Bytes that the first refills of a class take of the common heap, but each takes one block at least. If the first took
 /// fewer, threads would share lines of the processors' caches.
-const SHARES: [usize; 3] = [256, 512, 1024];
+const SHARES: [usize; 2] = [256, 1024];
 /// Maximum number of blocks that a refill takes of the common heap.
 const MOST: usize = 32;
 
@@ -81,8 +81,8 @@ impl Mine<'_> {
 }
 
 impl<O: Os> Blocks<O> {
-    /// Takes up to `n` blocks of `class` out of the common heap's slabs. `None` if there is none, or if few threads
-    /// have heaps.
+    /// Takes up to `n` blocks of `class` out of the common heap's slabs. `None` if few threads have heaps, if another
+    /// thread holds the lock, or if there is no memory.
     fn take_share(&self, n: usize, class: usize) -> Option<Share> {
         // Relaxed, twice: a hint. Saturating: other threads may make heaps and abandon them between the two loads.
         let heaps = self.heaps.load(Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl<O: Os> Blocks<O> {
             return None;
         }
         let mut share = Share { blocks: [None; MOST], zero: false };
-        self.registry.with(&self.os, |r| {
+        self.registry.try_with(&self.os, |r| {
             let common = self.common_heap(r)?;
             if !common.pending.is_empty() && !self.is_stranded() {
                 common.collect(self);
@@ -102,7 +102,7 @@ impl<O: Os> Blocks<O> {
                 (*place, share.zero) = (Some((block, pages > 0)), zero);
             }
             share.blocks[0].map(|_| ())
-        })?;
+        })??;
         Some(share)
     }
 
@@ -116,6 +116,13 @@ impl<O: Os> Blocks<O> {
                     common.collect(self);
                 }
             });
+        }
+    }
+
+    /// [`Blocks::collect_common`], or leaves it to a later slow path if another thread holds the lock.
+    pub(crate) fn collect_common_soon(&self) {
+        if self.registry.raw().is_free() {
+            self.collect_common();
         }
     }
 

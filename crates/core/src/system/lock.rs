@@ -224,6 +224,17 @@ impl<T> Locked<T> {
         f(unsafe { &mut *self.value.get() })
     }
 
+    /// [`Locked::with`] without a wait: `None` if the lock does not become free at once.
+    #[cfg_attr(neap_sim, track_caller)]
+    pub fn try_with<O: Threads, R>(&self, os: &O, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        if !self.lock.try_take_soon() {
+            return None;
+        }
+        let _guard = Guard { lock: &self.lock, os };
+        // SAFETY: the lock is held, and `f` does not take it again, so the reference is unique.
+        Some(f(unsafe { &mut *self.value.get() }))
+    }
+
     /// The value, without taking the lock: for a fork that has taken it, or a process that has only one thread left.
     pub fn value(&self) -> *mut T {
         self.value.get()
