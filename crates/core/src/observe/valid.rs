@@ -63,7 +63,7 @@ pub struct Census {
     pub reentrant_slabs: usize,
     /// Chunks that hold heaps.
     pub heap_chunks: usize,
-    /// Heaps, orphans included, without the common heap.
+    /// Heaps, orphans included, but not the common heap.
     pub heaps: usize,
     /// Chunks in free ranges: clean, dirty.
     pub free_chunks: [usize; 2],

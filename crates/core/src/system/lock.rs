@@ -3,7 +3,7 @@
 //! | lock | guards | order |
 //! |---|---|---|
 //! | batch (`back/purger.rs`) | memory on its way to the system, and handshakes with other threads | first |
-//! | registry (`blocks/registry.rs`) | the list of all heaps; orphans and their slabs | second |
+//! | registry (`blocks/registry.rs`) | the list of all heaps; orphans, the common heap, and their slabs | second |
 //! | ranges (`pages/mod.rs`) | free ranges, and which part of each arena is in use | last |
 //!
 //! Invariant 23: a thread takes them in this order, and waits for none while it holds a later one. No code of the
