@@ -13,9 +13,11 @@
  *   e  random replacement, 64 bytes    k  malloc(32 KiB) + free
  *   f  random replacement, mixed       l  malloc(256 KiB) + free
  *   m  malloc(64) + free, where neap counts bytes until the next sample (which never comes)
+ *   n  malloc_usable_size of a live block of 64 bytes
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <stdio.h>
 #include <string.h>
@@ -91,6 +93,7 @@ int main(int c,char**v){
  case 'k': for(long i=0;i<n;i++){free(malloc(32768));} break;
  case 'l': for(long i=0;i<n;i++){free(malloc(262144));} break;
  case 'm': count_bytes(); for(long i=0;i<n;i++){free(malloc(64));} break;
+ case 'n': {void*p=malloc(64);size_t sum=0;for(long i=0;i<n;i++)sum+=malloc_usable_size(p);free(p);if(sum<64*(size_t)n)return 1;} break;
  default: fprintf(stderr,"ops: no kind %s\n",v[1]);return 2;
  }
 }

@@ -388,9 +388,11 @@ impl<O: Os> Allocator<O> {
     ///
     /// # Safety
     /// `p` must be a block of the caller's, or foreign.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn quick_size(&self, p: *mut u8) -> Option<usize> {
         let class = self.map.class(p);
+        // SAFETY: the page map has size classes only (invariant 14). Without this each table is checked.
+        unsafe { core::hint::assert_unchecked(class < class::CLASSES) };
         // SAFETY: a class other than 0 says that `p` lies in a slab (invariant 14), so it is not foreign but a block of
         // the caller's, as `Free` demands.
         let live = class != 0

@@ -153,7 +153,8 @@ pub fn purge() -> usize {
 pub unsafe fn usable_size(p: *const u8) -> usize {
     let p = p.cast_mut();
     // SAFETY: a live block, as the caller promises; it is not written.
-    match unsafe { global::usable_size(p, Call::UsableSize) } {
+    let bytes = unsafe { global::quick_size(p).or_else(|| global::usable_size(p, Call::UsableSize)) };
+    match bytes {
         Some(bytes) => bytes,
         None => misuse::foreign(&NEAP, Call::UsableSize, p),
     }

@@ -137,12 +137,19 @@ fn pvalloc(size: usize) -> *mut c_void {
 ///
 /// # Safety
 /// `p` must be NULL or a live block.
+#[inline(always)]
 unsafe fn malloc_usable_size(p: *mut c_void) -> usize {
-    if p.is_null() {
-        return 0;
+    #[cold]
+    #[inline(never)]
+    unsafe fn of_another(p: *mut u8) -> usize {
+        if p.is_null() {
+            return 0;
+        }
+        // SAFETY: as below.
+        unsafe { global::usable_size(p, Call::UsableSize).unwrap_or_else(|| foreign::usable_size(p)) }
     }
     // SAFETY: malloc_usable_size's contract: `p` is a live block, of neap or of another allocator.
-    unsafe { global::usable_size(p.cast(), Call::UsableSize).unwrap_or_else(|| foreign::usable_size(p.cast())) }
+    unsafe { global::quick_size(p.cast()).unwrap_or_else(|| of_another(p.cast())) }
 }
 
 /// Exports C functions: their names and parameters, and the call of a function of this file that each makes.

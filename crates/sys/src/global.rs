@@ -408,6 +408,17 @@ unsafe fn size_to_free(p: *mut u8) -> Option<usize> {
     }
 }
 
+/// Usable bytes of the block at `p`, if it is a small block in use: without the call's own slow path, and without a
+/// look at the bit of the block. `None` says nothing.
+///
+/// # Safety
+/// `p` must be a live block of neap's, or foreign.
+#[inline(always)]
+pub unsafe fn quick_size(p: *mut u8) -> Option<usize> {
+    // SAFETY: as the caller promises.
+    unsafe { NEAP.quick_size(p) }
+}
+
 /// Usable bytes of the block at `p`; `None` if neap does not know it. `call` is the program's call, for messages.
 ///
 /// # Safety

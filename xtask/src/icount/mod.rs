@@ -46,7 +46,7 @@ pub struct Args {
 
 /// The kinds of ops.c. Counts are multiples of 1,000 for d and g, and of 86 for h, so that both runs end at the same
 /// point of their cycle. Large blocks cost much more each, so they have lower counts.
-const OPS: [Op; 13] = [
+const OPS: [Op; 14] = [
     op('a', "malloc(64) pair", 100_000),
     op('b', "malloc(16..1039) pair", 100_000),
     op('c', "calloc(64) pair", 100_000),
@@ -60,6 +60,7 @@ const OPS: [Op; 13] = [
     op('k', "malloc(32 KiB) pair", 10_000),
     op('l', "malloc(256 KiB) pair", 5_000),
     op('m', "malloc(64) pair, sampled", 100_000),
+    op('n', "malloc_usable_size", 100_000),
 ];
 
 const fn op(letter: char, title: &'static str, count: u64) -> Op {
