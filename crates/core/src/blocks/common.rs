@@ -38,12 +38,12 @@ struct Share {
 }
 
 impl Mine<'_> {
-    /// Returns the number of blocks that a refill of `class` may take of the common heap. 0 if the heap has a slab of
-    /// the class, and after the first refills; each doubles the cache, so its size shows their number. Blocks as long as
-    /// an OS page would gain nothing.
+    /// Returns the number of blocks that a refill of `class` may take of the common heap. 0 if few threads have heaps, if
+    /// this heap has a slab of the class, and after the first refills; each doubles the cache, so its size shows their
+    /// number. Blocks as long as an OS page would gain nothing.
     fn share<O: Os>(self, a: &Blocks<O>, class: usize) -> usize {
         let size = class::SIZE[class] as usize;
-        if size >= a.page_size() || self.slabs[class].get() != 0 || a.policy.harden() {
+        if !a.is_crowded() || size >= a.page_size() || self.slabs[class].get() != 0 || a.policy.harden() {
             return 0;
         }
         if !self.is_cached() {
@@ -81,12 +81,17 @@ impl Mine<'_> {
 }
 
 impl<O: Os> Blocks<O> {
-    /// Takes up to `n` blocks of `class` out of the common heap's slabs. `None` if few threads have heaps, if another
-    /// thread holds the lock, or if there is no memory.
-    fn take_share(&self, n: usize, class: usize) -> Option<Share> {
+    /// Whether more than [`CROWD`] threads have heaps; a hint.
+    fn is_crowded(&self) -> bool {
         // Relaxed, twice: a hint. Saturating: other threads may make heaps and abandon them between the two loads.
         let heaps = self.heaps.load(Ordering::Relaxed);
-        if n == 0 || heaps.saturating_sub(self.orphans.load(Ordering::Relaxed)) <= CROWD {
+        heaps.saturating_sub(self.orphans.load(Ordering::Relaxed)) > CROWD
+    }
+
+    /// Takes up to `n` blocks of `class` out of the common heap's slabs. `None` if another thread holds the lock, or if
+    /// there is no memory.
+    fn take_share(&self, n: usize, class: usize) -> Option<Share> {
+        if n == 0 {
             return None;
         }
         let mut share = Share { blocks: [None; MOST], zero: false };
