@@ -20,6 +20,9 @@ pub struct Runtime {
     pub native: Option<Native>,
 }
 
+/// Runtimes whose memory is at addresses that the kernel does not choose by itself, so that no other code has any there.
+const AT_OWN_ADDRESSES: [&str; 3] = ["Go", "SBCL", "GHC"];
+
 /// Blocks of malloc that belong to a runtime with another heap.
 #[derive(Clone, Copy, Debug)]
 pub struct Native {
@@ -219,6 +222,12 @@ impl Runtime {
     /// Whether its collector's heap consists of blocks of malloc.
     pub fn is_in_malloc(&self) -> bool {
         self.name == "PyPy"
+    }
+
+    /// The owner of what [`Runtime::owns`]: sizes, alignments and neighbours prove nothing.
+    pub fn owner(&self) -> String {
+        let is_sure = AT_OWN_ADDRESSES.contains(&self.name);
+        if is_sure { self.name.to_owned() } else { format!("{}, or private memory", self.name) }
     }
 
     /// Whether a nameless mapping, which is no arena of glibc, belongs to its heap; `next` is the mapping after it.

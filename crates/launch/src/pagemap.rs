@@ -53,6 +53,9 @@ const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
 const IS_HUGE: u64 = 1 << 6;
+/// Limit on the OS pages that one scan finds, because the process may have to wait meanwhile if it maps memory: 64 MiB
+/// with OS pages of 4 KiB, less than half a millisecond.
+pub const PAGES: u64 = 1 << 14;
 /// Limit on the regions that one scan returns.
 const REGIONS: usize = 1024;
 
@@ -66,6 +69,7 @@ pub fn scan(pagemap: &File, range: Range<u64>) -> io::Result<(Vec<Region>, u64)>
         end: range.end,
         vec: regions.as_mut_ptr().expose_provenance() as u64,
         vec_len: REGIONS as u64,
+        max_pages: PAGES,
         category_anyof_mask: IS_PRESENT | IS_SWAPPED,
         return_mask: IS_PRESENT | IS_SWAPPED | IS_ZERO | IS_HUGE,
         ..ScanArg::default()

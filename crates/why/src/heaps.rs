@@ -8,8 +8,8 @@ use neap_account::model::HeapFigures;
 use neap_account::parse;
 use neap_account::seen::{HeapPart, Mapping, Piece, Seen};
 use neap_heaps::{Heap, Part};
+use neap_launch::sys::kernel_file;
 use neap_survey::{Asked, Tally, Walked};
-use std::fs;
 use std::io;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -71,7 +71,8 @@ fn other(seen: &mut Seen, memory: &Process, found: &[Heap]) {
     let private: u64 = seen.mappings.iter().filter(is_private).map(|of| of.figures.rss).sum();
     let known: u64 = found.iter().flat_map(|heap| &heap.parts).map(|part| part.resident_bytes).sum();
     let neap: u64 = seen.heaps.iter().map(|part| part.figures.resident_bytes).sum();
-    let rest = private.saturating_sub(known + neap);
+    let data: u64 = seen.bss.iter().flatten().map(|of| of.piece.resident).sum();
+    let rest = private.saturating_sub(known + neap + data);
     if rest < LEAST.max(seen.total.rss / PART) {
         return;
     }
@@ -101,7 +102,7 @@ fn other(seen: &mut Seen, memory: &Process, found: &[Heap]) {
 fn find(seen: &Seen, memory: &Process) -> io::Result<Vec<Heap>> {
     let (mut found, began) = (Vec::new(), Instant::now());
     for _ in 0..TRIES {
-        let text = fs::read(format!("/proc/{}/maps", seen.pid))?;
+        let text = kernel_file(format!("/proc/{}/maps", seen.pid))?;
         let mappings = parse::smaps(&String::from_utf8_lossy(&text));
         let files = Known::new(seen.pid, Files::new(seen.pid, &mappings, &memory.fuel));
         let listed: Vec<neap_heaps::Mapping> = mappings.iter().map(listed).collect();
