@@ -263,7 +263,10 @@ fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
         bytes(report.of(Kind::RuntimeHeap)),
         native.holds,
         match native.is_tracked(seen) {
-            true => format!("; `{}` divides what the JVM itself counts", native.command.replace("PID", &seen.number())),
+            true => {
+                let counts = if name == "JVM" { "divides what the JVM itself counts" } else { "counts most of it" };
+                format!("; `{}` {counts}", native.command.replace("PID", &seen.number()))
+            }
             false => String::new(),
         }
     )
@@ -286,7 +289,8 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
             let owner = report.accounts.iter().find(|account| account.kind == Kind::RuntimeHeap);
             let name = owner.map_or("", |account| account.owner.as_str());
             // A reader that has looked into it has left a note.
-            let is_read = owner.is_some_and(|account| account.note.is_some());
+            let note = owner.and_then(|account| account.note.as_deref());
+            let is_read = note.is_some_and(|note| !note.starts_with("more: "));
             let free = if is_read { "" } else { "; how much of it is free is not known from outside" };
             match name.split_once(", or ") {
                 Some((name, _)) => {
