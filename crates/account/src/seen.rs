@@ -121,6 +121,8 @@ pub struct HeapPart {
     pub large_bytes: u64,
     /// The environment variable with the settings of its allocator, if that is not the usual one.
     pub settings: Option<String>,
+    /// The file that has its allocator for itself: another malloc does not replace it.
+    pub inside: Option<String>,
 }
 
 impl HeapPart {

@@ -85,10 +85,51 @@ pub fn scan(pagemap: &File, range: Range<u64>) -> io::Result<(Vec<Region>, u64)>
     };
     // SAFETY: the kernel has written as many regions as it says.
     let found = regions.iter().take(count).map(|found| unsafe { found.assume_init() });
-    Ok((found.map(region).collect(), argument.walk_end))
+    let found: Vec<Region> = found.map(region).collect();
+    // Of more than 512 regions, the kernel says an end that is before some of them (up to Linux 6.18 at least).
+    let end = found.last().map_or(0, |last| last.range.end);
+    Ok((found, argument.walk_end.max(end)))
 }
 
 /// Whether the kernel has this call.
 pub fn can_scan(pagemap: &File) -> bool {
     scan(pagemap, 0..0).is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Catches regions that are found twice, or missed, where a scan has more than the kernel has room for at a time.
+    #[test]
+    fn each_region_is_found_once() {
+        const PAGE: usize = 4096;
+        let file = File::open("/proc/self/pagemap").expect("the page map");
+        if !can_scan(&file) {
+            return;
+        }
+        for number in [1, 511, 512, 513, 1000, 1025, 3000] {
+            let length = 2 * number * PAGE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping, which no other code uses.
+            let at = unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_WRITE, flags, -1, 0) };
+            assert_ne!(at, libc::MAP_FAILED);
+            for page in (0..number).map(|page| 2 * page) {
+                // SAFETY: it is inside the mapping.
+                unsafe { at.cast::<u8>().add(page * PAGE).write(1) };
+            }
+            let (start, mut found) = (at.addr() as u64, Vec::new());
+            let (end, mut next) = (start + length as u64, start);
+            while next < end {
+                let (regions, walked) = scan(&file, next..end).expect("a scan");
+                found.extend(regions.into_iter().map(|region| region.range));
+                assert!(walked > next);
+                next = walked;
+            }
+            let expected = (0..number as u64).map(|page| start + 2 * page * PAGE as u64);
+            assert!(found.iter().map(|range| range.start).eq(expected), "{number}: {}", found.len());
+            // SAFETY: the mapping of before.
+            unsafe { libc::munmap(at, length) };
+        }
+    }
 }

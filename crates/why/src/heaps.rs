@@ -31,7 +31,8 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         Vec::new()
     });
     other(seen, memory, &found);
-    for heap in found {
+    let inside = inside(seen, memory, &found);
+    for (heap, inside) in found.into_iter().zip(inside) {
         // A copy of glibc without blocks, as in a program on neap, is not reported.
         if heap.parts.iter().any(|part| part.resident_bytes > 0) && !seen.allocators.contains(&heap.allocator) {
             seen.allocators.push(heap.allocator.clone());
@@ -41,9 +42,22 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         }
         for part in &heap.parts {
             let part = foreign(&heap, part, seen, memory);
-            seen.heaps.push(part);
+            seen.heaps.push(HeapPart { inside: inside.clone(), ..part });
         }
     }
+}
+
+/// For each heap the name of its file, if the allocator is a copy that only this file uses: it exports no malloc, or is
+/// the program itself. Such a copy goes on when another malloc is preloaded.
+fn inside(seen: &Seen, memory: &Process, found: &[Heap]) -> Vec<Option<String>> {
+    let files = Known::new(seen.pid, Files::new(seen.pid, &seen.mappings, &memory.fuel));
+    let of = |heap: &Heap| {
+        let library = heap.library.as_deref().filter(|_| !heap.allocator.starts_with("glibc"))?;
+        let mapping = seen.mappings.iter().find(|of| of.name == library && of.offset == 0)?;
+        let is_private = library == seen.exe || !neap_heaps::exports_malloc(&files, &listed(mapping));
+        is_private.then(|| library.rsplit('/').next().unwrap_or_default().to_owned())
+    };
+    found.iter().map(of).collect()
 }
 
 /// Private memory outside of all heaps is worth a search for its allocator from this many bytes,
@@ -198,5 +212,6 @@ fn foreign(heap: &Heap, part: &Part, seen: &Seen, memory: &Process) -> HeapPart 
         main: part.name == "main arena",
         mapped,
         settings: heap.settings.clone(),
+        inside: None,
     }
 }
