@@ -32,6 +32,7 @@ pub fn classes(seen: &Seen) -> Vec<Class> {
         let next = seen.mappings.get(at + 1);
         let named = match stacks.get(&mapping.range.start) {
             Some(thread) => class(Kind::Stack, stack_owner(seen, thread)),
+            None if seen.stack_mappings.contains(&mapping.range.start) => class(Kind::Stack, "threads"),
             None => of_name(mapping, seen).unwrap_or_else(|| nameless(mapping, before, next, &runtimes, seen)),
         };
         all.push(named);

@@ -48,7 +48,7 @@ pub fn light(pid: u32, buffer: &mut Vec<u8>) -> Result<(String, Light), Why> {
         text(pid, "status", buffer).map(|status| parse::status(&status, light))
     };
     // Its first thread may have ended while others run.
-    let other = if is_zombie { neap_why::living(pid) } else { pid };
+    let other = if is_zombie { neap_process::living(pid) } else { pid };
     if !of(other, buffer, &mut light)? {
         return Err(Why::NoMemory);
     }
@@ -69,12 +69,12 @@ pub fn container(pid: u32) -> String {
 pub fn mapped(pid: u32, buffer: &mut Vec<u8>) -> Result<(&'static str, Option<neap_observe::Page>), Why> {
     let is_empty = text(pid, "maps", buffer)?.is_empty();
     // Its first thread may have ended.
-    let pid = if is_empty { neap_why::living(pid) } else { pid };
+    let pid = if is_empty { neap_process::living(pid) } else { pid };
     let maps = if is_empty { text(pid, "maps", buffer)? } else { String::from_utf8_lossy(buffer) };
     if maps.is_empty() {
         return Err(Why::Ended);
     }
-    let page = neap_observe::Page::find_in(pid, &maps).ok();
+    let page = neap_observe::Page::find_in(pid, maps.as_bytes()).ok();
     Ok((if page.is_some() { "neap" } else { parse::allocator(&maps) }, page))
 }
 
@@ -91,7 +91,7 @@ pub fn neap(snapshot: &Snapshot) -> Neap {
 
 /// Pss and huge pages.
 pub fn rollup(pid: u32) -> Result<Rollup, Why> {
-    let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", neap_why::living(pid)))?;
+    let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", neap_process::living(pid)))?;
     // It had memory when its light figures were read.
     if text.is_empty() {
         return Err(Why::Ended);

@@ -1,7 +1,7 @@
 //! The system calls that the standard library lacks, in safe form.
 
 use std::ffi::{CStr, CString};
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
@@ -184,19 +184,6 @@ pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
     }
-}
-
-/// The id by which the memory of process `pid` can be read: the first thread may have ended while others run.
-pub fn living(pid: u32) -> u32 {
-    let status = |tid: u32| fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
-    let has = |status: &[u8], line: &str| status.split(|&byte| byte == b'\n').any(|l| l.starts_with(line.as_bytes()));
-    let own = status(pid);
-    if has(&own, "VmRSS:") || !has(&own, "State:\tZ") {
-        return pid;
-    }
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    let mut tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-    tids.find(|&tid| has(&status(tid), "VmRSS:")).unwrap_or(pid)
 }
 
 /// Waits until one of the descriptors is ready, or for about this time.

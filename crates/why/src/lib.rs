@@ -8,7 +8,6 @@
 //! |---|---|
 //! | `args.rs` | the arguments |
 //! | `read.rs`, `failed.rs` | reads a process; why that failed |
-//! | `identity.rs` | is it still the same process and program |
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
 //! | `files.rs`, `known.rs` | its files; a cache of what they contain |
 //! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `repeated.rs`, `python.rs` | what its memory contains |
@@ -17,8 +16,8 @@
 //! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; output files |
 //! | `stats.rs` | `neap stats` |
 //!
-//! May depend on `neap-account`, `neap-heaps`, `neap-survey`, `neap-observe`, `neap-launch`, well-kept
-//! libraries, the C library and std.
+//! May depend on `neap-account`, `neap-heaps`, `neap-survey`, `neap-observe`, `neap-process`, `neap-launch`,
+//! well-kept libraries, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod args;
@@ -29,7 +28,6 @@ mod files;
 mod fork;
 mod heaps;
 mod holders;
-mod identity;
 mod known;
 mod memory;
 mod output;
@@ -47,7 +45,6 @@ use neap_launch::error::Error;
 
 pub use cgroup::look as look_at_cgroup;
 pub use failed::{check_proc, remedy};
-pub use neap_launch::sys::living;
 pub use program::{Exit, Watched};
 pub use read::{Effort, look, look_until};
 pub use stats::run as stats;
