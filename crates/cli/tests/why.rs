@@ -7,6 +7,8 @@ mod common;
 mod containers;
 #[path = "why/programs.rs"]
 mod programs;
+#[path = "why/stacks.rs"]
+mod stacks;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
