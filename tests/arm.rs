@@ -165,7 +165,7 @@ fn library() -> Result<PathBuf, Stop> {
     }
     let target = target_dir();
     let done = cargo()
-        .args(["build", "--release", "-p", "neap-preload", "--target", TARGET, "--target-dir"])
+        .args(["build", "--release", "-p", "neap-preload", "-p", "neap-archive", "--target", TARGET, "--target-dir"])
         .arg(&target)
         .env(LINKER, compiler("clang")?)
         .output()?;

@@ -99,6 +99,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (DL, "dlmopen_namespace", "", "a second C library in the process that disturbs the heap"),
     (LIMITS, "data_limit", "", "RLIMIT_DATA that ends in a crash instead of NULL"),
     (LIMITS, "data_limit_used_up", "", "memory that counts for RLIMIT_DATA although no block has it"),
+    (LIMITS, "data_limit_used_up_large", "", "the same with blocks that do not fit into whole chunks"),
     (LIMITS, "address_limit_lowered", "", "a block that moves under a limit below what the process has already"),
     (LIMITS, "address_limit_later", "", "reservations that use up a limit which the program sets, or exceed it"),
     (LIMITS, "free_parts_under_limit", "", "NULL although neighbouring free ranges of different states suffice"),

@@ -10,6 +10,7 @@ use neap_tests::{Case, Finished, Outcome, Run, SKIP_STATUS, Source, Stop, judge_
 
 const IDLE: Source = Source::new("purge/idle.c");
 const PROCESS: Source = Source::new("purge/process.c");
+const RIGHTS: Source = Source::new("purge/rights.c");
 const FILTERS: Source = Source::new("purge/filters.c");
 const CONTAINER: Source = Source::new("purge/container.c");
 const SCHEDULED: Source = Source::new("purge/scheduled.c");
@@ -49,7 +50,6 @@ const CASES: &[Row] = &[
         ("NEAP_PURGE_DELAY", "50ms"),
         "a file that the helper opens in the program's table when it starts",
     ),
-    (PROCESS, "other_user", PLAIN, "a thread that keeps the old user, or memory that stays after the change"),
     (
         PROCESS,
         "unshare_user",
@@ -73,6 +73,14 @@ const CASES: &[Row] = &[
     (PROCESS, "bare_clone_of_nothing", PLAIN, "a crash where clone3 gets an address that cannot be read"),
     (PROCESS, "address_limit", PLAIN, "threads that need much memory in turn under RLIMIT_AS"),
     (PROCESS, "clock_behind", PLAIN, "memory that a child keeps whose clock is behind its parent's"),
+    (RIGHTS, "family", PLAIN, "a function after which a thread has the old user or the old groups"),
+    (RIGHTS, "back_and_forth", PLAIN, "a helper that has the rights of the last change but one"),
+    (RIGHTS, "in_empty_root", PLAIN, "the same where neap cannot read the rights from a file"),
+    (RIGHTS, "in_namespace", PLAIN, "the same in another namespace of users, or an error that is lost"),
+    (RIGHTS, "in_handlers", PLAIN, "a change in a handler that waits for the call which it interrupted"),
+    (RIGHTS, "beside_threads", PLAIN, "a helper that another thread starts in the middle of a change"),
+    (RIGHTS, "in_vfork", PLAIN, "a change of a child in its parent's memory that ends or changes the parent's helper"),
+    (RIGHTS, "other_user", PLAIN, "a thread that keeps the old user, or memory that stays after the change"),
     (SCHEDULED, "realtime_starter", PLAIN, "memory that waits for a helper which never runs"),
     (SCHEDULED, "round_robin_starter", PLAIN, "the same with the other policy"),
     (SCHEDULED, "deadline_starter", PLAIN, "the same where the helper cannot be started by the first thread that asks"),
@@ -163,8 +171,9 @@ fn main() -> ExitCode {
             ("idle", "loaded_late"),
             ("idle", "loaded_late_under_filter"),
         ]);
-        neap_tests::all_cases_named(&[IDLE, PROCESS, FILTERS, CONTAINER, MAPPINGS, SCHEDULED], &named)
+        neap_tests::all_cases_named(&[IDLE, PROCESS, RIGHTS, FILTERS, CONTAINER, MAPPINGS, SCHEDULED], &named)
     }));
+    cases.push(Case::new("rights::in_python", "a thread with the old user beside an interpreter", in_python));
     cases.push(Case::new("traced::small_programs", "a helper thread in a program that holds little memory", traced));
     cases.extend([
         Case::new("container::relay", "a process that is killed for what another one has freed", relay).exclusive(),
@@ -224,6 +233,48 @@ fn refused(call: &str) -> Outcome {
             Err(fail) => return Err(fail),
         }
     }
+    Ok(())
+}
+
+/// A Python program that becomes another user and itself again, and looks at its threads each time.
+fn in_python() -> Outcome {
+    const PROGRAM: &str = "
+import os, time
+def users():
+    found = []
+    for thread in os.listdir('/proc/self/task'):
+        try:
+            text = open(f'/proc/self/task/{thread}/status').read()
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        found += [line for line in text.split('\\n') if line.startswith(('Uid:', 'Gid:', 'Groups:'))]
+    return len(set(found)), len(found) // 3
+most = 0
+for i in range(50):
+    for k in range(1000):
+        blocks = [bytearray(1 << 20) for _ in range(4)]
+        del blocks
+        if users()[1] > 1:
+            break
+    most = max(most, users()[1])
+    os.setgroups([7, i + 10])
+    assert users()[0] == 3, (i, 'setgroups')
+    os.setegid(i + 5)
+    assert users()[0] == 3, (i, 'setegid')
+    os.seteuid(i + 5)
+    assert users()[0] == 3, (i, 'seteuid')
+    os.setreuid(0, 0)
+    assert users()[0] == 3, (i, 'setreuid')
+assert most > 1, 'no helper was seen'
+print('ok')
+";
+    if !sys::is_root() {
+        return Err(Stop::Skip("only root can become another user".into()));
+    }
+    library::require_neap()?;
+    program("python3")?;
+    let run = Run::new("python3").args(["-c", PROGRAM]).timeout(Duration::from_secs(LIMIT));
+    run.run()?.success()?.no_complaint()?.contains("ok")?;
     Ok(())
 }
 

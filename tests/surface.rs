@@ -12,6 +12,7 @@ const ZERO: Source = Source::new("surface/zero.c");
 const ALIGNED: Source = Source::new("surface/aligned.c");
 const ALIASES: Source = Source::new("surface/aliases.c");
 const LIMITS: Source = Source::new("surface/limits.c");
+const RIGHTS: Source = Source::new("surface/rights.c");
 const NEW: Source = Source::with_flags("surface/new.cc", &["-std=c++17"]);
 
 /// Program, case, and what the case would catch.
@@ -19,6 +20,7 @@ const CASES: &[(Source, &str, &str)] = &[
     (ALLOC, "preload_in_effect", "tests that run on another allocator than neap"),
     (ALLOC, "zero_size_unique", "malloc(0) or calloc(n, 0) that is NULL or the same block twice"),
     (ALLOC, "alignment", "a size whose blocks are aligned to less than 16 (8 below 16 bytes)"),
+    (RIGHTS, "all_functions", "a change of user or groups that does something else than the C library's"),
     (ALLOC, "too_large", "a size near PTRDIFF_MAX or SIZE_MAX that wraps around when rounded"),
     (ALLOC, "calloc_overflow", "a product of count and size that wraps around"),
     (ALLOC, "free_keeps_errno", "free that lets munmap or madvise change errno"),
@@ -91,7 +93,7 @@ fn main() -> ExitCode {
         .collect();
     cases.push(Case::new("table::complete", "a case that is written but never run", || {
         let named: Vec<_> = CASES.iter().map(|(source, case, _)| (source.stem(), *case)).collect();
-        neap_tests::all_cases_named(&[ALLOC, ZERO, REALLOC, ALIGNED, ALIASES, LIMITS, NEW], &named)
+        neap_tests::all_cases_named(&[ALLOC, ZERO, REALLOC, ALIGNED, ALIASES, LIMITS, RIGHTS, NEW], &named)
     }));
     cases.push(Case::new(
         "object::exports",
@@ -302,6 +304,7 @@ const ARCHIVE: &[(Source, &str)] = &[
     (Source::new("life/threads.c"), "storm"),
     (Source::new("life/fork.c"), "from_four_threads"),
     (Source::new("life/soak.c"), "3"),
+    (RIGHTS, "all_functions"),
 ];
 
 /// A program linked with libneap.a, run without preload.

@@ -109,7 +109,6 @@ fn build_libraries(root: &Path, target_dir: &Path, target: &str) {
         }
     }
     // Debug information would be four fifths of the copy; the symbol table stays, so that profilers can name functions.
-    // The profile's own `strip` has no effect on a package that is also a static library.
     command.env("RUSTFLAGS", "-Cstrip=debuginfo");
     let status = command.status().unwrap_or_else(|e| panic!("cannot start cargo for the libraries: {e}"));
     assert!(status.success(), "the build of the libraries failed: {status}; its messages are above");

@@ -1,6 +1,5 @@
 /* What a program may do to its own process while the helper lives: signals, files, users, namespaces, exec, fork. */
 #include "purge.h"
-#include <grp.h>
 #include <malloc.h>
 #include <sched.h>
 #include <signal.h>
@@ -151,44 +150,6 @@ static void lowest_fd_at_start(void) {
         }
         WAIT_FOR(threads() == 1, PATIENCE_MS);
     }
-}
-
-/* Another user: no thread keeps the old one. */
-static int any_thread_has(const char *line) {
-    DIR *dir = opendir("/proc/self/task");
-    CHECK(dir);
-    int found = 0;
-    for (struct dirent *e; (e = readdir(dir));) {
-        char path[300], text[4096];
-        if (e->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "/proc/self/task/%s/status", e->d_name);
-        int fd = open(path, O_RDONLY);
-        if (fd < 0) continue;
-        ssize_t n = read(fd, text, sizeof text - 1);
-        close(fd);
-        if (n <= 0) continue;
-        text[n] = 0;
-        found |= strstr(text, line) != NULL;
-    }
-    closedir(dir);
-    return found;
-}
-static void other_user(void) {
-    if (geteuid()) SKIP("only root can become another user");
-    with_helper();
-    garbage_large();
-    CHECK(setgroups(0, NULL) == 0 && setgid(65534) == 0 && setuid(65534) == 0);
-    long start = now_ms();
-    /* The goal is 100 ms. */
-    WAIT_FOR(!any_thread_has("\nUid:\t0"), PATIENCE_MS);
-    if (now_ms() - start > 100) printf("the old user was there for %ld ms, the goal is 100\n", now_ms() - start);
-    /* The old helper had no time for all of it on a busy machine: the next free starts a new one. */
-    garbage(8, 1 << 20, 1 << 20);
-    wait_for_rss(16 << 10);
-    garbage_mixed();
-    CHECK(!any_thread_has("\nUid:\t0") && !any_thread_has("\nGid:\t0"));
-    wait_for_rss(16 << 10);
-    check_zeroed();
 }
 
 /* Namespaces. */
@@ -546,7 +507,7 @@ static void address_limit(void) {
 
 static const struct test_case CASES[] = {
     CASE(signals),          CASE(exec_),          CASE(all_fds_closed),     CASE(all_fds_replaced),
-    CASE(other_pagemap),    CASE(lowest_fd),      CASE(other_user),         CASE(unshare_user),
+    CASE(other_pagemap),    CASE(lowest_fd),      CASE(unshare_user),
     CASE(unshare_fails),    CASE(setns_user),     CASE(unshare_by_syscall), CASE(unshare_at_once),
     CASE(fork_with_helper), CASE(without_proc),   CASE(forks_under_load),   CASE(vfork_exec),
     CASE(bare_fork),        CASE(address_limit),      CASE(fork_in_unshare),

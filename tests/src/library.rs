@@ -64,7 +64,7 @@ fn build() -> Result<Library, String> {
     }
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)
-        .args(["build", "--release", "-p", "neap-preload", "--target-dir"])
+        .args(["build", "--release", "-p", "neap-preload", "-p", "neap-archive", "--target-dir"])
         .arg(&target)
         .current_dir(crate::package_dir())
         .output()

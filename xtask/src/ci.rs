@@ -63,7 +63,8 @@ const fn task(name: &'static str, budget: u64, args: &'static [&'static str]) ->
 /// Before all others, because it fails fastest.
 const FORMAT: Step = cargo("format", 5, &["fmt", "--all", "--check"]);
 /// The library that users get, on which the tests run.
-const LIBRARY: Step = cargo("the library", 30, &["build", "--release", "--package", "neap-preload"]);
+const LIBRARY: Step =
+    cargo("the library", 30, &["build", "--release", "--package", "neap-preload", "--package", "neap-archive"]);
 /// All that users get. Linking the command takes two minutes, so its tests use the development build.
 const PRODUCT: Step = cargo("the product", 240, &["build", "--release"]);
 /// All test programs, and the command in its development build.

@@ -18,7 +18,7 @@ pub fn without(f: impl FnOnce()) {
             finding("a helper lives although a call wants none");
         }
     };
-    world().a.without_helper(none, || {
+    world().a.without_helper(false, none, || {
         f();
         none();
     });

@@ -7,7 +7,8 @@
 //!   filter takes effect. Programs set filters by `prctl`, or by `syscall`, because the C library has no `seccomp`.
 //! - The strict mode of seccomp, and prctl(PR_SET_TSC), forbid the processor's counter, which most clocks need.
 //! - The kernel does not discard the contents of a part of a huge page of its pool, although it may report success.
-//! - A limit on address space counts what neap has reserved, so neap gives that back (`program.rs` of the port).
+//! - A limit on address space counts what neap has reserved, and one on writable memory what neap has committed, so
+//!   neap gives back what is not used (`program.rs` of the port).
 //! - mlockall counts and locks what neap has reserved and not used (`program.rs` of the port).
 //! - A change of how a large block is mapped must not reach the block's next owner (`apart.rs` of the core).
 //!
@@ -113,9 +114,12 @@ unsafe fn perform(number: c_long, arguments: [usize; 6], name: Name) -> c_long {
         libc::SYS_prlimit64 | libc::SYS_setrlimit => {
             let result = call();
             let (process, resource, new) = if number == libc::SYS_setrlimit { (0, a, b) } else { (a, b, c) };
-            let sets = resource as c_int == libc::RLIMIT_AS as c_int && new != 0;
-            if result == 0 && sets && program::is_own(process as libc::pid_t) {
-                program::address_limit_set();
+            if result == 0 && new != 0 && program::is_own(process as libc::pid_t) {
+                match resource as u32 {
+                    libc::RLIMIT_AS => program::address_limit_set(),
+                    libc::RLIMIT_DATA => program::data_limit_set(),
+                    _ => {}
+                }
             }
             result
         }

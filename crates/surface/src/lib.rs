@@ -16,6 +16,7 @@
 //! | `front.rs` | which realloc comes before neap's in symbol order |
 //! | `prefault.rs` | what is made resident when the program starts |
 //! | `signal.rs` | at which signal a profile is written |
+//! | `rights.rs` | what happens when the program changes its user or its groups |
 //! | `usage.rs` | what the kernel counted for the process |
 //! | `line.rs` | how messages are written |
 //! | `lookup.rs` | how functions of other objects are found |
@@ -42,6 +43,7 @@ pub mod older;
 mod once;
 mod prefault;
 mod ranges;
+pub mod rights;
 mod signal;
 pub mod start;
 mod usage;

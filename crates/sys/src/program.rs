@@ -2,6 +2,7 @@
 //! them. The preload library has the functions by which programs make them.
 //!
 //! - `unshare` and `setns` refuse processes of several threads. They run while there is no helper ([`without_helper`]).
+//!   So do the functions that change user and groups: the C library changes those of its own threads only.
 //! - Before the process sets a seccomp filter, the helper is stopped for good ([`around_filter`]).
 //! - A child that is made without the C library's fork handlers has no helper, but may find locks taken that the helper
 //!   held. So the helper is ended before such a child is made ([`around_fork`]).
@@ -24,16 +25,21 @@ use neap_core::sync::Threads;
 /// that.
 const GONE_MS: u32 = 5000;
 
-/// Runs `f` while there is no helper: it is ended first, and none is started meanwhile.
+/// Runs `f` while there is no helper: it is ended first, and none is started meanwhile. Safe in a handler of a signal
+/// that came in the middle of a call of neap's; but a helper that waits for that call stays until the handler returns.
 pub fn without_helper<R>(f: impl FnOnce() -> R) -> R {
-    NEAP.without_helper(wait_until_forgotten, f)
+    NEAP.without_helper(is_reentrant(), wait_until_forgotten, f)
+}
+
+/// Whether the calling thread is in a handler that interrupted a call of neap's.
+fn is_reentrant() -> bool {
+    arch::enter().map(Entered::leave).is_none()
 }
 
 /// Runs `fork`, a call that makes a child without the C library's handlers, while there is no helper. Safe in a handler
 /// of a signal that came in the middle of a call of neap's.
 pub fn around_fork(fork: impl FnOnce() -> isize) -> isize {
-    let reentrant = arch::enter().map(Entered::leave).is_none();
-    NEAP.around_fork(reentrant, fork)
+    NEAP.around_fork(is_reentrant(), fork)
 }
 
 /// To be called when the first thread of the process is about to end without an exit of the process. Ends the helper if
@@ -194,15 +200,26 @@ pub fn is_own(number: libc::pid_t) -> bool {
     number == 0 || NEAP.os.process() == Some(number.cast_unsigned())
 }
 
+/// Whether what neap reserved and committed may follow a limit that was just set: the child of a vfork has limits of its
+/// own, but its parent's memory.
+fn may_follow_limits() -> bool {
+    !filter::is_forbidden() && owns_memory()
+}
+
+/// To be called when the process has set itself a limit on writable memory: gives back what is committed and not used,
+/// which counts. Does nothing in a reentrant call: then neap learns of the limit when it commits more.
+#[cold]
+pub fn data_limit_set() {
+    if may_follow_limits() {
+        thread::in_call(|_| NEAP.data_limit_set());
+    }
+}
+
 /// To be called when the process has set itself a limit on address space: gives reserved addresses back. Does nothing
 /// in a reentrant call: they go back when more memory is needed.
 #[cold]
 pub fn address_limit_set() {
-    // The child of a vfork has limits of its own, but its parent's memory.
-    if filter::is_forbidden() || !owns_memory() {
-        return;
-    }
-    if thread::in_call(|_| NEAP.give_reservations_back()) != Some(true) {
+    if !may_follow_limits() || thread::in_call(|_| NEAP.give_reservations_back()) != Some(true) {
         return;
     }
     without_helper(|| {

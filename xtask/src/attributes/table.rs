@@ -319,8 +319,14 @@ pub const TABLE: &[Kind] = &[
                 what: "data",
                 calls: "setrlimit, prlimit (RLIMIT_DATA)",
                 of: Process,
-                promise: "Beyond the limit calls return NULL with ENOMEM; blocks stay whole.",
-                tests: &[(LIFE, "data_limit_lowered"), (LIFE, "data_limit_below"), (LIFE, "data_limit_used_up")],
+                promise: "What is committed and not used goes back; beyond the limit calls return NULL with ENOMEM; \
+                          blocks stay whole.",
+                tests: &[
+                    (LIFE, "data_limit_lowered"),
+                    (LIFE, "data_limit_below"),
+                    (LIFE, "data_limit_used_up"),
+                    (LIFE, "data_limit_used_up_large"),
+                ],
                 torture: Changes(&["limit_data"]),
             },
             Attribute {
@@ -483,19 +489,28 @@ pub const TABLE: &[Kind] = &[
         attributes: &[
             Attribute {
                 what: "user and groups of all threads",
-                calls: "setuid, setresuid, setgid, setresgid, setgroups, initgroups",
+                calls: "setuid, seteuid, setreuid, setresuid, setgid, setegid, setregid, setresgid, setgroups, initgroups",
                 of: Process,
-                promise: "Within 100 ms no thread of neap's has the old rights: see \
+                promise: "When the call returns, no thread of neap's has the old rights. In a program that has neap in \
+                          it (`libneap.a`, the Rust crate) within 100 ms: see \
                           [giving-back.md](giving-back.md#the-helper-thread).",
-                tests: &[(PURGE, "other_user"), (TRUST, "rights_given_up_without_proc")],
+                tests: &[
+                    (PURGE, "family"),
+                    (PURGE, "in_empty_root"),
+                    (PURGE, "in_namespace"),
+                    (PURGE, "in_handlers"),
+                    (PURGE, "beside_threads"),
+                    (PURGE, "in_python"),
+                    (TRUST, "rights_given_up_without_proc"),
+                ],
                 torture: Changes(&["user"]),
             },
             Attribute {
                 what: "user and groups by the bare system call",
                 calls: "syscall(SYS_setresuid), syscall(SYS_setgroups)",
                 of: Thread,
-                promise: "As above if it is the first thread. Other threads are not noticed: the helper keeps the rights \
-                          of the thread that started it.",
+                promise: "Within 100 ms, if it is the first thread. Other threads are not noticed: the helper keeps the \
+                          rights of the thread that started it.",
                 tests: &[(TRUST, "rights_given_up_at_start")],
                 torture: Changes(&["user_by_call", "user_of_thread"]),
             },

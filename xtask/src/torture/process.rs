@@ -82,7 +82,10 @@ impl Tools {
         compile(&["inject.c"], &[], &bin("inject"))?;
         let (library, neap) = match library {
             Some(path) => (fs::canonicalize(path).with_context(|| format!("no library {}", path.display()))?, None),
-            None => (build("neap-preload", true)?.join("libneap.so"), Some(build("neap-cli", false)?.join("neap"))),
+            None => {
+                build("neap-archive", true)?;
+                (build("neap-preload", true)?.join("libneap.so"), Some(build("neap-cli", false)?.join("neap")))
+            }
         };
         // A plugin that contains the library's other form, where that was built beside it.
         let archive = library.with_extension("a");

@@ -156,23 +156,32 @@ impl<O: Os> Back<O> {
 
     /// Runs `f` while there is no helper: ends the helper first, and lets none start meanwhile. Takes no lock. If the
     /// helper does not end within `PATIENCE_MS`, `f` runs anyway. `ended` runs between the two, in a process that
-    /// may have a helper.
-    pub fn without_helper<R>(&self, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
-        self.keep_away(PATIENCE_MS, ended, f)
+    /// may have a helper, unless that is still there. `reentrant`: the call is in a handler that interrupted another
+    /// call. The helper may wait for that one, so this waits for `REENTRANT_PATIENCE_MS` at most, and once for each
+    /// helper: handlers that come one after the other could keep the interrupted call from going on.
+    pub fn without_helper<R>(&self, reentrant: bool, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
+        // Relaxed, twice: a helper's number is written before it can be waited for; `late` is a hint.
+        let thread = self.os.settle_helper().thread.load(Ordering::Relaxed);
+        let is_late = thread != 0 && self.purger.late.load(Ordering::Relaxed) == thread;
+        let patience = match reentrant {
+            false => PATIENCE_MS,
+            true if is_late => 0,
+            true => REENTRANT_PATIENCE_MS,
+        };
+        self.keep_away(patience, ended, f)
     }
 
     /// Runs `f`, which makes a child without the C library's handlers, while there is no helper: a helper would leave
     /// the locks that it holds locked in the child, which may rely on being a process of one thread. Takes no lock.
-    /// `reentrant`: the call is in a handler that interrupted another call. The helper may wait for that one, so this
-    /// waits for `REENTRANT_PATIENCE_MS` at most.
+    /// `reentrant` as in [`Back::without_helper`].
     pub fn around_fork<R>(&self, reentrant: bool, f: impl FnOnce() -> R) -> R {
-        self.keep_away(if reentrant { REENTRANT_PATIENCE_MS } else { PATIENCE_MS }, || (), f)
+        self.without_helper(reentrant, || (), f)
     }
 
     /// Ends the helper permanently: the calling thread is the last one and about to end. `ended` as in
     /// [`Back::without_helper`].
     pub fn end_helper(&self, ended: impl FnOnce()) {
-        if self.os.settle_helper().keep_away(&self.os, PATIENCE_MS).is_some() {
+        if self.os.settle_helper().keep_away(&self.os, PATIENCE_MS).is_some_and(|stop| stop.ended) {
             ended();
         }
     }
@@ -181,8 +190,11 @@ impl<O: Os> Back<O> {
     fn keep_away<R>(&self, patience: u32, ended: impl FnOnce(), f: impl FnOnce() -> R) -> R {
         let helper = self.os.settle_helper();
         let stop = helper.keep_away(&self.os, patience);
-        if stop.is_some() {
-            ended();
+        match &stop {
+            Some(stop) if stop.ended => ended(),
+            // Relaxed: a hint.
+            Some(_) => self.purger.late.store(helper.thread.load(Ordering::Relaxed), Ordering::Relaxed),
+            None => {}
         }
         let result = f();
         if helper.end_stop(stop) {

@@ -20,6 +20,8 @@ pub struct Purger {
     pub(crate) sweep_pause: AtomicU64,
     /// Number of ticks in a row without work; if there can be no helper, ticks since the last attempt to start one.
     pub(crate) idle: AtomicU32,
+    /// The last helper that did not end in time when a call excluded it, by its thread number.
+    pub(crate) late: AtomicU32,
     /// True if the system refused all holes that were due in a tick: holes are left alone for a while.
     pub(crate) refused: AtomicBool,
     /// True if the next helper has to try refused ranges again, once: the program may have unlocked them.
@@ -49,6 +51,7 @@ impl Purger {
             swept: AtomicU64::new(0),
             sweep_pause: AtomicU64::new(0),
             idle: AtomicU32::new(0),
+            late: AtomicU32::new(0),
             refused: AtomicBool::new(false),
             again: AtomicBool::new(false),
             reused: AtomicU64::new(0),

@@ -561,12 +561,12 @@ impl Arena {
     fn step<O: Os>(&self, os: &O, end: usize) -> Option<Step> {
         let committed = self.committed();
         let most = if os.pool_page().is_some() { commit::POOL_STEP } else { usize::MAX };
-        let limited = if committed > self.first.get() { commit::limited_step(os) } else { None };
-        if limited.is_some() {
-            // Relaxed: a hint.
-            self.scarce.store(true, Ordering::Relaxed);
-        }
-        let step = commit::step(committed - self.first.get()).min(most).min(limited.unwrap_or(most));
+        let limit = if committed > self.first.get() { commit::data_limit(os) } else { None };
+        let limited = limit.map_or(most, |limit| {
+            self.end_where_limited(os, limit);
+            commit::limited_step(limit)
+        });
+        let step = commit::step(committed - self.first.get()).min(most).min(limited);
         let to = end.max(committed + step).min(self.end.get());
         (to > committed).then(|| Step { to, ..self.step_from_here() })
     }

@@ -29,7 +29,7 @@ const THIRD_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHI
 const DOUBLE_STEP: usize = if cfg!(neap_sim) { 12 } else { (64 << 20) >> CHUNK_SHIFT };
 const LAST_STEP: usize = (1 << 30) >> CHUNK_SHIFT;
 /// Where writable memory is limited (RLIMIT_DATA), a step is at most one part in this many of the limit.
-const LIMITED_STEP: usize = 64;
+const LIMITED_STEP: usize = 256;
 /// Limit on the steps whose memory comes from the pool of huge pages, in chunks: it is populated under the lock.
 pub(crate) const POOL_STEP: usize = if cfg!(neap_sim) { 8 } else { (16 << 20) >> CHUNK_SHIFT };
 
@@ -47,10 +47,14 @@ pub(crate) fn step(committed: usize) -> usize {
     }
 }
 
-/// Limit on the length in chunks of a step, where writable memory is limited.
-pub(crate) fn limited_step<O: Os>(os: &O) -> Option<usize> {
-    let limit = if os.looks_for_limits() { os.data_limit() } else { None };
-    limit.map(|limit| (limit / LIMITED_STEP) >> CHUNK_SHIFT)
+/// The limit on writable memory in bytes (RLIMIT_DATA), if there is one.
+pub(crate) fn data_limit<O: Os>(os: &O) -> Option<usize> {
+    if os.looks_for_limits() { os.data_limit() } else { None }
+}
+
+/// Limit on the length in chunks of a step, where writable memory is limited to `limit` bytes.
+pub(crate) fn limited_step(limit: usize) -> usize {
+    (limit / LIMITED_STEP) >> CHUNK_SHIFT
 }
 
 /// A step of an arena: commits chunks `from..to`.

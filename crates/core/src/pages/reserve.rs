@@ -11,7 +11,7 @@
 //! The page map is given back only where the port knows that no other thread can read it.
 
 use crate::pages::Pages;
-use crate::pages::arena::{Arenas, UnderLock};
+use crate::pages::arena::{Arena, Arenas, UnderLock};
 use crate::pages::chunk::Record;
 use crate::pages::layout::{self, ARENA_ALIGN, HUGE_BYTES, MAX_ARENAS, RECORD_BYTES};
 use crate::pages::place::{LITTLE, is_pressed};
@@ -68,6 +68,11 @@ impl Arenas {
         self.arenas().iter().any(|arena| arena.scarce.load(Ordering::Relaxed))
     }
 
+    /// To be called where writable memory is limited to `limit` bytes: see [`Arena::end_where_limited`].
+    pub(crate) fn note_data_limit<O: Os>(&self, os: &O, lock: &UnderLock, limit: usize) {
+        (0..self.count()).for_each(|i| self.nth(lock, i).end_where_limited(os, limit));
+    }
+
     /// The chunk before the frontier of arena `i`, if it has one.
     pub(crate) fn last_used(&self, lock: &UnderLock, i: usize) -> Option<Record> {
         let (first, used) = self.used(lock, i)?;
@@ -75,8 +80,8 @@ impl Arenas {
     }
 
     /// Makes the chunks from `record` to the frontier of arena `i`, which are in no list, chunks that were never used,
-    /// and takes back what was committed there and behind it. False if the system refuses, or if the arena would have no
-    /// chunk in use; then nothing changes.
+    /// and takes back what was committed there and behind it. False if the system refuses, if nothing is committed
+    /// there, or if the arena would have no chunk in use; then nothing changes.
     ///
     /// # Safety
     /// The chunks must hold nothing that is needed, and read as zero.
@@ -84,7 +89,7 @@ impl Arenas {
         let (base, index, _) = self.place(record);
         let arena = self.nth(lock, i);
         let len = (arena.committed() - index) << CHUNK_SHIFT;
-        if index == arena.first() {
+        if index == arena.first() || len == 0 {
             // The first step commits what later ones do not.
             return false;
         }
@@ -169,6 +174,25 @@ impl Arenas {
             }
             taken[4..8].clone_from_slice(&committed);
             reserve.into_iter().for_each(|part| each_gap(part, &taken, &mut |gap| visit(gap, false)));
+        }
+    }
+}
+
+impl Arena {
+    /// Notes that writable memory is limited to `limit` bytes. The arena ends where it cannot grow further under that
+    /// limit, and the ages of the chunks behind are taken back: those of a long arena have a MiB, which counts for the
+    /// limit. If the limit is raised, other arenas follow.
+    pub(crate) fn end_where_limited<O: Os>(&self, os: &O, limit: usize) {
+        // Relaxed: a hint.
+        self.scarce.store(true, Ordering::Relaxed);
+        let (page, ages) = (os.page_size(), layout::ages(self.chunks().ilog2() as u8));
+        let reached = self.committed().max(self.first() + limit.div_ceil(CHUNK));
+        let from = (ages + reached).next_multiple_of(page);
+        // In the first arena the reentrant reserve begins where other chunks end. Its ages stay.
+        let to = (ages + self.end.get()) & !(page - 1);
+        // SAFETY: the ages of chunks that are not committed: no thread uses them, and the arena ends before them.
+        if from < to && unsafe { os.uncommit(layout::at(self.base() + from), to - from) } {
+            self.end.set(from - ages);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Takes chunks, after the steps of growth that are due (`huge_area.rs`), which are made outside of the lock.
 
 use crate::pages::Pages;
+use crate::pages::commit;
 use crate::pages::held::Use;
 use crate::pages::huge_area::Step;
 use crate::pages::owned::Owned;
@@ -33,13 +34,26 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// [`Pages::retract`] of arena `i`: the clean range at its frontier.
+    /// To be called when the program has set a limit on writable memory (RLIMIT_DATA): takes back what is committed and
+    /// was never used. But if more than the limit is committed, that is all that later blocks could get.
+    pub fn data_limit_set(&self) {
+        let committed = self.arenas.usable_bytes();
+        let Some(limit) = commit::data_limit(&self.os).filter(|&limit| limit >= committed) else { return };
+        self.ranges.with(&self.os, |r| {
+            self.arenas.note_data_limit(&self.os, r.lock(), limit);
+            (0..self.arenas.count()).for_each(|i| self.retract_arena(r, i));
+        });
+    }
+
+    /// [`Pages::retract`] of arena `i`: the clean range at its frontier, and what is committed behind.
     fn retract_arena(&self, r: &mut Ranges, i: usize) {
-        let range = self.arenas.last_used(r.lock(), i).and_then(|last| r.take_clean_before(&self.arenas, last));
-        let Some((c, len)) = range else { return };
-        // SAFETY: the range is clean, and was just taken out of its list.
+        let Some(last) = self.arenas.last_used(r.lock(), i) else { return };
+        let (c, len) = r.take_clean_before(&self.arenas, last).unwrap_or((last.after(1), 0));
+        // SAFETY: the range is clean, and was just taken out of its list. What is behind was never used.
         if !unsafe { self.arenas.retract(&self.os, r.lock(), i, c) } {
-            r.put_back_clean(&self.arenas, c, len);
+            if len > 0 {
+                r.put_back_clean(&self.arenas, c, len);
+            }
             return;
         }
         // It may lie there.

@@ -112,6 +112,8 @@ pub struct Leave {
 #[derive(Debug)]
 pub struct Stop {
     owner: u32,
+    /// Whether the helper has ended, or there was none.
+    pub ended: bool,
 }
 
 impl Helper {
@@ -329,17 +331,19 @@ impl Helper {
             return None;
         }
         // Relaxed: it is written once.
-        let stop = Stop { owner: self.owner.load(Ordering::Relaxed) };
+        let owner = self.owner.load(Ordering::Relaxed);
         self.stops.fetch_add(1, Ordering::SeqCst);
-        for _ in 0..patience.div_ceil(SLICE) {
+        for left in (0..=patience.div_ceil(SLICE)).rev() {
             let state = self.state.load(Ordering::SeqCst);
             if !matches!(state, STARTING | RUNNING | RESIGNING) {
-                break;
+                return Some(Stop { owner, ended: true });
             }
-            self.wake_up(os);
-            os.futex_wait_for(&self.state, state, SLICE);
+            if left > 0 {
+                self.wake_up(os);
+                os.futex_wait_for(&self.state, state, SLICE);
+            }
         }
-        Some(stop)
+        Some(Stop { owner, ended: false })
     }
 
     /// Ends the exclusion that [`Helper::keep_away`] began; true if the caller has to ask for a helper.

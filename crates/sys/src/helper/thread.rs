@@ -9,8 +9,8 @@
 //! thread storage, or may be replaced by a library that does.
 //!
 //! The kernel does count it as a thread; `program.rs` handles what follows from that. When the process changes its
-//! user, its groups or its capabilities, the helper gives back what waits and ends within a tenth of a second. The next
-//! helper is started by a thread that has the new rights.
+//! user, its groups or its capabilities, the helper ends: before the functions that `libneap.so` has for that, otherwise
+//! within a tenth of a second. The next helper is started by a thread that has the new rights.
 
 use crate::arch;
 use crate::helper::pressure;
