@@ -166,6 +166,32 @@ fn every_command_reads_every_shape() {
     assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Catches code that the program compiled itself and that has names in its perf map, but none in a profile.
+#[test]
+fn compiled_code_has_names() {
+    let neap = Neap::new();
+    let Some((program, library)) = programs(&neap).filter(|_| cfg!(target_arch = "x86_64")) else {
+        return skip("compiled_code_has_names", "needs a C compiler, and x86-64");
+    };
+    let shaped = Shaped::start(&neap, &program, &library, "compiled");
+    let heap = ["profile", "--heap", "--pid", "PID", "--interval", "4K", "--duration", "2s"];
+    let named = has(said(&neap, &heap, shaped.pid), &["hold_rows (librows.so.c", "← compiled_code ← work"]);
+    let map = PathBuf::from(format!("/tmp/perf-{}.map", shaped.pid));
+    let distrusted = is_root().then(|| {
+        std::os::unix::fs::chown(&map, Some(12_345), None).expect("it is the program's");
+        said(&neap, &heap, shaped.pid)
+    });
+    let _ = std::fs::remove_file(&map);
+    named.expect("names");
+    match distrusted {
+        Some(text) => {
+            let text = text.expect("a profile");
+            assert!(!text.contains("compiled_code") && text.contains("Names of compiled code are missing"), "{text}");
+        }
+        None => skip("compiled_code_has_names", "a map of another user: needs root"),
+    }
+}
+
 /// Catches a command that says something wrong about a process without memory, or waits for it.
 #[test]
 fn processes_without_memory_are_named() {

@@ -78,6 +78,24 @@ static void *other(void *shape) {
     work();
     return shape;
 }
+#ifdef __x86_64__
+/* Compiles a function that calls `hold`, as a JIT compiler does, and names it in the perf map. */
+static void compiled(void) {
+    unsigned char *code = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    unsigned char begin[] = {0x55, 0x48, 0x89, 0xe5, 0x48, 0xb8}, end[] = {0xff, 0xd0, 0x5d, 0xc3};
+    memcpy(code, begin, 6);
+    memcpy(code + 6, &hold, 8);
+    memcpy(code + 14, end, 4);
+    hold = (void (*)(int))code;
+    char name[64];
+    snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+    FILE *map = fopen(name, "w");
+    fprintf(map, "%lx 12 compiled_code\n", (long)code);
+    fclose(map);
+}
+#else
+static void compiled(void) { exit(1); }
+#endif
 static void *elsewhere(void *unused) {
     /* A thread with a root, folder and mounts of its own. */
     if (unshare(CLONE_FS | CLONE_NEWNS) || mount(0, "/", 0, MS_REC | MS_PRIVATE, 0) || chroot("/proc")) fail("unshare");
@@ -100,6 +118,7 @@ int main(int count, char **words) {
     }
     if (!strcmp(shape, "chroot") && (chroot(words[2]) || chdir("/"))) fail("chroot");
     if (!strcmp(shape, "deleted") && (unlink(words[3]) || unlink(words[0]))) fail("unlink");
+    if (!strcmp(shape, "compiled")) compiled();
     if (!strcmp(shape, "threads")) pthread_create(&thread, 0, elsewhere, 0);
     if (!strcmp(shape, "setuid") && setuid(65534)) fail("setuid");
     if (!strcmp(shape, "forked")) {
