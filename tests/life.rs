@@ -64,6 +64,7 @@ const CASES: &[(Source, &str, &str, &str)] = &[
     (THREADS, "remote_ring", "", "a remote free that loses or corrupts a block"),
     (THREADS, "one_way", "", "remotely freed blocks that never come back to their maker"),
     (THREADS, "cancelled", "", "a cancelled thread that leaves a lock held"),
+    (THREADS, "crowd", "", "many threads that hold an OS page for each size of block, however few blocks they have"),
     (THREADS, "small_stacks", "", "an allocator or thread end that needs more than the smallest stack"),
     (FORK, "while_threads_allocate", "", "a lock held by another thread at fork, which the child waits for"),
     (FORK, "from_four_threads", "", "forks at the same time that block each other"),

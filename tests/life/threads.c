@@ -279,6 +279,34 @@ static void cancelled(void) {
     }
 }
 
+/* 1,000 threads with a block each of 20 sizes, 38 KiB in all: what a thread holds beyond its blocks. */
+enum { CROWD = 1000, CROWD_BLOCKS = 20 };
+static void *in_crowd(void *arg) {
+    char *p[CROWD_BLOCKS];
+    int seed = (int)(intptr_t)arg;
+    for (int i = 0; i < CROWD_BLOCKS; i++) p[i] = some(50 + i * 200, seed + i);
+    pthread_barrier_wait(&all_there);
+    pthread_barrier_wait(&all_done);
+    for (int i = 0; i < CROWD_BLOCKS; i++) {
+        CHECK_FILL(p[i], 50 + i * 200, seed + i);
+        free(p[i]);
+    }
+    return NULL;
+}
+static void crowd(void) {
+    static pthread_t t[CROWD];
+    long before = status_kib("VmRSS:");
+    pthread_barrier_init(&all_there, NULL, CROWD + 1);
+    pthread_barrier_init(&all_done, NULL, CROWD + 1);
+    for (intptr_t i = 0; i < CROWD; i++) t[i] = start(in_crowd, (void *)i);
+    pthread_barrier_wait(&all_there);
+    long each = (status_kib("VmRSS:") - before) / CROWD;
+    printf("RSS grew by %ld KiB for each thread\n", each);
+    CHECK_AT(each < 70, each);
+    pthread_barrier_wait(&all_done);
+    for (int i = 0; i < CROWD; i++) CHECK(pthread_join(t[i], NULL) == 0);
+}
+
 /* Threads on the smallest stack: every path of the allocator has to fit. */
 static void *on_small_stack(void *arg) {
     for (size_t size = 1; size < (64u << 20); size *= 4) {
@@ -304,6 +332,6 @@ static void small_stacks(void) {
 static const struct test_case CASES[] = {
     CASE(key_destructors), CASE(storm),       CASE(detached), CASE(idle),
     CASE(orphans),         CASE(remote_ring), CASE(one_way),  CASE(cancelled),
-    CASE(small_stacks),    CASE(late_heaps),
+    CASE(small_stacks),    CASE(late_heaps),  CASE(crowd),
 };
 TEST_MAIN(CASES)

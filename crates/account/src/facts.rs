@@ -36,6 +36,8 @@ pub struct Facts {
     pub zeros: u64,
     /// Memory of stacks below the stack pointer.
     pub below: u64,
+    /// Memory that was given back lazily.
+    pub lazy: u64,
     /// Anonymous memory that it has shared since a fork.
     pub forked: u64,
     /// Its own memory that was copied since a fork, as one of the processes wrote to it. If its parent could not be
@@ -62,6 +64,9 @@ impl Facts {
         let anonymous: u64 = own.iter().map(|mapping| mapping.figures.anonymous - mapping.forked()).sum();
         let (copied, new) = seen.fork.map_or((estimate, anonymous - estimate), |fork| (fork.copied, fork.new));
         let in_huge = in_huge(seen, zeros);
+        // To give back what may be no stack would destroy it.
+        let idle = seen.stacks.iter().filter(|of| of.is_sure && !seen.is_locked(of));
+        let below: u64 = idle.map(|stack| stack.below).sum();
         Facts {
             rss: report.rss_bytes,
             kept: report.of(Kind::HeapFree),
@@ -73,8 +78,9 @@ impl Facts {
             fragmentation: report.of(Kind::HeapFragmentation),
             zeros: in_huge.iter().map(|of| of.bytes).sum(),
             in_huge,
-            // Stacks of coroutines are in other memory.
-            below: seen.stacks.iter().map(|stack| stack.below).sum::<u64>().min(report.of(Kind::Stack)),
+            // Of locked stacks everything is resident, touched or not. Of others a huge page may have more than was touched.
+            below: below.min(report.of(Kind::Stack)),
+            lazy: report.of(Kind::LazyFree),
             forked: own.iter().map(|mapping| mapping.forked()).sum(),
             copied,
             new,

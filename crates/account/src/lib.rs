@@ -19,8 +19,9 @@
 //! | `parse.rs` | the kernel's text: smaps, smaps_rollup, status |
 //! | `seen.rs` | what was read from a process |
 //! | `owner.rs`, `runtime.rs` | the owner of a mapping |
-//! | `sum.rs` | from mappings and claims to accounts |
+//! | `sum.rs`, `notes.rs` | from mappings and claims to accounts; remarks on them |
 //! | `facts.rs`, `verdict.rs`, `remedy.rs` | why it is so large; what gives memory back, and how much |
+//! | `doubt.rs` | what is known to be unsure |
 //! | `trial.rs` | what has been tried of remedies: without a trial none is printed |
 //! | `container.rs`, `holder.rs` | the account of a cgroup; what holds its files in memory |
 //! | `watch.rs` | what changes over time: leak, plateau, fragmentation, retention |
@@ -32,10 +33,12 @@
 #![forbid(unsafe_code)]
 
 pub mod container;
+mod doubt;
 mod facts;
 pub mod holder;
 pub mod html;
 pub mod model;
+mod notes;
 mod owner;
 pub mod parse;
 pub mod python;

@@ -58,6 +58,8 @@ kinds! {
     /// OS pages of zeros in transparent huge pages that have other contents too: never used, or zeros that the program
     /// wrote. Without huge pages the former would not be resident.
     HugeZero = "huge-zero", "zeros in huge pages";
+    /// Memory that was given back with MADV_FREE and that the kernel has not taken yet.
+    LazyFree = "lazy-free", "given back lazily";
     /// Code made at run time.
     Jit = "jit", "generated code";
     /// Areas without access that nevertheless hold memory.
@@ -110,7 +112,7 @@ pub struct Account {
 /// Memory that the process causes and that is not in Rss.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Apart {
-    /// `page-tables`, `swap`, `hugetlb`, `kernel-stacks`.
+    /// `page-tables`, `swap`, `hugetlb`, `kernel-stacks`, `open-files`, `pipes`, `bpf-maps`, `perf-buffers`.
     pub kind: &'static str,
     /// Bytes.
     pub bytes: u64,
@@ -156,11 +158,21 @@ pub enum Cause {
     Locked,
     /// Private memory that is not malloc's.
     Anonymous,
+    /// Memory that was given back with MADV_FREE: Rss counts it until the kernel takes it.
+    LazyFree,
+    /// Page tables, which Rss leaves out.
+    PageTables,
+    /// Memory that is swapped out, which Rss leaves out.
+    Swap,
+    /// Pages of the kernel's pools, which Rss leaves out.
+    Hugetlb,
+    /// Files in memory that it has open and not mapped.
+    OpenFiles,
     /// The page cache of the container.
     PageCache,
     /// Files in memory of the container.
     Tmpfs,
-    /// The kernel's memory for the container.
+    /// The kernel's memory for the container or process: pipes, BPF maps, buffers.
     Kernel,
     /// Parts of huge pages that the container's processes gave back, and that the kernel still holds.
     FreedHuge,
@@ -280,6 +292,17 @@ pub struct Report {
     pub remedies: Vec<Remedy>,
     /// What else a reader should know.
     pub notes: Vec<String>,
+    /// What is known to be unsure in this report, the largest first.
+    pub doubts: Vec<Doubt>,
+}
+
+/// Something of which the report is not sure.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Doubt {
+    /// How much memory it is about; 0 if that is not known.
+    pub bytes: u64,
+    /// What is unsure, and why.
+    pub text: String,
 }
 
 impl Report {

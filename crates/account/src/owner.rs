@@ -2,12 +2,15 @@
 
 use crate::model::Kind;
 use crate::runtime::{self, Runtime};
-use crate::seen::{Mapping, Seen, Thread, is_in};
+use crate::seen::{Mapping, Seen, is_in};
 use std::collections::HashMap;
 
 const MIB: u64 = 1 << 20;
 /// The size and alignment of glibc's arenas.
 const ARENA: u64 = 64 * MIB;
+
+/// The owner of memory of arenas beside what was found in them.
+const ARENAS: &str = "glibc, arenas of threads";
 
 /// Use and owner of a mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,14 +28,13 @@ fn class(kind: Kind, owner: impl Into<String>) -> Class {
 /// Each mapping's class, in their order.
 pub fn classes(seen: &Seen) -> Vec<Class> {
     let runtimes = runtime::of(seen);
-    let stacks = stacks(seen);
+    let special = special(seen);
     let mut all: Vec<Class> = Vec::with_capacity(seen.mappings.len());
     for (at, mapping) in seen.mappings.iter().enumerate() {
         let before = at.checked_sub(1).map(|before| (&seen.mappings[before], &all[before]));
         let next = seen.mappings.get(at + 1);
-        let named = match stacks.get(&mapping.range.start) {
-            Some(thread) => class(Kind::Stack, stack_owner(seen, thread)),
-            None if seen.stack_mappings.contains(&mapping.range.start) => class(Kind::Stack, "threads"),
+        let named = match special.get(&mapping.range.start) {
+            Some(known) => known.clone(),
             None => of_name(mapping, seen).unwrap_or_else(|| nameless(mapping, before, next, &runtimes, seen)),
         };
         all.push(named);
@@ -40,27 +42,69 @@ pub fn classes(seen: &Seen) -> Vec<Class> {
     all
 }
 
-/// The mappings with the stack pointers of threads, by their starts; the first thread's is the kernel's `[stack]`.
-fn stacks(seen: &Seen) -> HashMap<u64, &Thread> {
-    let (heaps, mut found) = (seen.heap_ranges(), HashMap::new());
+/// Mappings of which more is known than their names and neighbours, by their starts: stacks and data of files.
+fn special(seen: &Seen) -> HashMap<u64, Class> {
+    let mut found = HashMap::new();
+    let at = |address: u64| seen.mappings.partition_point(|mapping| mapping.range.end <= address);
+    for of in &seen.stacks {
+        if seen.mappings.get(at(of.range.start)).is_some_and(|mapping| mapping.range == of.range) {
+            found.entry(of.range.start).or_insert_with(|| class(Kind::Stack, stack_owner(seen, of.tid, of.is_sure)));
+        }
+    }
+    for of in seen.bss.iter().flatten() {
+        let start = of.piece.range.start;
+        if seen.mappings.get(at(start)).is_some_and(|mapping| mapping.range == of.piece.range) {
+            found.entry(start).or_insert_with(|| class(Kind::Anonymous, bss_owner(&of.file)));
+        }
+    }
+    // A stack pointer in memory of which nothing says that it is a stack: the rest of it may be anything.
+    let mut known: Vec<_> = seen.stacks.iter().map(|of| of.range.clone()).collect();
+    known.sort_unstable_by_key(|range| range.start);
+    let heaps = seen.heap_ranges();
     for thread in &seen.threads {
         let Some(pointer) = thread.stack_pointer else { continue };
-        let at = seen.mappings.partition_point(|mapping| mapping.range.end <= pointer);
-        let Some(mapping) = seen.mappings.get(at).filter(|mapping| mapping.range.contains(&pointer)) else { continue };
+        let Some(mapping) = seen.mappings.get(at(pointer)).filter(|of| of.range.contains(&pointer)) else { continue };
         // Stacks of goroutines are in Go's heap, and some stacks are blocks of malloc.
-        if !runtime::is_go_heap(seen, mapping)
+        if mapping.is_nameless()
+            && !runtime::is_go_heap(seen, mapping)
             && !is_in(&heaps, pointer)
-            && (mapping.is_nameless() || mapping.name.starts_with("[anon:"))
+            && !is_in(&known, pointer)
         {
-            found.entry(mapping.range.start).or_insert(thread);
+            let owner = format!("private memory with the stack of {}", stack_owner(seen, thread.tid, true));
+            found.entry(mapping.range.start).or_insert_with(|| class(Kind::Anonymous, owner));
         }
     }
     found
 }
 
 /// The owner of a thread's stack. Threads with one name are one account.
-fn stack_owner(seen: &Seen, thread: &Thread) -> String {
-    if thread.tid == seen.pid { "thread 1".to_owned() } else { format!("threads named {}", pool_name(&thread.name)) }
+pub fn stack_owner(seen: &Seen, tid: u32, is_sure: bool) -> String {
+    let owner = match seen.threads.iter().find(|thread| thread.tid == tid) {
+        Some(_) if tid == seen.pid => "thread 1".to_owned(),
+        Some(thread) => format!("threads named {}", pool_name(&thread.name)),
+        None => "threads that have ended".to_owned(),
+    };
+    if is_sure { owner } else { format!("{owner}, or private memory") }
+}
+
+/// The owner of the data of a file beyond the file's contents.
+pub fn bss_owner(file: &str) -> String {
+    format!("{file} (.bss)")
+}
+
+/// The owner of OS pages of a file or of shared memory that the process has changed for itself.
+pub fn changed_owner(owner: &str) -> String {
+    format!("{owner} (changed)")
+}
+
+/// Whether memory without a name is data of a file, or pages of one that were changed.
+pub fn is_data(owner: &str) -> bool {
+    owner.ends_with(" (.bss)") || owner.ends_with(" (changed)")
+}
+
+/// Whether an owner is known by its place only.
+pub fn is_unsure(owner: &str) -> bool {
+    owner.contains(", or ")
 }
 
 /// The name of a thread without its number in a pool: `worker-` for `worker-12`.
@@ -76,18 +120,21 @@ fn of_name(mapping: &Mapping, seen: &Seen) -> Option<Class> {
         return Some(of_given_name(given.trim_end_matches(']').trim(), mapping));
     }
     Some(match name {
-        "[heap]" => class(Kind::Heap, "glibc, [heap]"),
+        // What no heap that was walked has of it.
+        "[heap]" if !seen.heaps.is_empty() => class(Kind::Anonymous, "[heap] (brk), in no heap that neap knows"),
+        "[heap]" => class(Kind::Heap, "[heap]: of malloc, or taken by brk"),
         "[stack]" => class(Kind::Stack, "thread 1"),
         _ if name.starts_with("[vdso") || name.starts_with("[vvar") || name.starts_with("[vsyscall") => {
             class(Kind::Vdso, "kernel")
         }
-        _ if name.starts_with("/memfd:") => memory_file(name, mapping),
+        _ if name.starts_with("/memfd:") => memory_file(name, mapping, seen),
         // memfd_secret(2) has an inode, but its file system is not mounted.
         _ if name.starts_with("/secretmem") && mapping.shared => class(Kind::Shared, "secretmem"),
         _ if name.starts_with("/SYSV") => {
             class(Kind::Shared, format!("System V {}", name[1..].trim_end_matches(" (deleted)")))
         }
         _ if name.starts_with("/dev/zero") && mapping.shared => class(Kind::Shared, "shared anonymous mappings"),
+        _ if name.starts_with("/dev/zero") => class(Kind::Anonymous, "private mappings of /dev/zero"),
         _ if name.starts_with("/dev/shm/") => class(Kind::Shared, name),
         _ if name.starts_with("/dev/") || name.starts_with("anon_inode:") => class(Kind::Shared, name),
         _ if name.starts_with('/') && seen.memory_devices.contains(&mapping.device) => class(Kind::Shared, name),
@@ -150,10 +197,14 @@ fn of_given_name(name: &str, mapping: &Mapping) -> Class {
     }
 }
 
-/// The class of a memory file; one that may be executed is code.
-fn memory_file(name: &str, mapping: &Mapping) -> Class {
+/// The class of a memory file. A program or library in one is mapped privately, as from any file; code that is made at
+/// run time is shared, because it is written at another address.
+fn memory_file(name: &str, mapping: &Mapping, seen: &Seen) -> Class {
+    let is_same = |of: &&Mapping| of.inode == mapping.inode && of.device == mapping.device;
+    let is_loaded = seen.mappings.iter().filter(is_same).any(|of| of.execute && !of.shared);
     let name = name.trim_end_matches(" (deleted)").trim_start_matches('/');
     match name {
+        _ if is_loaded => class(Kind::File, name),
         // ZGC maps its heap several times.
         "memfd:java_heap" => class(Kind::RuntimeHeap, "JVM"),
         _ if mapping.execute || name.starts_with("memfd:doublemapper") => class(Kind::Jit, name),
@@ -169,30 +220,30 @@ fn nameless(
     runtimes: &[&Runtime],
     seen: &Seen,
 ) -> Class {
-    let runtime = runtimes.first().map_or("the program's", |runtime| runtime.name);
     if mapping.is_closed() {
         return class(Kind::Guard, "areas without access");
     }
     if mapping.execute {
-        return class(Kind::Jit, runtime);
+        let owner = runtimes.first().map_or("the program's".to_owned(), |of| format!("{}, or a library", of.name));
+        return class(Kind::Jit, owner);
     }
     if is_arena(mapping, next, seen) {
-        return class(Kind::Heap, "glibc, arenas of threads");
+        let is_walked = seen.has_walked("glibc");
+        return class(Kind::Heap, if is_walked { ARENAS } else { "arenas of glibc, or private memory" });
     }
-    // A mapping right after the data of a program or library, without a file: .bss.
     if let Some((before, of)) = before.filter(|(before, _)| before.range.end == mapping.range.start) {
-        let is_data = before.write && !before.shared && of.kind == Kind::File;
-        let goes_on = of.kind == Kind::Anonymous && of.owner.ends_with(" (.bss)") && !before.write;
-        if is_data || goes_on {
-            let owner = if is_data { format!("{} (.bss)", of.owner) } else { of.owner.clone() };
-            return class(Kind::Anonymous, owner);
+        // A mapping right after the data of a program or library, without a file. The sizes in the file's program
+        // headers say how much of it is .bss, if they could be read.
+        let is_data = before.write && !before.shared && of.kind == Kind::File && !of.owner.contains("(.bss)");
+        if seen.bss.is_none() && is_data {
+            return class(Kind::Anonymous, format!("{} (.bss), or private memory", of.owner));
         }
         if is_stack(before, mapping, seen) {
-            return class(Kind::Stack, "threads");
+            return class(Kind::Stack, "threads, or private memory");
         }
     }
     match runtimes.iter().find(|runtime| runtime.owns(mapping, next)) {
-        Some(runtime) => class(Kind::RuntimeHeap, runtime.name),
+        Some(runtime) => class(Kind::RuntimeHeap, runtime.owner()),
         None => class(Kind::Anonymous, private(seen)),
     }
 }
@@ -205,8 +256,9 @@ fn private(seen: &Seen) -> String {
     }
 }
 
-/// An arena of glibc begins at a multiple of 64 MiB; its unused part has no access and ends at the next multiple. Any
-/// mapping may be placed there, so where glibc's heap was walked only an arena that it has counts, and Go's heap never.
+/// Whether a mapping may be an arena of glibc whose heap was not walked (otherwise its arenas are known). An arena begins
+/// at a multiple of 64 MiB; its unused part has no access and ends at the next multiple. Any mapping may be placed there,
+/// so the account says that this is unsure.
 fn is_arena(mapping: &Mapping, next: Option<&Mapping>, seen: &Seen) -> bool {
     let start = mapping.range.start;
     let end = match next {
@@ -223,11 +275,20 @@ fn is_arena(mapping: &Mapping, next: Option<&Mapping>, seen: &Seen) -> bool {
             end == start + ARENA || mapping.range.end != end
         }
         && !runtime::is_go_heap(seen, mapping)
-        && (!seen.has_walked("glibc") || is_in(&seen.heap_ranges(), start))
+        && (if seen.has_walked("glibc") { is_in(&seen.heap_ranges(), start) } else { may_have_glibc(seen) })
 }
 
-/// The stack of a running thread, or one that glibc keeps for the next thread: a small guard below it, and a usual
-/// size.
+/// Whether glibc is in the process, or in a program without libraries.
+fn may_have_glibc(seen: &Seen) -> bool {
+    let of = |mapping: &Mapping| mapping.name.rsplit('/').next().unwrap_or_default().to_owned();
+    let is_libc = |name: &str| name.starts_with("libc.so.6") || name.starts_with("libc-2.");
+    let mut names = seen.mappings.iter().filter(|mapping| mapping.inode != 0).map(of);
+    let is_library = |name: &str| name.contains(".so");
+    names.clone().any(|name| is_libc(&name)) || !names.any(|name| is_library(&name))
+}
+
+/// What may be the stack of a running thread, or one that is kept for the next thread: a small guard below it, and a
+/// usual size. The account says that this is unsure.
 fn is_stack(guard: &Mapping, mapping: &Mapping, seen: &Seen) -> bool {
     const USUAL: [u64; 3] = [8 * MIB, 2 * MIB, MIB];
     let whole = guard.bytes() + mapping.bytes();
@@ -239,7 +300,7 @@ fn is_stack(guard: &Mapping, mapping: &Mapping, seen: &Seen) -> bool {
 mod tests {
     use super::*;
     use crate::model::HeapFigures;
-    use crate::seen::{HeapPart, Piece};
+    use crate::seen::{Bss, HeapPart, Piece, StackUse, Thread};
     use crate::testing::mapping;
 
     fn closed(start: u64, bytes: u64) -> Mapping {
@@ -272,13 +333,13 @@ mod tests {
         );
         let expected = [
             (Kind::File, "/bin/p"),
-            (Kind::Anonymous, "/bin/p (.bss)"),
-            (Kind::Heap, "glibc, [heap]"),
-            (Kind::Heap, "glibc, arenas of threads"),
+            (Kind::Anonymous, "/bin/p (.bss), or private memory"),
+            (Kind::Heap, "[heap]: of malloc, or taken by brk"),
+            (Kind::Heap, "arenas of glibc, or private memory"),
             (Kind::Guard, "areas without access"),
             (Kind::Guard, "areas without access"),
-            (Kind::Stack, "threads"),
-            (Kind::Stack, "threads named w-"),
+            (Kind::Stack, "threads, or private memory"),
+            (Kind::Anonymous, "private memory with the stack of threads named w-"),
         ];
         assert_eq!(found, expected.map(|(kind, owner)| (kind, owner.to_owned())));
     }
@@ -318,12 +379,49 @@ mod tests {
         let (own, other) = (1000 * ARENA, 1002 * ARENA);
         let mappings = vec![mapping(own, MIB, ""), closed(own + MIB, ARENA - MIB), mapping(other, ARENA, "")];
         let mut seen = Seen { mappings, ..Seen::default() };
-        let arena = class(Kind::Heap, "glibc, arenas of threads");
+        let arena = class(Kind::Heap, "arenas of glibc, or private memory");
         assert_eq!([&classes(&seen)[0], &classes(&seen)[2]], [&arena, &arena]);
         let figures = HeapFigures { allocator: "glibc 2.36".into(), part: "arena 1".into(), ..HeapFigures::default() };
         let piece = Piece { range: own..own + MIB, resident: MIB };
         seen.heaps = vec![HeapPart { figures, pieces: vec![piece], ..HeapPart::default() }];
         assert_eq!([&classes(&seen)[0].kind, &classes(&seen)[2].kind], [&Kind::Heap, &Kind::Anonymous]);
+    }
+
+    /// Catches owners that are found by place although it is known what is there: data of a file by its sizes, a stack by
+    /// its thread's record; and memory behind data that is none.
+    #[test]
+    fn evidence_comes_before_place() {
+        let data = mapping(0x40_0000, 0x1000, "/bin/p");
+        let mappings = vec![data, mapping(0x40_1000, MIB, ""), mapping(0x7000_0000_0000, 3 * MIB, "")];
+        let threads = vec![Thread { tid: 7, name: "w-7".into(), stack_pointer: Some(0x7000_0010_0000) }];
+        let stacks = vec![StackUse { range: mappings[2].range.clone(), tid: 7, is_sure: true, ..StackUse::default() }];
+        let piece = Piece { range: mappings[1].range.clone(), resident: MIB };
+        let mut seen = Seen { mappings, threads, stacks, bss: Some(Vec::new()), ..Seen::default() };
+        let found = |seen: &Seen| classes(seen).into_iter().skip(1).map(|of| of.owner).collect::<Vec<_>>();
+        assert_eq!(found(&seen), ["private memory without a name", "threads named w-"]);
+        seen.bss = Some(vec![Bss { file: "/bin/p".into(), piece }]);
+        assert_eq!(found(&seen)[0], "/bin/p (.bss)");
+    }
+
+    /// Catches a program that runs from a memory file and counts as code made at run time.
+    #[test]
+    fn programs_in_memory_files_are_files() {
+        let of = |shared: bool| {
+            let code = Mapping { execute: true, write: false, shared, ..mapping(0x1000, 0x1000, "/memfd:x (deleted)") };
+            let data = Mapping { shared, ..mapping(0x2000, 0x1000, "/memfd:x (deleted)") };
+            let seen = Seen { mappings: vec![code, data], ..Seen::default() };
+            classes(&seen).into_iter().map(|of| of.kind).collect::<Vec<_>>()
+        };
+        assert_eq!((of(false), of(true)), (vec![Kind::File, Kind::File], vec![Kind::Jit, Kind::Shared]));
+    }
+
+    /// Catches what a heap that was walked leaves of [heap] and that counts as malloc's.
+    #[test]
+    fn brk_is_not_always_mallocs() {
+        let mut seen = Seen { mappings: vec![mapping(0x1000, 0x1000, "[heap]")], ..Seen::default() };
+        assert!(is_unsure(&classes(&seen)[0].owner));
+        seen.heaps = vec![HeapPart::default()];
+        assert_eq!(classes(&seen)[0].kind, Kind::Anonymous);
     }
 
     /// Catches arenas of glibc that are taken for heaps of a runtime, and a heap that is taken for an arena.
@@ -333,6 +431,7 @@ mod tests {
         for file in ["/bin/java", "/bin/node", "/bin/ruby", "/bin/php", "/lib/libcoreclr.so", "/bin/beam.smp"] {
             let mut mappings = vec![mapping(0x1000, 0x1000, file), mapping(start, MIB, "")];
             mappings.push(closed(start + MIB, ARENA - MIB));
+            mappings.push(mapping(start + ARENA, 0x1000, "/lib/libc.so.6"));
             assert_eq!(classes_of(mappings, Vec::new())[1].0, Kind::Heap, "{file}");
         }
         let mappings = vec![mapping(0x1000, 0x1000, "/bin/node"), mapping(start, MIB, "")];

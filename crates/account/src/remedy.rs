@@ -246,7 +246,7 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
     }
     if report.cause == Cause::OffHeap {
         for native in runtime::of(seen).iter().filter_map(|of| of.native) {
-            let rule = "not known from outside; the runtime's own command divides it";
+            let rule = "not known from outside; the runtime's own command divides what the runtime counts";
             if native.is_tracked(seen) {
                 let command = native.command.replace("PID", &seen.number());
                 all.push(look("See what holds the native memory.", command, rule, true));

@@ -20,6 +20,10 @@ pub struct Runtime {
     pub native: Option<Native>,
 }
 
+/// The runtime whose memory is at addresses that the kernel does not choose by itself, so that no other code has any
+/// there.
+const AT_OWN_ADDRESSES: &str = "Go";
+
 /// Blocks of malloc that belong to a runtime with another heap.
 #[derive(Clone, Copy, Debug)]
 pub struct Native {
@@ -172,6 +176,12 @@ pub fn named(seen: &Seen, name: &str) -> Option<&'static Runtime> {
 }
 
 impl Runtime {
+    /// The owner of what [`Runtime::owns`]: sizes, alignments and neighbours prove nothing.
+    pub fn owner(&self) -> String {
+        let is_sure = self.name == AT_OWN_ADDRESSES;
+        if is_sure { self.name.to_owned() } else { format!("{}, or private memory", self.name) }
+    }
+
     /// Whether a nameless mapping, which is no arena of glibc, belongs to its heap; `next` is the mapping after it.
     pub fn owns(&self, mapping: &Mapping, next: Option<&Mapping>) -> bool {
         (self.heap)(mapping, next)

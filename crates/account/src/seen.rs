@@ -1,6 +1,6 @@
 //! What was read from a process: mappings with the kernel's figures, threads, and claims of readers that know more.
 
-use crate::model::{HeapFigures, Kind};
+use crate::model::{Apart, HeapFigures, Kind};
 use std::ops::Range;
 
 pub use neap_process::maps::{Figures, Mapping};
@@ -85,17 +85,34 @@ pub struct Fork {
     pub new: u64,
 }
 
-/// The stack of a thread in detail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+/// The stack of a thread: part of one mapping.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackUse {
-    /// The start of the mapping.
-    pub start: u64,
+    /// Where it is, with the thread's record.
+    pub range: Range<u64>,
+    /// The thread; 0 if it has ended.
+    pub tid: u32,
+    /// Whether the thread's record or the kernel says that this is its stack. Otherwise only its stack pointer is there,
+    /// above a guard.
+    pub is_sure: bool,
     /// Resident bytes from the stack pointer up.
     pub used: u64,
-    /// Resident bytes below the stack pointer: touched before, not in use now.
+    /// Resident bytes below the stack pointer: not in use now.
     pub below: u64,
     /// Resident bytes with the thread's record and its thread-local storage.
     pub local: u64,
+    /// Resident bytes of which it is not known whether they are in use, because the thread runs.
+    pub unknown: u64,
+}
+
+/// A part of one mapping that belongs to the data of a file beyond the file's contents (.bss), by the sizes in its
+/// program headers.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Bss {
+    /// The file, as in the list of mappings.
+    pub file: String,
+    /// Where.
+    pub piece: Piece,
 }
 
 /// What was read from a process.
@@ -121,14 +138,16 @@ pub struct Seen {
     pub threads: Vec<Thread>,
     /// Bytes of page tables.
     pub page_tables: u64,
+    /// Memory that it causes in the kernel, or in files without a name that it has open: not in Rss.
+    pub beside: Vec<Apart>,
+    /// What the program headers of files say about memory behind their data; none if they were not read.
+    pub bss: Option<Vec<Bss>>,
     /// Claims of readers of runtimes.
     pub claims: Vec<Claim>,
     /// Heaps whose structures were walked.
     pub heaps: Vec<HeapPart>,
     /// Stacks.
     pub stacks: Vec<StackUse>,
-    /// The starts of mappings of which most is stacks of running threads, by the guards in them.
-    pub stack_mappings: Vec<u64>,
     /// Zeros in huge pages.
     pub zeros: Vec<Zeros>,
     /// Memory that the process maps at several addresses, so that Rss counts it several times: the start of one of the
@@ -172,6 +191,12 @@ impl Seen {
     /// Whether a heap of an allocator was walked.
     pub fn has_walked(&self, allocator: &str) -> bool {
         self.heaps.iter().any(|part| part.figures.allocator.starts_with(allocator))
+    }
+
+    /// Whether a stack is in locked memory, so that all of it is resident whether it was touched or not.
+    pub fn is_locked(&self, stack: &StackUse) -> bool {
+        let at = self.mappings.partition_point(|mapping| mapping.range.end <= stack.range.start);
+        self.mappings.get(at).is_some_and(|mapping| mapping.figures.locked > 0)
     }
 
     /// The memory of heaps that were walked, in order and joined where it overlaps.

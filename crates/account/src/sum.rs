@@ -4,9 +4,10 @@
 //! were walked, pools of CPython, thread-local storage on stacks. Each claim gets what its reader found resident there,
 //! at most what the mapping has left. The reader found the shares of a claim at another moment, so they are cut in
 //! their order to what the claim got; the rest goes to the kind that the claim names for it. Memory without a claim
-//! gets the class that follows from the mapping's name and neighbours. At the end, OS pages of zeros in huge pages are
-//! taken from the largest parts of their mapping that are no memory of malloc. In a heap they stay what they are, because
-//! a live block may be zeros: only a note says how much of it is.
+//! gets the class that follows from the mapping's name and neighbours; of a private mapping of a file, the OS pages that
+//! the process has changed are its own. At the end, memory that was given back lazily and OS pages of zeros in huge pages
+//! are taken from other parts of their mapping, zeros only from those that are no memory of malloc. In a heap they stay
+//! what they are, because a live block may be zeros: only a note says how much of it is.
 //!
 //! ```text
 //! for each mapping:  Rss == sum of its parts
@@ -14,8 +15,8 @@
 
 use crate::model::{Account, Apart, Cause, HeapFigures, Kind, Report, SCHEMA};
 use crate::owner::{self, Class};
-use crate::seen::{Claim, HeapPart, Mapping, Seen};
-use crate::{runtime, units, verdict};
+use crate::seen::{Claim, HeapPart, Mapping, Piece, Seen};
+use crate::{doubt, notes, runtime, verdict};
 use std::collections::{BTreeMap, HashMap};
 
 /// A part of a mapping.
@@ -29,11 +30,11 @@ struct Part {
 /// The account of a process.
 pub fn report(seen: &Seen) -> Report {
     let classes = owner::classes(seen);
-    let claims = all_claims(seen, &classes);
+    let claims = all_claims(seen);
     let (parts, zeros) = parts(seen, &classes, &claims);
     let mut accounts = accounts(seen, &classes, &parts);
-    note(&mut accounts, seen, &classes, &claims);
-    note_zeros(&mut accounts, &zeros);
+    notes::accounts(&mut accounts, seen, &classes, &claims);
+    notes::zeros(&mut accounts, &zeros);
     let mut report = Report {
         schema: SCHEMA,
         pid: seen.pid,
@@ -54,9 +55,11 @@ pub fn report(seen: &Seen) -> Report {
         cause: Cause::Nothing,
         verdict: String::new(),
         remedies: Vec::new(),
-        notes: notes(seen),
+        notes: notes::all(seen),
+        doubts: Vec::new(),
     };
     verdict::judge(&mut report, seen, &zeros);
+    report.doubts = doubt::all(&report, seen);
     report
 }
 
@@ -69,35 +72,18 @@ fn allocators(seen: &Seen) -> Vec<String> {
     all
 }
 
-/// The reader's remarks, and the allocators whose heaps were not walked.
-fn notes(seen: &Seen) -> Vec<String> {
-    // The reader's own remark on an allocator that is not known says whose the memory without a name is.
-    let not_walked =
-        owner::not_walked(seen).into_iter().filter(|(_, is_named)| *is_named || seen.other_malloc.is_none());
-    let not_walked = not_walked.map(|(name, is_named)| {
-        let counts =
-            if is_named { "live and free are not distinguished" } else { "its memory counts as memory without a name" };
-        format!("{name}: its structures are not known here, or were not found, so {counts}")
-    });
-    let in_heaps = (seen.stacks_in_heaps > 0)
-        .then(|| format!("the stacks of {} threads are blocks of malloc: they count as such", seen.stacks_in_heaps));
-    seen.notes.iter().cloned().chain(not_walked).chain(in_heaps).collect()
-}
-
-/// Claims of heaps, of readers of runtimes, and of stacks.
-fn all_claims(seen: &Seen, classes: &[Class]) -> Vec<Claim> {
+/// Claims of heaps, of readers of runtimes, of data of files, and of stacks.
+fn all_claims(seen: &Seen) -> Vec<Claim> {
     let mut all: Vec<Claim> = seen.heaps.iter().map(claim_of).collect();
     all.extend(seen.claims.iter().cloned());
-    for of in seen.stacks.iter().filter(|of| of.local > 0) {
-        let Some(at) = seen.mappings.iter().position(|mapping| mapping.range.start == of.start) else { continue };
-        let range = seen.mappings[at].range.clone();
-        all.push(Claim {
-            owner: classes[at].owner.clone(),
-            pieces: vec![crate::seen::Piece { range, resident: of.local }],
-            shares: vec![(Kind::ThreadLocal, of.local)],
-            rest: Kind::ThreadLocal,
-            note: None,
-        });
+    let claim = |owner, piece, shares, rest| Claim { owner, pieces: vec![piece], shares, rest, note: None };
+    for of in seen.bss.iter().flatten() {
+        all.push(claim(owner::bss_owner(&of.file), of.piece.clone(), Vec::new(), Kind::Anonymous));
+    }
+    for of in &seen.stacks {
+        let piece = Piece { range: of.range.clone(), resident: of.used + of.below + of.local + of.unknown };
+        let owner = owner::stack_owner(seen, of.tid, of.is_sure);
+        all.push(claim(owner, piece, vec![(Kind::ThreadLocal, of.local)], Kind::Stack));
     }
     all
 }
@@ -130,13 +116,47 @@ fn parts(seen: &Seen, classes: &[Class], claims: &[Claim]) -> (Vec<Part>, Vec<(C
         divide(claim, &granted, &mut parts);
     }
     for (mapping, (class, left)) in classes.iter().zip(left).enumerate() {
-        // What no claim got has the mapping's own class.
-        if left > 0 {
-            parts.push(Part { mapping, class: class.clone(), bytes: left });
+        // What no claim got has the mapping's own class, except OS pages of a file that it has changed for itself.
+        let of = &seen.mappings[mapping];
+        let is_of_file = !of.shared && matches!(class.kind, Kind::File | Kind::Shared);
+        let changed = if is_of_file { of.figures.anonymous.min(left) } else { 0 };
+        if changed > 0 {
+            let class = Class { kind: Kind::Anonymous, owner: owner::changed_owner(&class.owner) };
+            parts.push(Part { mapping, class, bytes: changed });
+        }
+        if left > changed {
+            parts.push(Part { mapping, class: class.clone(), bytes: left - changed });
         }
     }
+    lazy(seen, &mut parts);
     let zeros = zeros(seen, &mut parts);
     (parts, zeros)
+}
+
+/// Takes memory that was given back lazily from the parts of its mapping: first from free memory of heaps, last from
+/// live blocks.
+fn lazy(seen: &Seen, parts: &mut Vec<Part>) {
+    let rank = |kind: Kind| match kind {
+        Kind::HeapFree => 0,
+        Kind::HeapLive | Kind::HeapMetadata | Kind::HeapFragmentation => 2,
+        Kind::Stack | Kind::ThreadLocal => 3,
+        _ => 1,
+    };
+    for (mapping, of) in seen.mappings.iter().enumerate().filter(|(_, of)| of.figures.lazy_free > 0) {
+        let mut left = of.figures.lazy_free;
+        let mut of: Vec<usize> = (0..parts.len()).filter(|&at| parts[at].mapping == mapping).collect();
+        of.sort_by_key(|&at| (rank(parts[at].class.kind), std::cmp::Reverse(parts[at].bytes)));
+        for at in of {
+            let taken = left.min(parts[at].bytes);
+            if taken > 0 {
+                left -= taken;
+                parts[at].bytes -= taken;
+                let class = Class { kind: Kind::LazyFree, owner: parts[at].class.owner.clone() };
+                parts.push(Part { mapping, class, bytes: taken });
+            }
+        }
+    }
+    parts.retain(|part| part.bytes > 0);
 }
 
 /// What a claim gets from each mapping.
@@ -149,7 +169,6 @@ fn grant(mappings: &[Mapping], left: &mut [u64], claim: &Claim) -> Vec<(usize, u
         };
         // For a whole mapping the kernel's figure counts, whatever was found at another moment.
         let whole = piece.range.start == mapping.range.start && piece.range.end >= mapping.range.end;
-        let whole = whole && claim.rest != Kind::ThreadLocal;
         let bytes = if whole { left[at] } else { piece.resident.min(left[at]) };
         left[at] -= bytes;
         match granted.last_mut().filter(|(last, _)| *last == at) {
@@ -219,18 +238,6 @@ fn zeros(seen: &Seen, parts: &mut Vec<Part>) -> Vec<(Class, u64)> {
     found
 }
 
-/// Says of live blocks how much of them is zeros in huge pages.
-fn note_zeros(accounts: &mut [Account], zeros: &[(Class, u64)]) {
-    for account in accounts.iter_mut().filter(|account| account.kind == Kind::HeapLive) {
-        let of = zeros.iter().filter(|(class, _)| class.kind == account.kind && class.owner == account.owner);
-        let sum: u64 = of.map(|(_, bytes)| bytes).sum();
-        if sum >= 1 << 20 {
-            let said = format!("up to {} of it zeros in huge pages: written, or never used", units::bytes(sum));
-            account.note = Some(account.note.take().map_or(said.clone(), |note| format!("{note}; {said}")));
-        }
-    }
-}
-
 /// Parts of one kind and owner are one account. Figures that the kernel has only for a whole mapping are divided in
 /// proportion.
 fn accounts(seen: &Seen, classes: &[Class], parts: &[Part]) -> Vec<Account> {
@@ -290,62 +297,6 @@ fn empty(class: &Class) -> Account {
     }
 }
 
-/// Adds remarks to accounts.
-fn note(accounts: &mut [Account], seen: &Seen, classes: &[Class], claims: &[Claim]) {
-    // For files: copied bytes, and changed bytes in the page cache.
-    let mut files: HashMap<&str, (u64, u64)> = HashMap::new();
-    let again: HashMap<u64, u64> = seen.repeated.iter().copied().collect();
-    let mut repeated: HashMap<(Kind, &str), u64> = HashMap::new();
-    for (mapping, class) in seen.mappings.iter().zip(classes) {
-        let f = &mapping.figures;
-        if class.kind == Kind::File {
-            let of = files.entry(&class.owner).or_default();
-            let own = f.anonymous.min(f.rss);
-            *of = (of.0 + own, of.1 + (f.private_dirty + f.shared_dirty).saturating_sub(own));
-        }
-        if let Some(bytes) = again.get(&mapping.range.start) {
-            *repeated.entry((class.kind, &class.owner)).or_default() += bytes;
-        }
-    }
-    let used: u64 = seen.stacks.iter().map(|of| of.used).sum();
-    let below: u64 = seen.stacks.iter().map(|of| of.below).sum();
-    let mut noted = false;
-    for account in accounts {
-        let claim = claims.iter().find(|claim| claim.owner == account.owner && claim.note.is_some());
-        account.note = match account.kind {
-            Kind::RuntimeHeap => {
-                let name = account.owner.split([',', ':']).next().unwrap_or("");
-                let more = runtime::named(seen, name)
-                    .map(|runtime| format!("more: {}", runtime.command.replace("PID", &seen.number())));
-                claim.and_then(|claim| claim.note.clone()).into_iter().chain(more).reduce(|a, b| format!("{a}; {b}"))
-            }
-            Kind::Stack if !noted && used + below > 0 => {
-                noted = true;
-                let (used, below) = (units::bytes(used), units::bytes(below));
-                // The stack pointer of a running thread is not known.
-                let of = match (seen.stacks.len(), seen.threads.len()) {
-                    (known, all) if known < all => format!("the stacks of {known} of {all} threads"),
-                    _ => "all stacks".to_owned(),
-                };
-                Some(format!("of {of} {used} are in use, {below} were touched before"))
-            }
-            Kind::File => {
-                let (own, dirty) = files.get(account.owner.as_str()).copied().unwrap_or_default();
-                let own = (own > 0).then(|| format!("{} of it changed, its own", units::bytes(own)));
-                let dirty =
-                    (dirty > 0).then(|| format!("{} of it changed, not yet written to the file", units::bytes(dirty)));
-                own.into_iter().chain(dirty).reduce(|a, b| format!("{a}; {b}"))
-            }
-            _ => None,
-        };
-        if let Some(bytes) = repeated.get(&(account.kind, account.owner.as_str())) {
-            let again =
-                format!("{} of it counted again, because it is mapped at several addresses", units::bytes(*bytes));
-            account.note = Some(account.note.take().map_or(again.clone(), |note| format!("{again}; {note}")));
-        }
-    }
-}
-
 /// Memory that is not in Rss.
 fn apart(seen: &Seen) -> Vec<Apart> {
     let hugetlb: u64 = seen.mappings.iter().map(|mapping| mapping.figures.hugetlb).sum();
@@ -357,7 +308,7 @@ fn apart(seen: &Seen) -> Vec<Apart> {
         ("kernel-stacks", stacks, "the kernel's stacks of its threads"),
     ];
     let apart = |(kind, bytes, text): (_, _, &str)| Apart { kind, bytes, text: text.to_owned() };
-    all.into_iter().filter(|(_, bytes, _)| *bytes > 0).map(apart).collect()
+    all.into_iter().map(apart).chain(seen.beside.iter().cloned()).filter(|of| of.bytes > 0).collect()
 }
 
 fn heaps(seen: &Seen) -> Vec<HeapFigures> {
@@ -369,7 +320,7 @@ fn heaps(seen: &Seen) -> Vec<HeapFigures> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::seen::{Figures, Piece, StackUse, Thread, Zeros};
+    use crate::seen::{Bss, Figures, Piece, StackUse, Thread, Zeros};
     use crate::testing::mapping;
 
     fn heap_of(pieces: Vec<Piece>, figures: HeapFigures) -> HeapPart {
@@ -387,9 +338,9 @@ mod tests {
     fn an_allocator_is_remarked_on_once() {
         let mut of = seen(vec![mapping(0x1000, 0x1000, "/usr/lib/libjemalloc.so.1")]);
         of.stacks = vec![StackUse::default()];
-        assert!(matches!(&notes(&of)[..], [note] if note.contains("or were not found")));
+        assert!(matches!(&notes::all(&of)[..], [note] if note.contains("or were not found")));
         of.other_malloc = Some("malloc of libjemalloc.so.1".into());
-        assert_eq!(notes(&of), [""; 0]);
+        assert_eq!(notes::all(&of), [""; 0]);
     }
 
     /// Catches accounts that do not add up to Rss if a heap was read at another moment, in parts of mappings.
@@ -400,6 +351,7 @@ mod tests {
             mapping(0x10_0000, 0x40_0000, "[heap]"),
             mapping(0x1000_0000, 0x30_0000, ""),
         ]);
+        of.mappings[0].figures.anonymous = 0;
         let part = |start, end, resident| Piece { range: start..end, resident };
         let figures = HeapFigures {
             resident_bytes: 0x50_0003,
@@ -482,12 +434,88 @@ mod tests {
     fn stacks_that_are_known_are_counted() {
         let stack = mapping(0x7fff_0000, 0x2000, "[stack]");
         let mut of = seen(vec![stack]);
-        of.stacks = vec![StackUse { start: 0x7fff_0000, used: 0x1000, ..StackUse::default() }];
-        let note = |threads: usize, of: &mut Seen| {
-            of.threads = vec![Thread::default(); threads];
+        let range = 0x7fff_0000..0x7fff_2000;
+        of.stacks = vec![StackUse { range, tid: 1, used: 0x1000, ..StackUse::default() }];
+        let note = |threads: u32, of: &mut Seen| {
+            of.threads = (1..=threads).map(|tid| Thread { tid, ..Thread::default() }).collect();
             report(of).accounts.remove(0).note.unwrap_or_default()
         };
         assert!(note(1, &mut of).starts_with("of all stacks 4.0 KiB are in use"), "{}", note(1, &mut of));
         assert!(note(3, &mut of).starts_with("of the stacks of 1 of 3 threads 4.0 KiB"), "{}", note(3, &mut of));
+        // A running thread, and locked memory, which is resident whether it was touched or not.
+        (of.stacks[0].used, of.stacks[0].unknown) = (0, 0x1000);
+        assert!(note(1, &mut of).contains("4.0 KiB are of threads that run"), "{}", note(1, &mut of));
+        (of.stacks[0].unknown, of.stacks[0].below, of.mappings[0].figures.locked) = (0, 0x2000, 0x2000);
+        let locked = note(1, &mut of);
+        assert!(locked.contains("8.0 KiB are not in use, but locked") && !locked.contains("touched"), "{locked}");
+    }
+
+    /// Catches a stack in a larger mapping that makes all of it a stack, and memory that the kernel has joined with the
+    /// data of a library and that counts as that.
+    #[test]
+    fn parts_of_mappings_have_owners() {
+        let mut of = seen(vec![mapping(0x10_0000, 0x10_0000, ""), mapping(0x40_0000, 0x10_0000, "")]);
+        let range = 0x14_0000..0x15_0000;
+        let stack = StackUse { range, tid: 1, is_sure: true, used: 0x3000, below: 0xc000, local: 0x1000, unknown: 0 };
+        of.stacks = vec![stack];
+        of.threads = vec![Thread { tid: 1, ..Thread::default() }];
+        let piece = Piece { range: 0x40_0000..0x40_2000, resident: 0x2000 };
+        of.bss = Some(vec![Bss { file: "/lib/x.so".into(), piece }]);
+        let report = report(&of);
+        let bytes = |owner: &str| report.accounts.iter().filter(|of| of.owner == owner).map(|of| of.bytes).sum::<u64>();
+        assert_eq!((report.of(Kind::Stack), report.of(Kind::ThreadLocal)), (0xf000, 0x1000));
+        assert_eq!(bytes("/lib/x.so (.bss)"), 0x2000);
+        assert_eq!(bytes("private memory without a name"), 0x1f_0000 - 0x2000);
+    }
+
+    /// Catches memory that was given back lazily and counts as the program's, or that is taken from live blocks although
+    /// the heap has free ones.
+    #[test]
+    fn what_was_given_back_lazily_is_apart() {
+        let mut of = seen(vec![mapping(0x10_0000, 0x10_0000, "")]);
+        of.mappings[0].figures.lazy_free = 0x6_0000;
+        let one = report(&of);
+        assert_eq!((one.of(Kind::LazyFree), one.of(Kind::Anonymous)), (0x6_0000, 0xa_0000));
+        let figures = HeapFigures {
+            resident_bytes: 0x10_0000,
+            live_bytes: 0xc_0000,
+            kept_bytes: 0x4_0000,
+            free_bytes: 0x4_0000,
+            ..HeapFigures::default()
+        };
+        of.heaps = vec![heap_of(vec![Piece { range: 0x10_0000..0x20_0000, resident: 0x10_0000 }], figures)];
+        let heap = report(&of);
+        let found = [Kind::LazyFree, Kind::HeapFree, Kind::HeapLive].map(|kind| heap.of(kind));
+        assert_eq!((found, heap.sum()), ([0x6_0000, 0, 0xa_0000], 0x10_0000));
+    }
+
+    /// Catches OS pages that the process has changed for itself and that count as the file's or as shared, and changes
+    /// of others that count as its own.
+    #[test]
+    fn changed_pages_of_files_are_its_own() {
+        let mut memory = mapping(0x10_0000, 0x3000, "/memfd:cache (deleted)");
+        (memory.figures.anonymous, memory.figures.private_dirty) = (0x2000, 0x2000);
+        let mut program = mapping(0x20_0000, 0x3000, "/bin/p");
+        (program.write, program.figures.anonymous, program.figures.private_dirty) = (false, 0, 0x3000);
+        let shared = Mapping { shared: true, write: true, ..program.clone() };
+        let report = report(&seen(vec![
+            memory,
+            program.clone(),
+            Mapping { range: 0x30_0000..0x30_3000, name: "/x".into(), ..shared },
+        ]));
+        let found: Vec<_> = report.accounts.iter().map(|of| (of.kind, of.owner.as_str(), of.bytes)).collect();
+        let expected = [
+            (Kind::File, "/bin/p", 0x3000),
+            (Kind::File, "/x", 0x3000),
+            (Kind::Anonymous, "memfd:cache (changed)", 0x2000),
+            (Kind::Shared, "memfd:cache", 0x1000),
+        ];
+        let mut sorted = found.clone();
+        sorted.sort_by_key(|of| (std::cmp::Reverse(of.2), of.0));
+        assert_eq!(sorted, expected);
+        assert_eq!(
+            report.accounts.iter().filter(|of| of.note.is_some()).map(|of| of.owner.as_str()).collect::<Vec<_>>(),
+            ["/x"]
+        );
     }
 }

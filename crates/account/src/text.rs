@@ -1,7 +1,7 @@
 //! A report as text, in lines of at most 80 columns.
 
 use crate::container::Container;
-use crate::model::{Account, Kind, Remedy, Report};
+use crate::model::{Account, Doubt, Kind, Remedy, Report};
 use crate::units::{bytes, columns, fit, fit_front, front, percent, plain};
 
 /// Columns of a line.
@@ -16,6 +16,8 @@ pub struct Style {
     pub colour: bool,
     /// With small accounts.
     pub all: bool,
+    /// With what is known to be unsure.
+    pub check: bool,
 }
 
 /// The report as text.
@@ -53,7 +55,23 @@ pub fn text(report: &Report, style: Style) -> String {
     for note in &report.notes {
         out.push_str(&wrapped(&format!("Note: {}", plain(note)), 6));
     }
+    if style.check {
+        doubts(&mut out, &report.doubts, &bold);
+    }
     out
+}
+
+/// What is known to be unsure, the largest first.
+fn doubts(out: &mut String, doubts: &[Doubt], bold: &dyn Fn(&str) -> String) {
+    if doubts.is_empty() {
+        out.push_str("\nNothing in this report is known to be unsure.\n");
+        return;
+    }
+    out.push_str(&format!("\n{}\n", bold("Unsure")));
+    for doubt in doubts {
+        let size = if doubt.bytes == 0 { String::new() } else { bytes(doubt.bytes) };
+        out.push_str(&wrapped(&format!("{size:>10}  {}", plain(&doubt.text)), 12));
+    }
 }
 
 /// The account of a container as text.
@@ -233,7 +251,7 @@ mod tests {
         of.total.rss = 96 << 20;
         of.page_tables = 1 << 20;
         let report = Report { moment: Some("at its peak, after 86400.25 s".into()), ..report(&of) };
-        let text = text(&report, Style { colour: false, all: true });
+        let text = text(&report, Style { colour: false, all: true, check: true });
         // Commands are not wrapped.
         for line in text.lines().filter(|line| !line.contains("neap profile")) {
             assert!(columns(line) <= COLUMNS, "{}: {line}", columns(line));

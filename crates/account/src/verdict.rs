@@ -11,7 +11,7 @@ use crate::model::{Cause, Kind, Report};
 use crate::owner::Class;
 use crate::seen::Seen;
 use crate::units::{bytes, fit, percent};
-use crate::{remedy, runtime};
+use crate::{owner, remedy, runtime};
 
 /// Waste is the verdict if it is at least this many percent of Rss,
 const LEAST: u64 = 15;
@@ -24,6 +24,38 @@ pub fn judge(report: &mut Report, seen: &Seen, zeros: &[(Class, u64)]) {
     report.cause = cause(report, &facts, seen);
     report.remedies = remedy::all(report, seen, &facts);
     report.verdict = sentence(report, &facts, seen);
+    beside(report);
+}
+
+/// What is not in Rss is the verdict from this part of Rss on: one half; otherwise a word in it from [`LEAST`] percent on.
+const BESIDE: u64 = 50;
+/// And at least this many bytes.
+const BESIDE_BYTES: u64 = 4 << 20;
+
+/// Says what the process causes beside Rss, if that is much.
+fn beside(report: &mut Report) {
+    let Some(most) = report.apart.iter().max_by_key(|apart| apart.bytes) else { return };
+    let share = percent(most.bytes, report.rss_bytes);
+    if most.bytes < BESIDE_BYTES || share < LEAST {
+        return;
+    }
+    let (size, rest) = (bytes(most.bytes), report.verdict.trim_end_matches('.'));
+    if share < BESIDE {
+        report.verdict = format!("{rest}; Rss leaves out {size}: {}.", most.text);
+        return;
+    }
+    let (cause, more) = match most.kind {
+        "page-tables" => (
+            Cause::PageTables,
+            ", one OS page of them for each 2 MiB of addresses of which something was touched or read",
+        ),
+        "swap" => (Cause::Swap, ""),
+        "hugetlb" => (Cause::Hugetlb, ""),
+        "open-files" => (Cause::OpenFiles, ""),
+        _ => (Cause::Kernel, ""),
+    };
+    report.verdict = format!("{size} that Rss leaves out are {}{more}; {rest}.", most.text);
+    report.cause = cause;
 }
 
 /// The cause that explains most.
@@ -37,6 +69,7 @@ fn cause(report: &Report, facts: &Facts, seen: &Seen) -> Cause {
         (facts.zeros, Cause::HugeZero),
         (facts.below, Cause::Stacks),
         (facts.locked_zeros, Cause::Locked),
+        (facts.lazy, Cause::LazyFree),
     ];
     let most = waste.into_iter().max_by_key(|(bytes, _)| *bytes);
     match most.filter(|(bytes, _)| percent(*bytes, facts.rss) >= LEAST && *bytes >= LEAST_BYTES) {
@@ -77,9 +110,14 @@ fn kept_cause(report: &Report, facts: &Facts) -> Cause {
     }
 }
 
+/// Words for data of files.
+const DATA: &str = "data of programs and libraries, and other OS pages of files that it has changed for itself";
+
 /// What takes most: bytes, cause, words for it, and the kind whose largest account is named.
 fn holder(report: &Report, seen: &Seen) -> (u64, Cause, &'static str, Option<Kind>) {
     let of = |kind: Kind| report.of(kind);
+    let data = report.accounts.iter().filter(|of| of.kind == Kind::Anonymous && owner::is_data(&of.owner));
+    let data: u64 = data.map(|of| of.bytes).sum();
     let private = match seen.other_malloc {
         Some(_) => "memory of an allocator that neap does not know, or mappings of the program",
         None => "private memory outside of all heaps that neap knows",
@@ -103,7 +141,8 @@ fn holder(report: &Report, seen: &Seen) -> (u64, Cause, &'static str, Option<Kin
         ),
         (of(Kind::File), Cause::Files, "programs, libraries and other files", Some(Kind::File)),
         (of(Kind::Shared), Cause::Shared, "shared memory", Some(Kind::Shared)),
-        (of(Kind::Anonymous), Cause::Anonymous, private, Some(Kind::Anonymous)),
+        (of(Kind::Anonymous) - data, Cause::Anonymous, private, Some(Kind::Anonymous)),
+        (data, Cause::Anonymous, DATA, Some(Kind::Anonymous)),
         (of(Kind::Stack) + of(Kind::ThreadLocal), Cause::Stacks, "stacks of threads", None),
     ];
     all.into_iter().max_by_key(|of| of.0).filter(|of| of.0 > 0).unwrap_or((
@@ -147,11 +186,11 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
             let zeros = bytes(facts.zeros);
             format!("{zeros} of {rss} are zeros in transparent huge pages: never used, or written by the program")
         }
-        Cause::Stacks if facts.below > 0 => format!(
-            "{} of {rss} are stacks of {} threads, {} of it touched once and not in use",
-            bytes(report.of(Kind::Stack)),
-            report.threads,
-            bytes(facts.below)
+        Cause::Stacks => stacks(report, facts, seen),
+        Cause::LazyFree => format!(
+            "{} of {rss} were given back lazily (MADV_FREE): Rss counts them until the kernel takes them, when memory \
+             is short",
+            bytes(facts.lazy)
         ),
         Cause::Locked => format!(
             "{} of {rss} are locked in memory (mlock), {} of it zeros: never used, or written by the program",
@@ -170,6 +209,24 @@ fn sentence(report: &Report, facts: &Facts, seen: &Seen) -> String {
         _ => holding(report, facts, seen),
     };
     format!("{first}{}{}{}.", since_fork(report, facts), remedies(report), again(report))
+}
+
+/// The sentence for stacks.
+fn stacks(report: &Report, facts: &Facts, seen: &Seen) -> String {
+    let threads = if report.threads == 1 { "1 thread".to_owned() } else { format!("{} threads", report.threads) };
+    let first = format!(
+        "{} of {} are stacks of {threads}",
+        bytes(report.of(Kind::Stack) + report.of(Kind::ThreadLocal)),
+        bytes(facts.rss)
+    );
+    let unknown: u64 = seen.stacks.iter().map(|of| of.unknown).sum();
+    if facts.below.saturating_mul(20) >= report.of(Kind::Stack).saturating_sub(unknown) && facts.below > unknown {
+        format!("{first}, {} of it touched once and not in use", bytes(facts.below))
+    } else if unknown > 0 {
+        format!("{first}, {} of it of threads that run: how much of that is in use is not known", bytes(unknown))
+    } else {
+        first
+    }
 }
 
 /// Says how much of the memory is older than a fork, if the verdict is about something else.
@@ -205,7 +262,7 @@ fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
         bytes(report.of(Kind::RuntimeHeap)),
         native.holds,
         match native.is_tracked(seen) {
-            true => format!("; `{}` divides most of it", native.command.replace("PID", &seen.number())),
+            true => format!("; `{}` divides what the JVM itself counts", native.command.replace("PID", &seen.number())),
             false => String::new(),
         }
     )
@@ -223,9 +280,19 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
         ),
         Cause::RuntimeHeap => {
             let owner = report.accounts.iter().find(|account| account.kind == Kind::RuntimeHeap);
-            format!("{first} ({})", owner.map_or("", |account| account.owner.as_str()))
+            let owner = owner.map_or("", |account| account.owner.as_str());
+            match owner.split_once(", or ") {
+                Some((name, _)) => {
+                    format!("{first} ({name}), by its place; the program's own mappings may be part of it")
+                }
+                None => format!("{first} ({owner})"),
+            }
         }
-        _ => match report.accounts.iter().find(|account| Some(account.kind) == kind) {
+        _ => match report
+            .accounts
+            .iter()
+            .find(|of| Some(of.kind) == kind && owner::is_data(&of.owner) == (words == DATA))
+        {
             Some(account) => format!("{first}, most of it {} ({})", fit(&account.owner, 48), bytes(account.bytes)),
             None => first,
         },
@@ -274,6 +341,38 @@ mod tests {
         assert!(named.verdict.contains("malloc of librpmalloc.so.1"), "{}", named.verdict);
         let unnamed = of(None).verdict;
         assert!(unnamed.contains("private memory outside of all heaps that neap knows"), "{unnamed}");
+    }
+
+    /// Catches memory that Rss leaves out and that the verdict does not have, or that hides what is in Rss.
+    #[test]
+    fn what_rss_leaves_out_is_in_the_verdict() {
+        let of = |kind: &'static str, size: u64| {
+            let mut seen = Seen { mappings: vec![mapping(0x10_0000, 40 << 20, "/lib/x.so")], ..Seen::default() };
+            (seen.total.rss, seen.mappings[0].figures.anonymous) = (40 << 20, 0);
+            match kind {
+                "page-tables" => seen.page_tables = size,
+                "swap" => seen.total.swap = size,
+                "hugetlb" => seen.mappings[0].figures.hugetlb = size,
+                _ => seen.beside = vec![crate::model::Apart { kind, bytes: size, text: "WORDS".into() }],
+            }
+            let report = crate::report(&seen);
+            assert!(report.verdict.contains("/lib/x.so (40.0 MiB)"), "{}", report.verdict);
+            (report.cause, report.verdict)
+        };
+        let kinds = [
+            ("page-tables", Cause::PageTables, "1.0 GiB that Rss leaves out are page tables, one OS page"),
+            ("swap", Cause::Swap, "1.0 GiB that Rss leaves out are swapped out; 40.0 MiB"),
+            ("hugetlb", Cause::Hugetlb, "1.0 GiB that Rss leaves out are pages of the kernel's pools; 40.0 MiB"),
+            ("open-files", Cause::OpenFiles, "1.0 GiB that Rss leaves out are WORDS; 40.0 MiB"),
+            ("pipes", Cause::Kernel, "1.0 GiB that Rss leaves out are WORDS; 40.0 MiB"),
+        ];
+        for (kind, cause, words) in kinds {
+            let (found, verdict) = of(kind, 1 << 30);
+            assert!(found == cause && verdict.starts_with(words), "{verdict}");
+            let (found, verdict) = of(kind, 8 << 20);
+            assert!(found == Cause::Files && verdict.contains("; Rss leaves out 8.0 MiB: "), "{verdict}");
+            assert!(!of(kind, 3 << 20).1.contains("leaves out"));
+        }
     }
 
     /// Catches heaps that could not be read and are called live, generated code that is called a collector's heap, and

@@ -1,9 +1,11 @@
 //! What changes over time: live memory, or what allocators keep.
 //!
-//! **The rule.** A reading has live, kept, fragmentation and Rss. Over all readings, a figure *grows* if the line
+//! **The rule.** A reading has live, kept, fragmentation and Rss. Over some readings, a figure *grows* if the line
 //! through its points (least squares) rises by at least `GROWTH` percent of Rss and by a megabyte, if at least `STEADY`
 //! percent of the steps from reading to reading do not fall, and if the second half of the readings has a quarter of
-//! the rise. Then the first line that applies is the verdict:
+//! the rise. The first readings may be from the time when the program filled its tables, so growth is judged on the
+//! *later half*; on all readings if these are few, or if only all of them show it. Then the first line that applies is
+//! the verdict:
 //!
 //! | condition | verdict |
 //! |---|---|
@@ -11,7 +13,11 @@
 //! | fragmentation grows, and more than kept | fragmentation |
 //! | kept grows; or Rss stays while live falls; or kept is 15 % of Rss, and live less than at first | retention |
 //! | Rss grows | growth outside of heaps |
-//! | none of them | plateau |
+//! | the last `LOOKS` readings or more have the same Rss, within `GROWTH` percent or a megabyte | plateau |
+//! | Rss rose without a fall | nothing yet |
+//! | none of them | plateau: it goes up and down |
+//!
+//! The figures in the sentence are those of the readings on which it was judged.
 
 use crate::model::{Cause, Kind, Report};
 use crate::units::{bytes, percent, signed};
@@ -150,43 +156,103 @@ fn trend(looks: &[Look], of: fn(&Look) -> u64) -> Trend {
     Trend { rise, rate, grows: much && rise > 0 && steady(true) && goes_on, falls: much && rise < 0 }
 }
 
+/// The trends of some readings.
+struct Trends {
+    rss: Trend,
+    live: Trend,
+    kept: Trend,
+    fragmentation: Trend,
+}
+
+impl Trends {
+    fn of(looks: &[Look]) -> Trends {
+        Trends {
+            rss: trend(looks, |look| look.rss_bytes),
+            live: trend(looks, |look| look.live_bytes),
+            kept: trend(looks, |look| look.kept_bytes),
+            fragmentation: trend(looks, |look| look.fragmentation_bytes),
+        }
+    }
+
+    fn grow(&self) -> bool {
+        [self.rss, self.live, self.kept, self.fragmentation].iter().any(|trend| trend.grows)
+    }
+}
+
 /// The verdict on the readings.
 fn judge(looks: &[Look]) -> (Cause, String) {
     let [first, .., last] = looks else { return (Cause::Nothing, "One reading does not show a change.".into()) };
-    let span = last.seconds - first.seconds;
     if looks.len() < LOOKS {
+        let span = last.seconds - first.seconds;
         return (Cause::Nothing, format!("{} readings in {span:.0} s are too few to tell.", looks.len()));
     }
-    let [rss, live, kept, fragmentation] = [
-        trend(looks, |look| look.rss_bytes),
-        trend(looks, |look| look.live_bytes),
-        trend(looks, |look| look.kept_bytes),
-        trend(looks, |look| look.fragmentation_bytes),
-    ];
-    let evidence = format!(
-        "in {span:.0} s and {} readings Rss changed by {} (live {}, kept {}, fragmentation {})",
-        looks.len(),
-        signed(last.rss_bytes as i64 - first.rss_bytes as i64),
-        signed(last.live_bytes as i64 - first.live_bytes as i64),
-        signed(last.kept_bytes as i64 - first.kept_bytes as i64),
-        signed(last.fragmentation_bytes as i64 - first.fragmentation_bytes as i64),
-    );
-    if live.grows && live.rise >= kept.rise && live.rise >= fragmentation.rise {
-        let rate = bytes((live.rate * 60.0).max(0.0) as u64);
-        return (Cause::Leak, format!("A leak, or growing need: live memory grows by {rate} a minute; {evidence}."));
+    let later = if looks.len() / 2 < LOOKS { looks } else { &looks[looks.len() / 2..] };
+    let (all, late) = (Trends::of(looks), Trends::of(later));
+    let (trends, part) = if late.grow() || !all.grow() { (&late, later) } else { (&all, looks) };
+    let figures = evidence(part, looks);
+    if trends.live.grows && trends.live.rise >= trends.kept.rise && trends.live.rise >= trends.fragmentation.rise {
+        let rate = bytes((late.live.rate * 60.0).max(0.0) as u64);
+        return (Cause::Leak, format!("A leak, or growing need: live memory grows by {rate} a minute; {figures}."));
     }
-    if fragmentation.grows && fragmentation.rise > kept.rise {
-        return (Cause::Fragmentation, format!("Fragmentation grows more than live memory: {evidence}."));
+    if trends.fragmentation.grows && trends.fragmentation.rise > trends.kept.rise {
+        return (Cause::Fragmentation, format!("Fragmentation grows more than live memory: {figures}."));
     }
-    let stays = live.falls && last.rss_bytes.saturating_mul(10) >= first.rss_bytes.saturating_mul(9);
+    let stays = all.live.falls && last.rss_bytes.saturating_mul(10) >= first.rss_bytes.saturating_mul(9);
     let most_kept = percent(last.kept_bytes, last.rss_bytes) >= 15 && last.live_bytes < first.live_bytes;
-    if kept.grows || stays || most_kept {
-        return (Cause::Retention, format!("Retention: what the program frees stays with its allocator; {evidence}."));
+    if trends.kept.grows || stays || most_kept {
+        let figures = if trends.kept.grows { figures } else { evidence(looks, looks) };
+        return (Cause::Retention, format!("Retention: what the program frees stays with its allocator; {figures}."));
     }
-    if rss.grows {
-        return (Cause::Anonymous, format!("Rss grows, but not in heaps: {evidence}."));
+    if trends.rss.grows {
+        return (Cause::Anonymous, format!("Rss grows, but not in heaps: {figures}."));
     }
-    (Cause::Plateau, format!("A plateau: nothing grows; {evidence}."))
+    no_growth(looks)
+}
+
+/// The verdict on readings of which no figure grows.
+fn no_growth(looks: &[Look]) -> (Cause, String) {
+    let last = looks[looks.len() - 1];
+    let room = LEAST.max(last.rss_bytes / 100 * GROWTH);
+    let is_same = |look: &&Look| look.rss_bytes.abs_diff(last.rss_bytes) < room;
+    let same = looks.iter().rev().take_while(is_same).count();
+    let figures = |count: usize| evidence(&looks[looks.len() - count..], looks);
+    if same >= LOOKS {
+        return (Cause::Plateau, format!("A plateau: nothing grows; {}.", figures(same)));
+    }
+    let falls = looks.windows(2).any(|two| two[1].rss_bytes.saturating_add(room) <= two[0].rss_bytes);
+    match falls {
+        true => {
+            let all = || looks.iter().map(|look| look.rss_bytes);
+            let (least, most) = (all().min().unwrap_or(0), all().max().unwrap_or(0));
+            let between = format!("between {} and {}", bytes(least), bytes(most));
+            (Cause::Plateau, format!("No steady growth: Rss goes up and down, {between}; {}.", figures(looks.len())))
+        }
+        false => {
+            let figures = figures(looks.len());
+            (Cause::Nothing, format!("Rss has changed until now, but not steadily: watch it for longer; {figures}."))
+        }
+    }
+}
+
+/// What changed in a part of the readings, up to the last one, and before it.
+fn evidence(part: &[Look], looks: &[Look]) -> String {
+    let (first, last) = (part[0], part[part.len() - 1]);
+    let span = last.seconds - first.seconds;
+    let changed = |of: fn(&Look) -> u64| signed(of(&last) as i64 - of(&first) as i64);
+    let mut text = format!(
+        "in {}{span:.0} s and {} readings Rss changed by {} (live {}, kept {}, fragmentation {})",
+        if part.len() < looks.len() { "the last " } else { "" },
+        part.len(),
+        changed(|look| look.rss_bytes),
+        changed(|look| look.live_bytes),
+        changed(|look| look.kept_bytes),
+        changed(|look| look.fragmentation_bytes),
+    );
+    if part.len() < looks.len() {
+        let before = signed(first.rss_bytes as i64 - looks[0].rss_bytes as i64);
+        text.push_str(&format!("; in the {:.0} s before that by {before}", first.seconds - looks[0].seconds));
+    }
+    text
 }
 
 #[cfg(test)]
@@ -221,5 +287,29 @@ mod tests {
         let waves = [(100, 5, 5), (130, 5, 5), (100, 5, 5), (130, 5, 5), (100, 5, 5), (130, 5, 5), (100, 5, 5)];
         assert_eq!(judge(&looks(&waves)).0, Cause::Plateau);
         assert_eq!(judge(&looks(&leak[..2])).0, Cause::Nothing);
+    }
+
+    /// Catches a leak that is a plateau because the first readings were from a warm-up, a rate that includes the
+    /// warm-up, and a plateau that is said beside a change that is none.
+    #[test]
+    fn a_warm_up_does_not_count() {
+        let leak: Vec<_> = [5, 45].into_iter().chain((0..18).map(|n| 46 + 2 * n)).map(|live| (live, 1, 1)).collect();
+        let (cause, verdict) = judge(&looks(&leak));
+        assert_eq!(cause, Cause::Leak);
+        assert!(verdict.contains("grows by 120.0 MiB a minute; in the last 9 s and 10 readings Rss changed by +18.0"));
+        assert!(verdict.ends_with("; in the 10 s before that by +57.0 MiB."), "{verdict}");
+        let warm: Vec<_> = [5, 45].into_iter().chain([100; 8]).map(|live| (live, 1, 1)).collect();
+        let (cause, verdict) = judge(&looks(&warm));
+        assert_eq!(cause, Cause::Plateau);
+        let words = "A plateau: nothing grows; in the last 7 s and 8 readings Rss changed by +0 B";
+        assert!(verdict.starts_with(words) && verdict.ends_with("in the 2 s before that by +95.0 MiB."), "{verdict}");
+        // It is not over yet.
+        let (cause, verdict) = judge(&looks(&warm[..4]));
+        assert_eq!(cause, Cause::Nothing);
+        assert!(verdict.contains("watch it for longer") && verdict.contains("by +95.0 MiB"), "{verdict}");
+        let waves: Vec<_> = (0..9).map(|n| (100 + n % 2 * 30, 5, 5)).collect();
+        let (cause, verdict) = judge(&looks(&waves));
+        assert_eq!(cause, Cause::Plateau);
+        assert!(verdict.starts_with("No steady growth: Rss goes up and down, between 120.0 MiB and"), "{verdict}");
     }
 }

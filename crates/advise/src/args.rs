@@ -36,7 +36,7 @@ pub struct AdviseArgs {
     #[arg(long, value_name = "TIME", default_value = "3s", value_parser = parse_duration)]
     pub idle: Duration,
 
-    /// Runs under each allocator; the run with the median time is shown
+    /// Runs under each allocator; the run with the median time is shown. Times are compared from 3 on
     #[arg(long, value_name = "N", default_value = "1", value_parser = clap::value_parser!(u8).range(1..))]
     pub runs: u8,
 

@@ -19,7 +19,7 @@ mod turn;
 
 use self::args::AdviseArgs;
 use self::family::Family;
-use self::turn::{Run, Under};
+use self::turn::{Ranges, Run, Under};
 use neap_launch::error::Error;
 use neap_launch::{library, sys, target};
 
@@ -48,8 +48,9 @@ pub fn run(args: &AdviseArgs) -> Result<u8, Error> {
     sys::print(text.as_bytes())
 }
 
-/// The run with the median time.
+/// The run with the median time, and the ranges of all.
 fn median(mut runs: Vec<Run>) -> Option<Run> {
+    let ranges = Ranges::of(&runs);
     runs.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    (!runs.is_empty()).then(|| runs.swap_remove((runs.len() - 1) / 2))
+    (!runs.is_empty()).then(|| Run { ranges, ..runs.swap_remove((runs.len() - 1) / 2) })
 }

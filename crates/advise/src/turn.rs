@@ -40,6 +40,42 @@ impl Under {
     }
 }
 
+/// The least and the most of the runs under one allocator.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Ranges {
+    /// How many runs.
+    pub runs: usize,
+    /// See [`Run`].
+    pub seconds: [f64; 2],
+    /// See there.
+    pub processor_seconds: [f64; 2],
+    /// See there.
+    pub peak_bytes: [u64; 2],
+    /// See there; of the peak where it is not known.
+    pub resident_bytes: [u64; 2],
+}
+
+impl Ranges {
+    /// The ranges of some runs, of which there is one at least.
+    pub fn of(runs: &[Run]) -> Ranges {
+        let times = |of: fn(&Run) -> f64| {
+            let all = runs.iter().map(of);
+            [all.clone().fold(f64::INFINITY, f64::min), all.fold(0.0, f64::max)]
+        };
+        let amounts = |of: fn(&Run) -> u64| {
+            let all = runs.iter().map(of);
+            [all.clone().min().unwrap_or(0), all.max().unwrap_or(0)]
+        };
+        Ranges {
+            runs: runs.len(),
+            seconds: times(|run| run.seconds),
+            processor_seconds: times(|run| run.processor_seconds),
+            peak_bytes: amounts(|run| run.peak_bytes),
+            resident_bytes: amounts(|run| run.resident_bytes.unwrap_or(run.peak_bytes)),
+        }
+    }
+}
+
 /// What a run cost.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Run {
@@ -82,6 +118,8 @@ pub struct Run {
     pub most: Option<String>,
     /// Peak resident memory of the command itself, without the programs that it started.
     pub own_peak_bytes: Option<u64>,
+    /// The other runs under the same allocator, with this one.
+    pub ranges: Ranges,
 }
 
 /// Runs the command under an allocator.

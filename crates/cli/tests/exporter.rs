@@ -214,6 +214,106 @@ fn once_and_for_node_exporter() {
     assert_refused(&refused, 125, &["cannot write /no/such/folder/neap.prom", "hint: name a file in a folder"]);
 }
 
+/// Catches a page that only one of both formats' parsers reads, series for each small process, and processes that are in
+/// no figure.
+#[test]
+fn small_processes_are_counted_together() {
+    let neap = Neap::new();
+    let Some((_keeper, name)) = keeper(&neap) else {
+        return skip("small_processes_are_counted_together", "needs a C compiler");
+    };
+    let once =
+        |arguments: &[&str]| stdout(&neap.output([&["exporter", "--once", "--budget", "0"], arguments].concat()));
+    let value = |page: &str, metric: &str| -> f64 {
+        let line = page.lines().find_map(|line| line.strip_prefix(metric)?.strip_prefix(' '));
+        line.and_then(|value| value.parse().ok()).unwrap_or_else(|| panic!("no {metric}: {page}"))
+    };
+    let small = once(&["--match", &name, "--least", "1G"]);
+    assert!(!small.contains(&format!("command=\"{name}\"")), "{small}");
+    assert_eq!((value(&small, "neap_exporter_processes"), value(&small, "neap_exporter_small_processes")), (0.0, 1.0));
+    assert!(value(&small, "neap_exporter_small_resident_bytes") > 60.0 * MIB, "{small}");
+    let own = once(&["--match", &name]);
+    assert_eq!((value(&own, "neap_exporter_processes"), value(&own, "neap_exporter_small_processes")), (1.0, 0.0));
+    // Without a pattern: this process's child is above the limit, and a sleep below it.
+    let sleeper = Running(Command::new("sleep").arg("1000").spawn().expect("sleep(1)"));
+    let all = once(&[]);
+    assert!(all.contains(&format!("command=\"{name}\"")), "{all}");
+    assert!(!all.contains(&format!("pid=\"{}\"", sleeper.0.id())), "{all}");
+    // With the budget 0 no list of the kernel was read that holds a process up.
+    assert!(
+        !all.contains("\nneap_process_proportional_bytes{") && !all.contains("\nneap_process_cause_info{"),
+        "{all}"
+    );
+    reads_as_openmetrics(&neap, &own);
+}
+
+/// The parsers of both formats read the text.
+fn reads_as_openmetrics(neap: &Neap, page: &str) {
+    let file = neap.file("page", page, 0o600);
+    let promtool = Command::new("sh").args(["-c", "promtool check metrics < \"$0\""]).arg(&file).output().expect("sh");
+    // It lacks help texts of counters, whose names end in `_total` in its own format only.
+    assert!(!stderr(&promtool).contains("parsing error"), "{}", stderr(&promtool));
+    let Some(python) = python_with("prometheus-client", "prometheus_client.openmetrics.parser") else {
+        return skip("reads_as_openmetrics", "needs python3-venv, and prometheus-client from PyPI");
+    };
+    let program = "import sys\nfrom prometheus_client.openmetrics import parser\n\
+                   print(sum(1 for _ in parser.text_string_to_metric_families(open(sys.argv[1]).read())))";
+    let parsed = Command::new(python).args(["-c", program]).arg(&file).output().expect("python3");
+    let families: u32 = stdout(&parsed).trim().parse().unwrap_or(0);
+    assert!(families > 20, "{}", stderr(&parsed));
+}
+
+/// A program with 160 MiB in OS pages of 4 KiB, shared with a child.
+const LARGE: &str = "#include <string.h>\n#include <sys/mman.h>\n#include <unistd.h>\n\
+    int main(void) { size_t size = 160 << 20;\n\
+    char *p = mmap(0, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);\n\
+    madvise(p, size, MADV_NOHUGEPAGE); memset(p, 1, size);\n\
+    if (write(1, \"ready\\n\", 6) != 6) return 1; pause(); return 0; }\n";
+
+/// Catches a large process whose mappings are locked while the kernel walks all its memory, and figures that are wrong
+/// because it is read in another way.
+#[test]
+fn a_large_process_is_not_held_up() {
+    let neap = Neap::new();
+    let name = format!("large-by-test-{}", std::process::id());
+    let Some(program) = compile(neap.dir.path(), &name, LARGE, &["-O0", "-w"]) else {
+        return skip("a_large_process_is_not_held_up", "needs a C compiler");
+    };
+    let mut child = Command::new(program).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().expect("it is a pipe")).read_line(&mut line).expect("it says that it is ready");
+    let child = Running(child);
+    let traced = |arguments: &[&str]| {
+        let trace = neap.path("trace");
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-qq", "-s", "64", "-e", "trace=open,openat", "-o"]).arg(&trace);
+        strace.arg(env!("CARGO_BIN_EXE_neap")).args(["exporter", "--once", "--match", &name]).args(arguments);
+        let output = strace.output().ok()?;
+        assert!(output.status.success(), "{}", stderr(&output));
+        let opened = fs::read_to_string(trace).expect("a trace");
+        Some((stdout(&output), opened.contains(&format!("/proc/{}/smaps", child.0.id()))))
+    };
+    let Some((page, has_locked)) = traced(&[]) else { return skip("a_large_process_is_not_held_up", "needs strace") };
+    assert!(!has_locked);
+    let Some((exact, has_locked)) = traced(&["--exact"]) else { return };
+    assert!(has_locked);
+    for (metric, unsure) in [
+        ("neap_process_private_bytes", 0.0),
+        ("neap_process_huge_page_bytes", 0.0),
+        // Other processes that map the same libraries begin and end.
+        ("neap_process_proportional_bytes", MIB),
+    ] {
+        let of = |page| sample(page, metric, &name);
+        let (sliced, exact) = (of(&page), of(&exact));
+        let near = sliced.zip(exact).is_some_and(|(sliced, exact)| (sliced - exact).abs() <= unsure);
+        let is_denied = sliced.is_none() && !common::is_root() && metric.contains("proportional");
+        assert!(near || is_denied, "{metric}: {sliced:?} {exact:?}");
+    }
+    let of_kind = |page| sample(page, "neap_process_account_bytes", "kind=\"anonymous\"");
+    assert_eq!(of_kind(&page), of_kind(&exact));
+    assert!(of_kind(&page).is_some_and(|bytes| bytes >= 160.0 * MIB), "{page}");
+}
+
 /// Catches a file of another name that is overwritten through a prepared link, a link or a mode that is lost, what is no
 /// ordinary file replaced by one, and remedies that do not help.
 #[test]
@@ -394,11 +494,11 @@ const DECODE: &str = "import sys\n\
     \x20   for p in (m.sum if m.HasField('sum') else m.gauge).data_points:\n\
     \x20       print(m.name, m.unit, p.as_int, dict((a.key, a.value.string_value) for a in p.attributes).get('command'))\n";
 
-/// A Python with OpenTelemetry's messages, from PyPI: made once, and kept.
-fn python_with_messages() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("opentelemetry");
+/// A Python with a package from PyPI that has this module: made once, and kept.
+fn python_with(package: &str, module: &str) -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(package);
     let python = folder.join("bin/python");
-    let has = || Command::new(&python).args(["-c", "import opentelemetry.proto"]).stderr(Stdio::null()).status();
+    let has = || Command::new(&python).args(["-c", &format!("import {module}")]).stderr(Stdio::null()).status();
     if has().is_ok_and(|status| status.success()) {
         return Some(python);
     }
@@ -406,7 +506,7 @@ fn python_with_messages() -> Option<PathBuf> {
         command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
     };
     let made = run(Command::new("python3").args(["-m", "venv"]).arg(&folder))
-        && run(Command::new(&python).args(["-m", "pip", "install", "-q", "opentelemetry-proto"]));
+        && run(Command::new(&python).args(["-m", "pip", "install", "-q", package]));
     made.then_some(python)
 }
 
@@ -449,7 +549,7 @@ fn otlp_is_sent() {
     let has = |words: &str| body.windows(words.len()).any(|bytes| bytes == words.as_bytes());
     assert!(has("neap_process_resident_bytes") && has(&name) && has("service.name"));
     let file = neap.file("request", &body, 0o600);
-    let Some(python) = python_with_messages() else {
+    let Some(python) = python_with("opentelemetry-proto", "opentelemetry.proto") else {
         return skip("otlp_is_sent, decoded", "needs python3-venv, and opentelemetry-proto from PyPI");
     };
     let decoded = Command::new(python).args(["-c", DECODE]).arg(&file).output().expect("python3");

@@ -186,6 +186,37 @@ fn the_command_has_the_pages_and_gives_them_back() {
     assert_eq!(pool(), before);
 }
 
+/// Catches pages that stay in a file, of which nothing is said: neither by the reservation nor by the status.
+#[test]
+fn pages_that_a_file_keeps_are_named() {
+    let name = "pages_that_a_file_keeps_are_named";
+    if !can_reserve(name) {
+        return;
+    }
+    let alone = Alone::new();
+    let neap = Neap::new();
+    let folder = neap.path("huge");
+    fs::create_dir(&folder).expect("a folder");
+    let script = "mount -t hugetlbfs -o pagesize=2M none \"$0\" || exit 77\n\
+                  \"$1\" huge reserve 3 -- fallocate -l 4M \"$0/left\"\n\
+                  \"$1\" huge status; sleep 1000 < \"$0/left\" & \"$1\" huge status --json; kill $!; rm \"$0/left\"";
+    let mut shell = Command::new("unshare");
+    shell.args(["-m", "sh", "-c", script]).arg(&folder).arg(env!("CARGO_BIN_EXE_neap"));
+    let output = shell.output().expect("unshare");
+    if output.status.code() == Some(77) {
+        return skip(name, "mounts are denied");
+    }
+    let (out, err) = (stdout(&output), stderr(&output));
+    assert!(err.contains("neap: 2 pages of 2 MiB are still in use after the command"), "{err}");
+    let words = format!("2 pages of 2 MiB: file {}/left, which no process has", folder.display());
+    assert!(err.contains(&words), "{err}");
+    let (text, json) = out.split_at(out.find("\n{").expect("JSON"));
+    assert!(text.contains(&words) && text.contains(&format!("contents: rm {}/left", folder.display())), "{text}");
+    let status: Value = serde_json::from_str(json).expect("JSON");
+    assert_eq!(status["left"], Value::Array(vec![]), "a process has it open: {status:#}");
+    assert_eq!(pool(), alone.before);
+}
+
 /// Catches pages that stay when neap or the command is ended by a signal.
 #[test]
 fn signals_give_the_pages_back() {

@@ -143,7 +143,7 @@ fn what_cannot_be_replaced_is_written_where_it_is() {
         // Each report of several goes there.
         let reports = file("reports");
         let script = "mount --bind \"$1\" \"$1\" && \
-            exec \"$0\" why --watch --json --interval 100ms --duration 500ms -o \"$1\" $$";
+            exec \"$0\" why --watch --json --interval 100ms --duration 3s -o \"$1\" $$";
         write(Command::new("unshare").args(["-m", "sh", "-c", script, env!("CARGO_BIN_EXE_neap")]).arg(&reports));
         let text = fs::read_to_string(&reports).expect("text");
         assert!(text.lines().count() > 2 && text.lines().all(|line| line.starts_with('{')), "{text}");

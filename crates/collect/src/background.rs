@@ -48,7 +48,8 @@ impl Shared {
     /// Does a job, and keeps its result.
     fn make(&self, job: Job) -> Duration {
         let before = processor_time(Clock::Thread);
-        let made = collector::make(job, hurries);
+        let exact = self.lock().pace().exact;
+        let made = collector::make(job, exact, hurries);
         let cost = processor_time(Clock::Thread).saturating_sub(before);
         self.lock().done(job, made, cost);
         cost
@@ -179,7 +180,8 @@ mod tests {
             let names = all.filter_map(|of| std::fs::read_to_string(of.path().join("comm")).ok());
             names.filter(|name| name.trim() == "accounts").count()
         };
-        let pace = Pace { share: 1.0, rollup: Duration::ZERO, account: Duration::ZERO };
+        let pace =
+            Pace { share: 1.0, rollup: Duration::ZERO, account: Duration::ZERO, exact: false, accounts_first: false };
         let shared = Shared::new(Collector::new(Filter::new(None).expect("none"), pace));
         shared.look().expect("/proc");
         for pause in [0, 3, 30] {

@@ -19,9 +19,20 @@ struct Known {
     process: Process,
     name: String,
     taken: bool,
+    /// Whether it is smaller than the limit since it is known.
+    small: bool,
     page: Option<neap_observe::Page>,
-    /// When its mappings were last searched.
+    /// When its mappings were last searched; of a small process, when all its light figures were read.
     mapped: Option<Instant>,
+}
+
+/// Processes below the limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Small {
+    /// How many there are.
+    pub processes: u64,
+    /// Their resident memory.
+    pub rss: u64,
 }
 
 /// All processes.
@@ -29,6 +40,7 @@ struct Known {
 pub struct Collector {
     filter: Filter,
     pace: Pace,
+    least: u64,
     known: BTreeMap<u32, Known>,
     errors: Errors,
     focus: Option<Vec<u32>>,
@@ -39,7 +51,13 @@ impl Collector {
     /// A collector of the processes that the filter accepts, before the first reading.
     pub fn new(filter: Filter, pace: Pace) -> Self {
         let (known, buffer) = (BTreeMap::new(), Vec::new());
-        Collector { filter, pace, known, errors: Errors::default(), focus: None, buffer }
+        Collector { filter, pace, least: 0, known, errors: Errors::default(), focus: None, buffer }
+    }
+
+    /// Counts processes with less memory together. One that has had more is not small again, because its figures
+    /// would come and go.
+    pub fn from(self, least: u64) -> Self {
+        Collector { least, ..self }
     }
 
     /// Reads all processes: light figures only.
@@ -85,7 +103,8 @@ impl Collector {
                 return Err(Why::NoMemory);
             }
         }
-        let (name, light) = read::light(pid, &mut self.buffer)?;
+        let (name, mut light, via) = read::stat(pid, &mut self.buffer)?;
+        light.of_stat = light.rss;
         let same = self.known.get(&pid).is_some_and(|known| {
             let before = &known.process.light;
             (before.started, before.program) == (light.started, light.program) && known.name == name
@@ -95,6 +114,7 @@ impl Collector {
             let cmdline = read::cmdline(pid);
             let command = crate::parse::command(&name, &cmdline);
             let taken = self.filter.takes(&command, &cmdline) || self.filter.takes(&name, b"");
+            read::status(via, &mut self.buffer, &mut light)?;
             let process = Process {
                 pid,
                 command,
@@ -107,11 +127,27 @@ impl Collector {
                 denied: false,
                 failed: None,
             };
-            self.known.insert(pid, Known { process, name, taken, page: None, mapped: None });
+            self.known.insert(pid, Known { process, name, taken, small: true, page: None, mapped: None });
         }
         let Some(known) = self.known.get_mut(&pid).filter(|known| known.taken) else { return Ok(()) };
+        let is_due = known.mapped.is_none_or(|at| at.elapsed() >= AGAIN);
+        if same {
+            let before = known.process.light;
+            match known.small {
+                // The figures of `stat` suffice.
+                true if light.rss < self.least && !is_due => {}
+                false if !light.may_differ(&before) => light = before,
+                _ => read::status(via, &mut self.buffer, &mut light)?,
+            }
+        }
         known.process.light = light;
-        if known.mapped.is_none_or(|at| at.elapsed() >= AGAIN) && !known.process.denied {
+        if known.small && light.size() < self.least {
+            known.mapped = if is_due { Some(Instant::now()) } else { known.mapped };
+            return Ok(());
+        }
+        let is_due = is_due || known.small;
+        known.small = false;
+        if is_due && !known.process.denied {
             known.mapped = Some(Instant::now());
             match read::mapped(pid, &mut self.buffer) {
                 Ok((allocator, page)) => {
@@ -130,9 +166,18 @@ impl Collector {
         Ok(())
     }
 
-    /// The processes that the filter accepts, by number.
+    /// The processes that the filter accepts, by number, without small ones.
     pub fn processes(&self) -> impl Iterator<Item = &Process> {
-        self.known.values().filter(|known| known.taken).map(|known| &known.process)
+        self.known.values().filter(|known| known.taken && !known.small).map(|known| &known.process)
+    }
+
+    /// Small processes that the filter accepts.
+    pub fn small(&self) -> Small {
+        let small = self.known.values().filter(|known| known.taken && known.small);
+        small.fold(Small::default(), |sum, known| Small {
+            processes: sum.processes + 1,
+            rss: sum.rss + known.process.light.rss,
+        })
     }
 
     /// Processes that could not be read so far.
@@ -186,15 +231,16 @@ pub enum Made {
     Account(Brief),
 }
 
-/// Does a job. An account is cut short when `stop` returns true, and is then an error.
-pub fn make(job: Job, stop: fn() -> bool) -> Result<Made, Why> {
+/// Does a job; `exact` as in [`Pace`]. An account is cut short when `stop` returns true, and is then an error.
+pub fn make(job: Job, exact: bool, stop: fn() -> bool) -> Result<Made, Why> {
+    let effort = if exact { neap_why::Effort::Full } else { neap_why::Effort::Gentle };
     match job.what {
-        What::Rollup => read::rollup(job.pid).map(Made::Rollup),
-        What::Account => match neap_why::look_until(job.pid, neap_why::Effort::Full, stop) {
+        What::Rollup => read::rollup(job.pid, exact).map(Made::Rollup),
+        What::Account => match neap_why::look_until(job.pid, effort, stop) {
             Ok(_) if stop() => Err(Why::Other),
             Ok(report) => Ok(Made::Account(Brief::of(&report))),
             // The error of `look` is a text for users; a rollup shows the reason.
-            Err(_) => Err(read::rollup(job.pid).err().unwrap_or(Why::Other)),
+            Err(_) => Err(read::rollup(job.pid, exact).err().unwrap_or(Why::Other)),
         },
     }
 }
@@ -213,7 +259,13 @@ mod tests {
         }
     }
 
-    const PACE: Pace = Pace { share: 1.0, rollup: Duration::from_secs(5), account: Duration::from_secs(5) };
+    const PACE: Pace = Pace {
+        share: 1.0,
+        rollup: Duration::from_secs(5),
+        account: Duration::from_secs(5),
+        exact: false,
+        accounts_first: false,
+    };
 
     /// Catches processes that are not found, that stay after their end, and jobs whose result is lost.
     #[test]
@@ -234,10 +286,10 @@ mod tests {
         assert!(process.light.rss > 0 && process.reclaimable().is_none());
         for _ in 0..2 {
             let (job, _) = all.next_job(Instant::now()).expect("nothing is known");
-            all.done(job, make(job, || false), Duration::from_millis(1));
+            all.done(job, make(job, false, || false), Duration::from_millis(1));
         }
         let process = all.processes().next().expect("it runs");
-        assert!(process.rollup.is_some_and(|rollup| rollup.value.pss > 0), "{process:?}");
+        assert!(process.rollup.is_some_and(|rollup| rollup.value.rss > 0), "{process:?}");
         assert!(process.account.as_ref().is_some_and(|account| account.value.is_split()), "{process:?}");
         assert!(all.next_job(Instant::now()).is_none());
         drop(child);
@@ -268,13 +320,13 @@ mod tests {
         let process = look(&mut all, &|process| process.command == "sh");
         let light = process.light;
         let job = Job { pid, started: light.started, program: light.program, what: What::Rollup, mark: light.mark() };
-        all.done(job, make(job, || false), Duration::ZERO);
+        all.done(job, make(job, false, || false), Duration::ZERO);
         assert!(all.processes().any(|process| process.pid == pid && process.rollup.is_some()));
         std::io::Write::write_all(child.0.stdin.as_mut().expect("a pipe"), b"\n").expect("it listens");
         let process = look(&mut all, &|process| process.light.program != light.program);
         assert!(process.light.started == light.started && process.rollup.is_none(), "{process:?}");
         // The result of a job that began before belongs to the other program.
-        all.done(job, make(job, || false), Duration::ZERO);
+        all.done(job, make(job, false, || false), Duration::ZERO);
         assert!(all.processes().all(|process| process.pid != pid || process.rollup.is_none()));
     }
 }

@@ -6,12 +6,16 @@ use std::time::{Duration, Instant};
 /// The budget of rollups and accounts, and their ages if the budget suffices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pace {
-    /// The fraction of one processor: 0.005 is half a percent.
+    /// The fraction of one processor: 0.005 is half a percent. With 0 there are none.
     pub share: f64,
     /// Age at which a rollup is made again.
     pub rollup: Duration,
     /// Age at which an account is made again.
     pub account: Duration,
+    /// Large processes are read by the kernel's own lists too, for which they have to wait.
+    pub exact: bool,
+    /// First accounts come before first rollups.
+    pub accounts_first: bool,
 }
 
 /// No process takes more than this fraction of the budget for one kind of job.
@@ -47,8 +51,8 @@ pub struct Job {
     pub mark: Mark,
 }
 
-/// The urgency of a job: from 1 on it is due. What was never made comes first, rollups before accounts, and within each
-/// the largest process first.
+/// The urgency of a job: from 1 on it is due. What was never made comes first: rollups before accounts or the other way,
+/// and within each the largest process first.
 fn urgency<T>(made: Option<&Aged<T>>, mark: Mark, wanted: Duration, first: f64, share: f64, now: Instant) -> f64 {
     let Some(made) = made else { return first };
     let wanted = if made.mark == mark { wanted * STILL } else { wanted };
@@ -65,14 +69,19 @@ pub fn next<'p>(
     now: Instant,
 ) -> Option<Job> {
     let mut best: Option<(f64, Job)> = None;
+    if pace.share <= 0.0 {
+        return None;
+    }
     for process in processes.filter(|process| process.is_readable(now)) {
         let mark = process.light.mark();
         let job =
             |what| Job { pid: process.pid, started: process.light.started, program: process.light.program, what, mark };
         let size = process.light.rss as f64;
-        let rollup = urgency(process.rollup.as_ref(), mark, pace.rollup, 1e15 + size, pace.share, now);
+        let first = if pace.accounts_first { 1.0 } else { 1e15 };
+        let rollup = urgency(process.rollup.as_ref(), mark, pace.rollup, first + size, pace.share, now);
+        let account = if pace.accounts_first { 1e15 } else { 1e3 };
         let account = match focus.is_none_or(|focus| focus.contains(&process.pid)) {
-            true => urgency(process.account.as_ref(), mark, pace.account, 1e3 + size, pace.share, now),
+            true => urgency(process.account.as_ref(), mark, pace.account, account + size, pace.share, now),
             false => 0.0,
         };
         for (urgency, job) in [(rollup, job(What::Rollup)), (account, job(What::Account))] {
@@ -120,11 +129,22 @@ mod tests {
     /// again.
     #[test]
     fn the_most_urgent_first() {
-        let pace = Pace { share: 0.01, rollup: Duration::from_secs(10), account: Duration::from_secs(100) };
+        let pace = Pace {
+            share: 0.01,
+            rollup: Duration::from_secs(10),
+            account: Duration::from_secs(100),
+            exact: false,
+            accounts_first: false,
+        };
         let start = Instant::now();
         let now = start + Duration::from_secs(20);
         let choose =
             |all: &[Process], focus: Option<&[u32]>| next(all.iter(), &pace, focus, now).map(|job| (job.pid, job.what));
+        let first = Pace { accounts_first: true, ..pace };
+        let of = next([process(1, 5, None), process(2, 50, None)].iter(), &first, None, now);
+        assert_eq!(of.map(|job| (job.pid, job.what)), Some((2, What::Account)));
+        let none = Pace { share: 0.0, ..pace };
+        assert_eq!(next([process(1, 5, None)].iter(), &none, None, now), None);
         let all = [process(1, 5, None), process(2, 50, None), process(3, 9, Some((start, 1)))];
         assert_eq!(choose(&all, None), Some((2, What::Rollup)));
         assert_eq!(choose(&all[2..], None), Some((3, What::Account)));

@@ -13,6 +13,8 @@ pub struct Light {
     pub program: (u64, u64),
     /// Resident memory in `status`, which may be wrong by some hundred KiB, because the kernel counts per processor.
     pub rss: u64,
+    /// The same in `stat`, at the same time.
+    pub of_stat: u64,
     /// Peak resident memory.
     pub peak: u64,
     /// Swapped out.
@@ -28,6 +30,16 @@ pub struct Light {
 }
 
 impl Light {
+    /// Its memory: what is resident, explicit huge pages, page tables, and what is swapped out.
+    pub fn size(&self) -> u64 {
+        self.rss + self.swap + self.hugetlb + self.page_tables
+    }
+
+    /// Whether the figures of `status` may differ from those of `before`, by the figures of `stat`.
+    pub fn may_differ(&self, before: &Light) -> bool {
+        (self.ran, self.faults, self.rss) != (before.ran, before.faults, before.of_stat)
+    }
+
     /// Figures that change if the process runs or if its memory changes.
     pub fn mark(&self) -> Mark {
         Mark { ran: self.ran, faults: self.faults.0 + self.faults.1, rss: self.rss, swap: self.swap }
@@ -56,13 +68,13 @@ pub struct Neap {
     pub purge_calls: u64,
 }
 
-/// Figures of `smaps_rollup`.
+/// Figures of `smaps_rollup`, or the same ones from the page map.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollup {
     /// Resident, exact.
     pub rss: u64,
-    /// Resident, but an OS page that n processes map counts as one n-th.
-    pub pss: u64,
+    /// Resident, but an OS page that n processes map counts as one n-th. `None` if this user may not know it.
+    pub pss: Option<u64>,
     /// Not shared with other processes.
     pub private: u64,
     /// Transparent huge pages.

@@ -16,8 +16,16 @@ pub fn stat(text: &str) -> Option<(String, Light)> {
     // Field 3 of proc_pid_stat(5) is the first one here.
     let (faults, ran) = ((number(7)?, number(9)?), number(11)? + number(12)?);
     let program = (number(23).unwrap_or(0), number(25).unwrap_or(0));
-    let light = Light { started: number(19)?, program, faults, ran, ..Light::default() };
+    let rss = number(21)?.saturating_mul(neap_launch::sys::page_size() as u64);
+    let light = Light { started: number(19)?, program, rss, faults, ran, ..Light::default() };
     Some((name.to_owned(), light))
+}
+
+/// Whether a line of `stat` is of a thread of the kernel (`PF_KTHREAD`), which has no memory.
+pub fn is_kernel(stat: &str) -> bool {
+    const PF_KTHREAD: u64 = 0x20_0000;
+    let tail = stat.rsplit_once(") ").map_or("", |(_, tail)| tail);
+    tail.split(' ').nth(6).and_then(|flags| flags.parse::<u64>().ok()).is_some_and(|flags| flags & PF_KTHREAD != 0)
 }
 
 /// Adds the figures of `/proc/PID/status`; false for a process without memory: a kernel thread, or one that has ended.
@@ -112,9 +120,10 @@ mod tests {
     #[test]
     fn figures_are_found() {
         let text = "4711 (a) b) S 1 4711 4711 0 -1 4194560 1204 9 3 8 5 2 0 0 20 0 1 0 8825 1 2 3 40 50 60";
+        assert!(!is_kernel(text) && is_kernel("2 (k) S 0 0 0 0 -1 2129984 0"));
         let (name, mut light) = stat(text).expect("a process");
         assert_eq!((name.as_str(), light.started, light.faults, light.ran), ("a) b", 8825, (1204, 3), 7));
-        assert_eq!(light.program, (40, 60));
+        assert_eq!((light.program, light.rss), ((40, 60), 2 * neap_launch::sys::page_size() as u64));
         let text = "Name:\tx\nVmPeak:\t 9 kB\nVmHWM:\t 4 kB\nVmRSS:\t 3 kB\nVmPTE:\t 2 kB\nVmSwap:\t 1 kB\n";
         assert!(status(text, &mut light));
         assert_eq!((light.rss, light.peak, light.page_tables, light.swap), (3072, 4096, 2048, 1024));

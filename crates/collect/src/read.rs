@@ -4,9 +4,12 @@ use crate::model::{Light, Neap, Rollup};
 use crate::parse;
 use neap_account::parse as lists;
 use neap_counters::Snapshot;
-use std::fs;
+use neap_process::kernel_file;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
+
+/// Bytes of a first read. `status` is longer only for a user in hundreds of groups.
+const SHORT: usize = 4096;
 
 /// Why a process was not read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,30 +42,42 @@ fn text<'b>(pid: u32, name: &str, buffer: &'b mut Vec<u8>) -> Result<std::borrow
     Ok(String::from_utf8_lossy(buffer))
 }
 
-/// The name and the light figures.
-pub fn light(pid: u32, buffer: &mut Vec<u8>) -> Result<(String, Light), Why> {
-    let stat = text(pid, "stat", buffer)?;
-    let is_zombie = stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z'));
-    let (name, mut light) = parse::stat(&stat).ok_or(Why::Other)?;
-    let of = |pid, buffer: &mut Vec<u8>, light: &mut Light| {
-        text(pid, "status", buffer).map(|status| parse::status(&status, light))
-    };
-    // Its first thread may have ended while others run.
-    let other = if is_zombie { neap_process::living(pid) } else { pid };
-    if !of(other, buffer, &mut light)? {
+/// The same for a file that the kernel makes as a whole: one read, if it is no longer than `SHORT`.
+fn short<'b>(pid: u32, name: &str, buffer: &'b mut Vec<u8>) -> Result<std::borrow::Cow<'b, str>, Why> {
+    buffer.resize(SHORT, 0);
+    let mut file = File::open(format!("/proc/{pid}/{name}"))?;
+    let count = file.read(buffer)?;
+    buffer.truncate(count);
+    if count == SHORT {
+        file.read_to_end(buffer)?;
+    }
+    Ok(String::from_utf8_lossy(buffer))
+}
+
+/// The name and the light figures of `stat`, and a thread that has not ended: the first one may have, while others run.
+pub fn stat(pid: u32, buffer: &mut Vec<u8>) -> Result<(String, Light, u32), Why> {
+    let stat = short(pid, "stat", buffer)?;
+    if parse::is_kernel(&stat) {
         return Err(Why::NoMemory);
     }
-    Ok((name, light))
+    let is_zombie = stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z'));
+    let (name, light) = parse::stat(&stat).ok_or(Why::Other)?;
+    Ok((name, light, if is_zombie { neap_process::living(pid) } else { pid }))
+}
+
+/// Adds the light figures of `status`.
+pub fn status(via: u32, buffer: &mut Vec<u8>, light: &mut Light) -> Result<(), Why> {
+    if parse::status(&short(via, "status", buffer)?, light) { Ok(()) } else { Err(Why::NoMemory) }
 }
 
 /// The arguments.
 pub fn cmdline(pid: u32) -> Vec<u8> {
-    fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default()
+    kernel_file(format!("/proc/{pid}/cmdline")).unwrap_or_default()
 }
 
 /// The container.
 pub fn container(pid: u32) -> String {
-    parse::container(&String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/cgroup")).unwrap_or_default()))
+    parse::container(&String::from_utf8_lossy(&kernel_file(format!("/proc/{pid}/cgroup")).unwrap_or_default()))
 }
 
 /// Reads `/proc/PID/maps`: the allocator, and neap's counters page.
@@ -89,17 +104,23 @@ pub fn neap(snapshot: &Snapshot) -> Neap {
     }
 }
 
-/// Pss and huge pages.
-pub fn rollup(pid: u32) -> Result<Rollup, Why> {
-    let text = fs::read_to_string(format!("/proc/{}/smaps_rollup", neap_process::living(pid)))?;
-    // It had memory when its light figures were read.
-    if text.is_empty() {
-        return Err(Why::Ended);
-    }
-    let figures = lists::rollup(&text);
+/// Pss and huge pages. With `exact` by the kernel's own sums, for which a large process has to wait.
+pub fn rollup(pid: u32, exact: bool) -> Result<Rollup, Why> {
+    let pid = neap_process::living(pid);
+    let (figures, knows_pss) = match exact {
+        true => {
+            let text = kernel_file(format!("/proc/{pid}/smaps_rollup"))?;
+            // It had memory when its light figures were read.
+            if text.is_empty() {
+                return Err(Why::Ended);
+            }
+            (lists::rollup(&String::from_utf8_lossy(&text)), true)
+        }
+        false => neap_why::total(pid)?,
+    };
     Ok(Rollup {
         rss: figures.rss,
-        pss: figures.pss,
+        pss: knows_pss.then_some(figures.pss),
         private: figures.private_clean + figures.private_dirty,
         huge: figures.anon_huge,
         swap: figures.swap,
@@ -115,11 +136,13 @@ mod tests {
     #[test]
     fn what_has_ended_is_an_error() {
         let mut child = Command::new("true").spawn().expect("true(1)");
-        while light(child.id(), &mut Vec::new()) != Err(Why::NoMemory) {
+        let mut buffer = Vec::new();
+        while status(child.id(), &mut buffer, &mut Light::default()) != Err(Why::NoMemory) {
             std::thread::yield_now();
         }
-        let (rollup, mapped) = (rollup(child.id()).err(), mapped(child.id(), &mut Vec::new()).err());
+        let rollup = [true, false].map(|exact| rollup(child.id(), exact).err());
+        let mapped = mapped(child.id(), &mut buffer).err();
         child.wait().expect("it has ended");
-        assert_eq!((rollup, mapped), (Some(Why::Ended), Some(Why::Ended)));
+        assert_eq!((rollup, mapped), ([Some(Why::Ended); 2], Some(Why::Ended)));
     }
 }

@@ -80,6 +80,7 @@ impl<O: Os> Allocator<O> {
         if (request || self.readers() != [0, 0]) && self.os.requested(request) {
             self.update_watch_everywhere();
         }
+        self.collect_common_soon();
         let notes = self.notes.take(DEFERRED | LIMIT | TABLES);
         if notes & DEFERRED != 0 {
             self.drain();

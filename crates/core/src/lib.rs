@@ -38,7 +38,7 @@ pub mod system;
 pub use alloc::Allocator;
 pub use back::trim;
 pub use blocks::heap::Heap;
-pub use blocks::{class, grow, heap, misuse, realloc, reentrant, sampler as sample, slab, watch};
+pub use blocks::{class, common, grow, heap, misuse, realloc, reentrant, sampler as sample, slab, watch};
 pub use observe::{census, resident, valid};
 pub use pages::{arena, chunk, page_map, range};
 pub use system::os::Os;

@@ -46,6 +46,8 @@ pub struct Model {
     /// The allocator under test.
     pub a: Box<Allocator<Fake>>,
     threads: Vec<Owner>,
+    /// Threads that do nothing, but to be there.
+    idle: Vec<Owner>,
     blocks: Vec<Block>,
     /// The end of every live block by its start.
     addresses: BTreeMap<usize, usize>,
@@ -83,6 +85,7 @@ impl Model {
         Model {
             a,
             threads: Vec::new(),
+            idle: Vec::new(),
             blocks: Vec::new(),
             addresses: BTreeMap::new(),
             bytes: 0,
@@ -95,7 +98,13 @@ impl Model {
 
     /// Runs a whole history, and ends with [`Model::finish`].
     pub fn run(setup: &Setup, ops: &[Op]) {
+        Self::run_beside(setup, 0, ops);
+    }
+
+    /// [`Model::run`] where the process has `idle` threads more.
+    pub fn run_beside(setup: &Setup, idle: usize, ops: &[Op]) {
         let mut model = Model::new(setup);
+        model.idle.extend((0..idle).filter_map(|_| Owner::new(&model.a, setup.cached, model.slots)));
         for op in ops {
             model.step(*op);
         }
@@ -440,7 +449,8 @@ impl Model {
             heap = heap.wrapping_add(1);
             self.free(self.freer(heap), self.blocks.len() / 2);
         }
-        for thread in std::mem::take(&mut self.threads) {
+        let idle = std::mem::take(&mut self.idle);
+        for thread in std::mem::take(&mut self.threads).into_iter().chain(idle) {
             thread.abandon(&self.a);
         }
         self.check_empty();

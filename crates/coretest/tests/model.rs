@@ -1,5 +1,6 @@
 //! Random histories, checked against the model after each operation.
 
+use neap_core::common::CROWD;
 use neap_core::policy::Purge;
 use neap_core::valid::Depth;
 use neap_coretest::history::OP_BYTES;
@@ -60,6 +61,12 @@ proptest! {
 
 proptest! {
     #![proptest_config(runs(20))]
+
+    /// Catches the same faults where there are so many threads that they share slabs.
+    #[test]
+    fn beside_many_threads(setup in any::<[u8; OP_BYTES]>().prop_map(Setup::decode), ops in history(300)) {
+        Model::run_beside(&setup, CROWD, &ops);
+    }
 
     /// Catches free memory that never goes back, however long the program is idle, and memory that counts as clean
     /// although the page table shows that it holds memory.

@@ -1,7 +1,7 @@
 //! The arguments of `neap exporter`.
 
 use clap::Args;
-use neap_launch::units::parse_duration;
+use neap_launch::units::{parse_duration, parse_size};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -27,7 +27,16 @@ pub struct ExporterArgs {
     #[arg(long = "match", value_name = "PATTERN")]
     pub pattern: Option<String>,
 
-    /// Limit on processor time for PSS and accounts, in percent of one processor; other figures are always read
+    /// Count processes with less memory together, as one figure; 0 for none [default: 10MiB, with --match 0]
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub least: Option<u64>,
+
+    /// Read large processes exactly: PSS without root, locked memory; they wait meanwhile, 20 ms for each GiB
+    #[arg(long)]
+    pub exact: bool,
+
+    /// Limit on processor time for PSS and accounts, in percent of one processor; 0 for none of them. Other figures are
+    /// always read
     #[arg(long, value_name = "PERCENT", default_value = "0.5", value_parser = percent)]
     pub budget: f64,
 
@@ -57,8 +66,8 @@ fn interval(text: &str) -> Result<Duration, String> {
 
 fn percent(text: &str) -> Result<f64, String> {
     match text.trim_end_matches('%').parse::<f64>() {
-        Ok(number) if (0.01..=100.0).contains(&number) => Ok(number),
-        _ => Err("a number from 0.01 to 100".to_owned()),
+        Ok(number) if number == 0.0 || (0.01..=100.0).contains(&number) => Ok(number),
+        _ => Err("0, or a number from 0.01 to 100".to_owned()),
     }
 }
 
@@ -66,11 +75,11 @@ fn percent(text: &str) -> Result<f64, String> {
 mod tests {
     use super::*;
 
-    /// Catches a budget of zero, with which no account is ever made.
+    /// Catches a budget with which accounts are never made although it is not zero.
     #[test]
-    fn a_budget_is_something() {
-        assert_eq!((percent("0.5"), percent("2%")), (Ok(0.5), Ok(2.0)));
-        for bad in ["0", "-1", "101", "x", "NaN", ""] {
+    fn a_budget_is_none_or_enough() {
+        assert_eq!((percent("0.5"), percent("2%"), percent("0")), (Ok(0.5), Ok(2.0), Ok(0.0)));
+        for bad in ["0.001", "-1", "101", "x", "NaN", ""] {
             assert!(percent(bad).is_err(), "{bad}");
         }
     }

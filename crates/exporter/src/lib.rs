@@ -35,13 +35,20 @@ use std::time::Duration;
 /// Age at which a rollup and an account are made again, if the budget allows it.
 const ROLLUP: Duration = Duration::from_secs(30);
 const ACCOUNT: Duration = Duration::from_secs(300);
+/// Processes below this are counted together: more than half of all are smaller (shells, small daemons), with a few
+/// percent of all memory together.
+const LEAST: u64 = 10 << 20;
 /// Time limit of a single page without a server.
 const ONCE: Duration = Duration::from_secs(2);
 
 /// Runs `neap exporter`.
 pub fn run(args: &ExporterArgs) -> Result<u8, Error> {
-    let pace = Pace { share: args.budget / 100.0, rollup: ROLLUP, account: ACCOUNT };
-    let shared = Shared::new(Collector::new(Filter::new(args.pattern.as_deref())?, pace));
+    let pace =
+        Pace { share: args.budget / 100.0, rollup: ROLLUP, account: ACCOUNT, exact: args.exact, accounts_first: false };
+    let collector = Collector::new(Filter::new(args.pattern.as_deref())?, pace);
+    // A pattern already chooses processes.
+    let least = args.least.unwrap_or(if args.pattern.is_some() { 0 } else { LEAST });
+    let shared = Shared::new(collector.from(least));
     if let Some(url) = &args.otlp {
         return otlp::run(url, args.interval, &shared);
     }

@@ -35,7 +35,7 @@ const OF_PROCESS: &[(Family, Value)] = &[
             "neap_process_proportional_bytes",
             "Resident memory where what n processes share counts for one n-th (PSS).",
         ),
-        |p| p.rollup.map(|rollup| rollup.value.pss),
+        |p| p.rollup.and_then(|rollup| rollup.value.pss),
     ),
     (bytes("neap_process_private_bytes", "Resident memory that no other process has."), |p| {
         p.rollup.map(|rollup| rollup.value.private)
@@ -72,7 +72,14 @@ const ACCOUNT_AGE: Family = seconds("neap_process_account_age_seconds", "Age of 
 const ROLLUP_AGE: Family = seconds("neap_process_proportional_age_seconds", "Age of PSS, private and huge pages.");
 
 const PROCESSES: Family =
-    Family { name: "neap_exporter_processes", of: Type::Gauge, unit: "", help: "Processes that match the filter." };
+    Family { name: "neap_exporter_processes", of: Type::Gauge, unit: "", help: "Processes with metrics of their own." };
+const SMALL: Family = Family {
+    name: "neap_exporter_small_processes",
+    of: Type::Gauge,
+    unit: "",
+    help: "Processes below the limit (--least), which have no metrics of their own.",
+};
+const SMALL_BYTES: Family = bytes("neap_exporter_small_resident_bytes", "Resident memory (RSS) of these together.");
 const ACCOUNTED: Family =
     Family { name: "neap_exporter_accounts", of: Type::Gauge, unit: "", help: "Processes that have an account." };
 const ERRORS: Family = counter("neap_exporter_process_errors", "", "Processes that could not be read, by reason.");
@@ -148,6 +155,11 @@ fn own(page: &mut impl Sink, collector: &Collector, all: &[(Labels, &Process)], 
     let none = Labels::default();
     page.family(&PROCESSES);
     page.sample(&none, None, Number::Whole(all.len() as u64));
+    let small = collector.small();
+    page.family(&SMALL);
+    page.sample(&none, None, Number::Whole(small.processes));
+    page.family(&SMALL_BYTES);
+    page.sample(&none, None, Number::Whole(small.rss));
     page.family(&ACCOUNTED);
     let accounted = all.iter().filter(|(_, process)| process.account.is_some()).count();
     page.sample(&none, None, Number::Whole(accounted as u64));
@@ -169,8 +181,21 @@ mod tests {
     use super::*;
 
     fn families() -> Vec<Family> {
-        let single =
-            [ACCOUNT, CAUSE, FAULTS, ACCOUNT_AGE, ROLLUP_AGE, PROCESSES, ACCOUNTED, ERRORS, SCRAPES, OWN_TIME, BUILD];
+        let single = [
+            ACCOUNT,
+            CAUSE,
+            FAULTS,
+            ACCOUNT_AGE,
+            ROLLUP_AGE,
+            PROCESSES,
+            SMALL,
+            SMALL_BYTES,
+            ACCOUNTED,
+            ERRORS,
+            SCRAPES,
+            OWN_TIME,
+            BUILD,
+        ];
         OF_PROCESS.iter().map(|(family, _)| *family).chain(single).collect()
     }
 

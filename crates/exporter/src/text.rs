@@ -63,7 +63,6 @@ impl Sink for Page {
         self.family = Some(*family);
         let (name, ending) = (family.name, family.ending());
         let (name, word) = match (self.format, family.of) {
-            (Format::OpenMetrics, Type::Info) => (name.to_owned(), "info"),
             (Format::OpenMetrics, Type::Counter) => (name.to_owned(), "counter"),
             (Format::Prometheus, Type::Counter) => (format!("{name}{ending}"), "counter"),
             _ => (format!("{name}{ending}"), "gauge"),

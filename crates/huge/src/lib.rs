@@ -6,10 +6,12 @@
 //! |---|---|
 //! | pool, reservation | see `neap-hugetlb` |
 //! | transparent huge page (THP) | one that the kernel uses by itself for ordinary memory, 2 MiB on x86-64 |
+//! | left | pages of a pool that a file or a segment holds, and no process has |
 //! | mTHP | a transparent one between an OS page and 2 MiB (Linux 6.8) |
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod args;
+mod held;
 mod reserve;
 mod show;
 mod status;

@@ -1,14 +1,18 @@
 //! `neap huge reserve`: adds pages to a pool, runs a command, and takes them away again.
 
+use neap_hugetlb::pool::Place;
 use neap_hugetlb::reservation::{Request, Reservation};
-use neap_hugetlb::{Refused, Root};
+use neap_hugetlb::{Refused, Root, size};
 use neap_launch::child::{self, Attendant, Program};
-use neap_launch::error::Error;
-use neap_launch::sys;
+use neap_launch::error::{Error, tell};
 use neap_launch::target;
 use neap_launch::units::counted;
 
 use crate::args::ReserveArgs;
+use crate::{held, sys};
+
+/// How many files and segments are named that hold pages after the command.
+const SHOWN: usize = 3;
 
 /// The reservation, while the command runs.
 struct Held(Reservation);
@@ -24,7 +28,10 @@ pub fn run(args: &ReserveArgs) -> Result<u8, Error> {
     // Inside: signals are blocked from before the change of the pool until after the change back. A journal beyond the
     // limit on file sizes is an error.
     let reserve = || Reservation::new(&Root::system(), request).map(Held).map_err(error);
-    let (ended, held, _) = child::supervise_watched(&program, |_| sys::with_size_errors(reserve))?;
+    let root = Root::system();
+    let surplus = || Place::machine(args.size).counts(&root).map_or(0, |counts| counts.surplus);
+    let before = surplus();
+    let (ended, held, _) = child::supervise_watched(&program, |_| neap_launch::sys::with_size_errors(reserve))?;
     match held.0.give_back() {
         Ok(0) => {}
         Ok(gone) => Error::failed(format!(
@@ -34,7 +41,28 @@ pub fn run(args: &ReserveArgs) -> Result<u8, Error> {
         .report(),
         Err(refused) => error(refused).report(),
     }
+    let stay = surplus().saturating_sub(before);
+    if stay > 0 {
+        tell(format_args!("{}", staying(&root, args.size, stay)));
+    }
     Ok(child::end_like(ended.status))
+}
+
+/// Says that pages are still in use, and by what, as far as that is known.
+fn staying(root: &Root, bytes: u64, stay: u64) -> String {
+    let mut text = format!(
+        "neap: {} of {} are still in use after the command: the pool keeps them until they are freed",
+        counted(stay, "page", "pages"),
+        size::text(bytes)
+    );
+    let left = held::left(root, &held::mounts(root), sys::segment);
+    for left in left.iter().filter(|left| left.page_bytes == bytes).take(SHOWN) {
+        text.push_str(&format!("\n  {}", left.text()));
+        if let Some(command) = &left.change {
+            text.push_str(&format!("; if no program needs its contents: {command}"));
+        }
+    }
+    text
 }
 
 fn error(refused: Refused) -> Error {

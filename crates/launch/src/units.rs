@@ -1,6 +1,7 @@
 //! Readable numbers: bytes in binary units, counts in groups of three digits, seconds; and durations on the command
 //! line.
 
+use neap_options::{Kind, Value};
 use std::time::Duration;
 
 use neap_options::amount;
@@ -40,6 +41,14 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(seconds).map_err(|_| "that time is too long".to_owned())
 }
 
+/// A size on the command line: `10MiB`, `1g`; bytes without a unit.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    match (Kind::Size { words: &[], min: 0, max: u64::MAX }).parse(text.as_bytes()) {
+        Some(Value::Bytes(bytes)) => Ok(bytes),
+        _ => Err("a size is a number and K, M or G, as 512M".to_owned()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -48,6 +57,13 @@ mod tests {
     #[test]
     fn nouns_follow_their_number() {
         assert_eq!([0, 1, 1000].map(|n| counted(n, "block", "blocks")), ["0 blocks", "1 block", "1,000 blocks"]);
+    }
+
+    /// Catches sizes that are read as another unit.
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!(["0", "10MiB", "64k"].map(parse_size), [Ok(0), Ok(10 << 20), Ok(64 << 10)]);
+        assert!(["", "x", "-1", "M"].iter().all(|bad| parse_size(bad).is_err()));
     }
 
     /// Catches short programs shown as 0.000 s.

@@ -22,18 +22,28 @@ pub mod pagemap;
 pub mod perf_map;
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::Path;
+
+/// The contents of a file in `/proc` or `/sys`. The standard library goes by the size of a file, which is 0 there, and so
+/// begins with reads of 32 bytes: eight reads for a file of 1 KiB, for each of which the kernel makes its text anew.
+pub fn kernel_file(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    const ROOM: usize = 16 << 10;
+    let mut bytes = Vec::with_capacity(ROOM);
+    File::open(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
 
 /// The text of a file of the kernel. Names in it may be other bytes than UTF-8.
-pub fn text(path: impl AsRef<std::path::Path>) -> io::Result<String> {
-    fs::read(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
+pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
+    kernel_file(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// The number by which memory, mappings and files of process `pid` can be read: that of another thread if the first
 /// one has ended; `pid` itself where it makes no difference.
 pub fn living(pid: u32) -> u32 {
-    let status = |tid: u32| fs::read(format!("/proc/{tid}/status")).unwrap_or_default();
+    let status = |tid: u32| kernel_file(format!("/proc/{tid}/status")).unwrap_or_default();
     let has = |status: &[u8], line: &str| status.split(|&byte| byte == b'\n').any(|l| l.starts_with(line.as_bytes()));
     let own = status(pid);
     if has(&own, "VmRSS:") || !has(&own, "State:\tZ") {
@@ -44,9 +54,9 @@ pub fn living(pid: u32) -> u32 {
 
 /// The mappings of a process as the kernel prints them, also if its first thread has ended.
 pub fn maps(pid: u32) -> io::Result<Vec<u8>> {
-    let maps = fs::read(format!("/proc/{pid}/maps"))?;
+    let maps = kernel_file(format!("/proc/{pid}/maps"))?;
     // Empty also for threads of the kernel.
-    if maps.is_empty() { fs::read(format!("/proc/{}/maps", living(pid))) } else { Ok(maps) }
+    if maps.is_empty() { kernel_file(format!("/proc/{}/maps", living(pid))) } else { Ok(maps) }
 }
 
 /// The ids of its threads.
@@ -57,7 +67,7 @@ pub fn threads(pid: u32) -> io::Result<BTreeSet<u32>> {
 
 /// The program and its arguments; without any, its name.
 pub fn command(pid: u32) -> Vec<String> {
-    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let bytes = kernel_file(format!("/proc/{pid}/cmdline")).unwrap_or_default();
     let words = bytes.split(|&byte| byte == 0).filter(|word| !word.is_empty());
     let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
     if words.is_empty() { vec![name(pid)] } else { words }

@@ -60,6 +60,9 @@ const IS_ZERO: u64 = 1 << 5;
 const IS_HUGE: u64 = 1 << 6;
 /// Linux 6.15.
 const IS_GUARD: u64 = 1 << 8;
+/// Limit on the OS pages that one scan finds, because the process may have to wait meanwhile if it maps memory: 64 MiB
+/// with OS pages of 4 KiB, less than half a millisecond.
+pub const PAGES: u64 = 1 << 14;
 /// Limit on the regions that one scan returns.
 const REGIONS: usize = 1024;
 
@@ -120,6 +123,7 @@ fn ask(pagemap: &File, range: Range<u64>, any: u64, wanted: u64) -> io::Result<(
         end: range.end,
         vec: regions.as_mut_ptr().expose_provenance() as u64,
         vec_len: REGIONS as u64,
+        max_pages: PAGES,
         category_anyof_mask: any,
         return_mask: wanted,
         ..ScanArg::default()

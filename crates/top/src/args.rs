@@ -28,6 +28,10 @@ pub struct TopArgs {
     #[arg(long, conflicts_with = "once")]
     pub json: bool,
 
+    /// Limit on the time to read processes for a single table or JSON
+    #[arg(long, value_name = "TIME", default_value = "2s", value_parser = parse_duration)]
+    pub wait: Duration,
+
     /// Only processes whose name or command line matches this regular expression
     #[arg(long = "match", value_name = "PATTERN")]
     pub pattern: Option<String>,

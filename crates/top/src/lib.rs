@@ -26,19 +26,23 @@ use self::args::TopArgs;
 use neap_collect::{Collector, Filter, Pace, Shared, make_up_to};
 use neap_launch::error::Error;
 use std::io::IsTerminal;
-use std::time::Duration;
-
-/// Time limit of a single table.
-const ONCE: Duration = Duration::from_secs(2);
 
 /// Runs `neap top`.
 pub fn run(args: &TopArgs) -> Result<u8, Error> {
-    let pace = Pace { share: args.budget / 100.0, rollup: args.interval * 2, account: args.interval * 5 };
+    let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
+    let once = args.once || args.json || !is_terminal;
+    let pace = Pace {
+        share: args.budget / 100.0,
+        rollup: args.interval * 2,
+        account: args.interval * 5,
+        exact: false,
+        // A single table is sorted by what accounts say.
+        accounts_first: once,
+    };
     let shared = Shared::new(Collector::new(Filter::new(args.pattern.as_deref())?, pace));
     shared.look()?;
-    let is_terminal = std::io::stdin().is_terminal() && std::io::stdout().is_terminal();
-    if args.once || args.json || !is_terminal {
-        make_up_to(&shared, ONCE);
+    if once {
+        make_up_to(&shared, args.wait);
         return plain::print(args, &shared.lock());
     }
     live::run(args, &shared)

@@ -108,6 +108,9 @@ pub struct Row {
     pub verdict: Option<String>,
     /// The kernel denies this user all but the light figures.
     pub denied: bool,
+    /// It could not be read: it changed meanwhile, or ended.
+    #[serde(skip)]
+    pub failed: bool,
 }
 
 impl Row {
@@ -121,7 +124,7 @@ impl Row {
             container: process.container.clone(),
             allocator: process.main_allocator().to_owned(),
             rss_bytes: process.light.rss,
-            pss_bytes: rollup.map(|rollup| rollup.pss),
+            pss_bytes: rollup.and_then(|rollup| rollup.pss),
             reclaimable_bytes: process.reclaimable(),
             live_bytes: process.live(),
             kept_bytes: process.kept(),
@@ -131,6 +134,7 @@ impl Row {
             cause: brief.map(|brief| brief.cause.clone()),
             verdict: brief.map(|brief| brief.verdict.clone()),
             denied: process.denied,
+            failed: process.failed.is_some(),
         }
     }
 

@@ -15,6 +15,7 @@ Examples:
   neap why --cgroup self                 the container of this shell
   neap why --container-of 1234           the container of a process
   neap why --html why.html 1234          a page for a browser
+  neap why --check 1234                  of what the report is not sure
   neap why --json 1234 | jq '.accounts[:5]'
 
 The process is not stopped. Only its user and root may read it.
@@ -46,6 +47,10 @@ pub struct WhyArgs {
     /// Show small accounts too
     #[arg(long)]
     pub all: bool,
+
+    /// Also say of what the report is not sure
+    #[arg(long, conflicts_with_all = ["html", "watch", "cgroup", "container_of"])]
+    pub check: bool,
 
     /// Measure again and again, and show what grew
     #[arg(long)]

@@ -56,7 +56,8 @@ fn other(seen: &mut Seen, memory: &Process, found: &[Heap]) {
     let private: u64 = seen.mappings.iter().filter(is_private).map(|of| of.figures.rss).sum();
     let known: u64 = found.iter().flat_map(|heap| &heap.parts).map(|part| part.resident_bytes).sum();
     let neap: u64 = seen.heaps.iter().map(|part| part.figures.resident_bytes).sum();
-    let rest = private.saturating_sub(known + neap);
+    let data: u64 = seen.bss.iter().flatten().map(|of| of.piece.resident).sum();
+    let rest = private.saturating_sub(known + neap + data);
     if rest < LEAST.max(seen.total.rss / PART) {
         return;
     }

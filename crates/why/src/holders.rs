@@ -246,12 +246,10 @@ fn listed(text: &str) -> Vec<Segment> {
     let of_line = |line: &str| {
         let fields: Vec<&str> = line.split_ascii_whitespace().collect();
         let number = |at: usize| fields.get(at)?.parse().ok();
-        Some(Segment {
-            id: fields.get(1)?.parse().ok()?,
-            length: number(3)?,
-            attached: number(6)?,
-            resident: number(14)?,
-        })
+        let length: u64 = number(3)?;
+        // Linux 6.18 has 512 times as many bytes here for a segment of huge pages (SHM_HUGETLB).
+        let resident = number(14)?.min(length);
+        Some(Segment { id: fields.get(1)?.parse().ok()?, length, attached: number(6)?, resident })
     };
     text.lines().skip(1).filter_map(of_line).collect()
 }
@@ -351,8 +349,10 @@ mod tests {
     #[test]
     fn segments_are_listed() {
         let text = "  key shmid perms size cpid lpid nattch uid gid cuid cgid atime dtime ctime rss swap\n 0 5 600 \
-                    62914560 7003 7004 2 0 0 0 0 1764310000 0 1764310000 4096 0\nbroken\n";
-        assert_eq!(listed(text), [Segment { id: 5, length: 62_914_560, attached: 2, resident: 4096 }]);
+                    62914560 7003 7004 2 0 0 0 0 1764310000 0 1764310000 4096 0\nbroken\n\
+                    0 6 600 62914560 7003 7004 0 0 0 0 0 0 0 0 32212254720 0\n";
+        let segment = |id, attached, resident| Segment { id, length: 62_914_560, attached, resident };
+        assert_eq!(listed(text), [segment(5, 2, 4096), segment(6, 0, 62_914_560)]);
     }
 
     /// Catches the path of a file in another mount namespace, which in this one names another file or none, although

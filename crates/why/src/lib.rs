@@ -2,15 +2,18 @@
 //! `process_vm_readv`. `neap-account` interprets what was read; `neap-heaps` knows the structures of heaps.
 //!
 //! Other commands call [`look`]. With [`Effort::Light`] reading a process costs as much as the kernel's own list, and
-//! its heaps are not split; with [`Effort::Full`] everything is read.
+//! its heaps are not split; with [`Effort::Full`] everything is read; with [`Effort::Gentle`] a large process does not
+//! have to wait meanwhile.
 //!
 //! | file | answers |
 //! |---|---|
 //! | `args.rs` | the arguments |
 //! | `read.rs`, `failed.rs` | reads a process; why that failed |
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
+//! | `slices.rs`, `priority.rs` | figures of its mappings without holding it up |
 //! | `files.rs`, `known.rs` | its files; a cache of what they contain |
 //! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `repeated.rs`, `python.rs` | what its memory contains |
+//! | `segments.rs`, `beside.rs` | data of files beyond their contents; what it causes that is not in Rss |
 //! | `fork.rs` | what it has for itself since a fork |
 //! | `cgroup.rs`, `holders.rs`, `charge.rs` | a container; what holds its files in memory; what is charged to it |
 //! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; output files |
@@ -21,6 +24,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod args;
+mod beside;
 mod cgroup;
 mod charge;
 mod failed;
@@ -32,10 +36,13 @@ mod known;
 mod memory;
 mod output;
 mod over_time;
+mod priority;
 mod program;
 mod python;
 mod read;
 mod repeated;
+mod segments;
+mod slices;
 mod stacks;
 mod stats;
 mod sys;
@@ -47,6 +54,7 @@ pub use cgroup::look as look_at_cgroup;
 pub use failed::{check_proc, remedy};
 pub use program::{Exit, Watched};
 pub use read::{Effort, look, look_until};
+pub use slices::total;
 pub use stats::run as stats;
 
 use self::args::WhyArgs;

@@ -11,13 +11,14 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 /// Words of the page map in one read.
-const PIECE: u64 = 1 << 14;
-const PRESENT: u64 = 1 << 63;
+const PIECE: u64 = 1 << 12;
+/// Bits of an entry: in memory.
+pub const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
 /// It is of a file, or shared memory.
-const FILE: u64 = 1 << 61;
+pub const FILE: u64 = 1 << 61;
 /// No other process maps it (Linux 4.2).
-const EXCLUSIVE: u64 = 1 << 56;
+pub const EXCLUSIVE: u64 = 1 << 56;
 
 /// The memory of a process.
 pub struct Process {
@@ -53,14 +54,24 @@ impl Process {
 
     /// The regions of a range that are resident or swapped out, in order, without the kernel's zero page.
     pub fn regions(&self, range: Range<u64>) -> Vec<Region> {
-        let mut found = Vec::new();
+        let mut found: Vec<Region> = Vec::new();
         let mut at = range.start & !(self.page - 1);
         let end = range.end.checked_next_multiple_of(self.page).unwrap_or(range.end);
         while at < end && self.fuel.take(0) {
             let next = match self.scans {
                 true => pagemap::scan(&self.pagemap, at..end).map(|(regions, walked)| {
                     let is_memory = |region: &Region| !region.zero && (self.swaps || !region.swapped);
-                    found.extend(regions.into_iter().filter(is_memory));
+                    for region in regions.into_iter().filter(is_memory) {
+                        let is_next = |last: &&mut Region| {
+                            (last.range.end, last.swapped, last.huge)
+                                == (region.range.start, region.swapped, region.huge)
+                        };
+                        match found.last_mut().filter(is_next) {
+                            // A scan ended within it.
+                            Some(last) => last.range.end = region.range.end,
+                            None => found.push(region),
+                        }
+                    }
                     walked
                 }),
                 false => self.words(at..end, &mut found),
@@ -96,31 +107,33 @@ impl Process {
     /// The parts of a range, in order, that are resident, of no file, and that no other process maps.
     pub fn own(&self, range: Range<u64>) -> Vec<Range<u64>> {
         let mut found: Vec<Range<u64>> = Vec::new();
-        let mut at = range.start / self.page;
-        while at < range.end / self.page && self.fuel.take(0) {
-            let count = (range.end / self.page - at).min(PIECE);
-            let mut bytes = vec![0; 8 * count as usize];
-            if self.pagemap.read_exact_at(&mut bytes, 8 * at).is_err() {
-                break;
-            }
-            for (number, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
-                let start = (at + number as u64) * self.page;
-                if u64::from_ne_bytes(*word) & (PRESENT | FILE | EXCLUSIVE) != PRESENT | EXCLUSIVE {
-                    continue;
-                }
+        let mut start = range.start & !(self.page - 1);
+        let page = self.page;
+        // What cannot be read is left out.
+        let _ = self.entries(range, |entry| {
+            if entry & (PRESENT | FILE | EXCLUSIVE) == PRESENT | EXCLUSIVE {
                 match found.last_mut().filter(|last| last.end == start) {
-                    Some(last) => last.end += self.page,
-                    None => found.push(start..start + self.page),
+                    Some(last) => last.end += page,
+                    None => found.push(start..start + page),
                 }
             }
-            at += count;
-        }
+            start += page;
+        });
         found
     }
 
-    /// The guards in a range that are marks in the page table.
-    pub fn guards(&self, range: Range<u64>) -> Vec<Range<u64>> {
-        if self.fuel.take(0) { pagemap::guards(&self.pagemap, range) } else { Vec::new() }
+    /// Calls `of` with the entry of each OS page of a range in the page map, in order.
+    pub fn entries(&self, range: Range<u64>, mut of: impl FnMut(u64)) -> io::Result<()> {
+        let (mut at, end) = (range.start / self.page, range.end / self.page);
+        let mut bytes = Vec::new();
+        while at < end && self.fuel.take(0) {
+            let count = (end - at).min(PIECE);
+            bytes.resize(8 * count as usize, 0);
+            self.pagemap.read_exact_at(&mut bytes, 8 * at)?;
+            bytes.as_chunks::<8>().0.iter().for_each(|entry| of(u64::from_ne_bytes(*entry)));
+            at += count;
+        }
+        Ok(())
     }
 
     /// Resident bytes of a range.
@@ -139,6 +152,25 @@ impl Process {
                 Some(file) => file.read_exact_at(into, address).is_ok(),
                 None => sys::read_memory(self.pid, address, into).is_ok_and(|got| got == into.len()),
             }
+    }
+
+    /// Copies `length` bytes from each address, one after the other; what cannot be read is zeros.
+    pub fn copy_each(&self, addresses: &[u64], length: usize, into: &mut Vec<u8>) {
+        into.clear();
+        into.resize(addresses.len() * length, 0);
+        if !self.fuel.take(into.len() as u64) {
+            return;
+        }
+        match &self.file {
+            Some(file) => {
+                for (address, part) in addresses.iter().zip(into.chunks_exact_mut(length)) {
+                    if file.read_exact_at(part, *address).is_err() {
+                        part.fill(0);
+                    }
+                }
+            }
+            None => sys::read_each(self.pid, addresses, length, into),
+        }
     }
 }
 

@@ -44,7 +44,12 @@ impl Output {
             None => standard().map(output::Output::stream).map_err(|e| cannot("standard output or error", &e))?,
         };
         let colour = file.file().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-        Ok(Output { file, page: page.is_some(), json: args.json, style: Style { colour, all: args.all } })
+        Ok(Output {
+            file,
+            page: page.is_some(),
+            json: args.json,
+            style: Style { colour, all: args.all, check: args.check },
+        })
     }
 
     /// Writes the account of a process.

@@ -6,8 +6,8 @@ use neap_account::python::{HEADER, POOLS, pool};
 use neap_account::seen::{Claim, Mapping, Piece, Seen};
 use std::ops::Range;
 
-/// Bytes in one read.
-const STEP: u64 = 1 << 20;
+/// Headers in one read.
+const AT_ONCE: usize = 1024;
 /// The size of the smallest arenas.
 const LEAST: u64 = 256 << 10;
 
@@ -26,14 +26,13 @@ pub fn read(seen: &mut Seen, memory: &Process) {
     let mut taken: Vec<Range<u64>> =
         seen.heaps.iter().flat_map(|heap| heap.pieces.iter().map(|piece| piece.range.clone())).collect();
     taken.sort_by_key(|range| range.start);
-    let mut found = POOLS.map(|size| Found { size, pieces: Vec::new(), live: 0, free: 0 });
-    for mapping in seen.mappings.iter().filter(may_be) {
-        search(memory, mapping, &taken, &mut found);
-    }
-    let Some(best) = found.into_iter().max_by_key(|found| found.live + found.free).filter(|found| found.live > 0)
-    else {
-        return;
-    };
+    // A process has one CPython, which has pools of one size.
+    let found = POOLS.into_iter().map(|size| {
+        let mut found = Found { size, pieces: Vec::new(), live: 0, free: 0 };
+        seen.mappings.iter().filter(may_be).for_each(|mapping| found.search(memory, mapping, &taken));
+        found
+    });
+    let Some(best) = found.into_iter().find(|found| found.live > 0) else { return };
     let mib = |bytes: u64| format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20));
     let resident = best.pieces.iter().map(|piece| piece.resident).sum();
     seen.claims.push(Claim {
@@ -58,38 +57,22 @@ fn has(ranges: &[Range<u64>], address: u64) -> bool {
     ranges.get(next).is_some_and(|range| range.start <= address)
 }
 
-/// Looks for pools of each size in a mapping. `taken` is in order.
-fn search(memory: &Process, mapping: &Mapping, taken: &[Range<u64>], found: &mut [Found]) {
-    let mut buffer = vec![0; STEP as usize];
-    for region in memory.regions(mapping.range.clone()).into_iter().filter(|region| !region.swapped) {
-        // The step is a multiple of each size of pool.
-        let mut at = region.range.start & !(STEP - 1);
-        while at < region.range.end {
-            let place = at.max(region.range.start)..region.range.end.min(at + STEP);
-            let part = &mut buffer[..(place.end - place.start) as usize];
-            if memory.copy(place.start, part) {
-                for found in found.iter_mut() {
-                    found.pools(part, place.start, mapping, taken);
-                }
-            }
-            at += STEP;
-        }
-    }
-}
-
 impl Found {
-    /// Adds the pools in `bytes`, which are at address `start`.
-    fn pools(&mut self, bytes: &[u8], start: u64, mapping: &Mapping, taken: &[Range<u64>]) {
-        let first = start.next_multiple_of(self.size);
-        let bytes = bytes.get((first - start) as usize..).unwrap_or_default();
-        for (number, bytes) in bytes.chunks_exact(self.size as usize).enumerate() {
-            let address = first + number as u64 * self.size;
-            let Some(front) = bytes.first_chunk::<HEADER>() else { continue };
-            let Some(pool) = pool(address, self.size, front) else { continue };
-            if !has(taken, address) {
-                self.add(mapping, address);
-                self.live += pool.live;
-                self.free += pool.free;
+    /// Adds the pools of a mapping. Only what may be a header is read. `taken` is in order.
+    fn search(&mut self, memory: &Process, mapping: &Mapping, taken: &[Range<u64>]) {
+        let mut fronts = Vec::new();
+        for region in memory.regions(mapping.range.clone()).into_iter().filter(|region| !region.swapped) {
+            let (first, end) = (region.range.start.next_multiple_of(self.size), region.range.end);
+            let whole = (first..end).step_by(self.size as usize).take_while(|address| end - address >= self.size);
+            let addresses: Vec<u64> = whole.filter(|address| !has(taken, *address)).collect();
+            for addresses in addresses.chunks(AT_ONCE) {
+                memory.copy_each(addresses, HEADER, &mut fronts);
+                for (address, front) in addresses.iter().zip(fronts.as_chunks::<HEADER>().0) {
+                    let Some(pool) = pool(*address, self.size, front) else { continue };
+                    self.add(mapping, *address);
+                    self.live += pool.live;
+                    self.free += pool.free;
+                }
             }
         }
     }

@@ -1,14 +1,17 @@
 //! Reads a process: from `/proc` to [`Seen`].
 
 use crate::memory::Process;
+use crate::priority::Priority;
 use crate::sys;
-use crate::{failed, fork, heaps, python, repeated, stacks, zeros};
+use crate::{beside, failed, fork, heaps, python, repeated, segments, slices, stacks, zeros};
+use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
 use neap_launch::mounts::{self, Line};
 use neap_launch::target::{self, Linked};
+use neap_process::kernel_file;
 use neap_process::maps;
-use neap_process::{command, identity, living, name, text, threads as threads_of, value};
+use neap_process::{command, identity, living, name, text, threads as threads_of};
 use neap_survey::Fuel;
 use std::fs;
 use std::io;
@@ -33,6 +36,15 @@ pub enum Effort {
     Light,
     /// Also heaps, stacks, pools and huge pages.
     Full,
+    /// The same, but a large process is not held up: its figures are from its page map, see `slices.rs`.
+    Gentle,
+}
+
+impl Effort {
+    /// Whether heaps, stacks, pools and huge pages are read.
+    fn is_deep(self) -> bool {
+        self != Effort::Light
+    }
 }
 
 /// The account of a process.
@@ -52,19 +64,23 @@ pub fn look_until(pid: u32, effort: Effort, stop: fn() -> bool) -> Result<neap_a
 
 fn account(pid: u32, effort: Effort, ends: bool, stop: fn() -> bool) -> Result<neap_account::Report, Error> {
     let via = living(pid);
-    let seen = read(via, effort, &Arc::new(Fuel::of(via, stop)))?;
+    let is_sliced = effort == Effort::Gentle && slices::is_large(via).unwrap_or(false);
+    let fuel = Fuel::of(via, stop);
+    let fuel = if is_sliced { fuel.with_rests() } else { fuel };
+    let _priority = if is_sliced { Priority::raise() } else { None };
+    let seen = read(via, effort, is_sliced, &Arc::new(fuel))?;
     let living = (via != pid).then_some(via);
     Ok(neap_account::report(&Seen { pid, living, ends, ..seen }))
 }
 
 /// Reads process `pid` within the limits of `fuel`.
-fn read(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
+fn read(pid: u32, effort: Effort, is_sliced: bool, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     let (mut last, began) = (None, Instant::now());
     let (mut low, mut high) = (u64::MAX, 0);
     for _ in 0..TRIES {
         let identity = identity::of(pid);
-        let seen = once(pid, effort, fuel)?;
-        let after = rollup(pid)?;
+        let seen = once(pid, effort, is_sliced, fuel)?;
+        let after = if is_sliced { seen.total } else { rollup(pid)? };
         // It has executed another program, which is then read.
         let now = identity::of(pid);
         if !now.is_some_and(|now| identity.as_ref().is_some_and(|before| now.is_of(before))) {
@@ -113,11 +129,20 @@ fn rollup(pid: u32) -> Result<Figures, Error> {
 }
 
 /// Reads it once.
-fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
+fn once(pid: u32, effort: Effort, is_sliced: bool, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
     let unreadable = |error: io::Error| failed::unreadable(pid, &error);
-    let smaps = fs::read(format!("/proc/{pid}/smaps")).map_err(unreadable)?;
-    let total = rollup(pid)?;
-    let mappings = maps::smaps(&String::from_utf8_lossy(&smaps));
+    let (mappings, total) = match is_sliced {
+        true => {
+            let (mappings, _) = slices::mappings(pid, fuel).map_err(unreadable)?;
+            let total = slices::sum(&mappings);
+            (mappings, total)
+        }
+        false => {
+            let smaps = kernel_file(format!("/proc/{pid}/smaps")).map_err(unreadable)?;
+            let total = rollup(pid)?;
+            (parse::smaps(&String::from_utf8_lossy(&smaps)), total)
+        }
+    };
     if mappings.is_empty() {
         return Err(failed::no_memory(pid));
     }
@@ -135,25 +160,26 @@ fn once(pid: u32, effort: Effort, fuel: &Arc<Fuel>) -> Result<Seen, Error> {
         total,
         mappings,
         threads: threads(pid, effort),
-        page_tables: value(&status, "VmPTE").unwrap_or(0),
-        is_go: effort == Effort::Full && is_go(pid),
+        page_tables: parse::value(&status, "VmPTE").unwrap_or(0),
+        is_go: effort.is_deep() && is_go(pid),
         settings: settings(pid),
         memory_devices: mounts::parse(&mounts).iter().filter(|line| in_memory(line)).map(|line| line.device).collect(),
         ..Seen::default()
     };
-    let parent = value(&status, "PPid").and_then(|parent| u32::try_from(parent).ok()).unwrap_or(0);
-    if effort == Effort::Full && parent > 0 && sys::have_same_memory(pid, parent) {
+    let parent = parse::value(&status, "PPid").and_then(|parent| u32::try_from(parent).ok()).unwrap_or(0);
+    if effort.is_deep() && parent > 0 && sys::have_same_memory(pid, parent) {
         seen.notes.push(format!("it shares the memory of its parent, process {parent} (vfork): both have all of this"));
     }
     if seen.threads.is_empty() {
         seen.notes.push("its threads cannot be listed: their stacks are not known".into());
     }
-    if effort == Effort::Full {
+    if effort.is_deep() {
         let is_forked = seen.mappings.iter().any(|mapping| mapping.forked() > 0);
         match if is_forked { Process::open_forked(pid, fuel) } else { Process::open(pid, fuel) } {
             Ok(memory) => {
                 fork::read(&mut seen, parent, &memory);
                 deep(&mut seen, &memory);
+                beside::read(&mut seen);
             }
             Err(error) => {
                 seen.notes.push(format!("its memory cannot be read ({}): heaps are not split", failed::words(&error)))
@@ -178,6 +204,7 @@ fn deep(seen: &mut Seen, memory: &Process) {
         return;
     }
     repeated::read(seen, memory);
+    segments::read(seen, memory);
     if is_32_bit(seen.pid) {
         seen.notes.push("it is a 32-bit program: its heaps are not split".into());
     } else {
@@ -197,7 +224,7 @@ const SETTINGS: [&[u8]; 3] = [b"JAVA_TOOL_OPTIONS=", b"JDK_JAVA_OPTIONS=", b"_JA
 
 /// These variables of the environment with which it was started.
 fn settings(pid: u32) -> Vec<String> {
-    let bytes = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
+    let bytes = kernel_file(format!("/proc/{pid}/environ")).unwrap_or_default();
     let is_one = |of: &&[u8]| SETTINGS.iter().any(|name| of.starts_with(name));
     bytes.split(|&byte| byte == 0).filter(is_one).map(|of| String::from_utf8_lossy(of).into_owned()).collect()
 }
@@ -206,7 +233,7 @@ fn settings(pid: u32) -> Vec<String> {
 fn threads(pid: u32, effort: Effort) -> Vec<Thread> {
     let thread = |tid: u32| match effort {
         Effort::Light => Thread { tid, ..Thread::default() },
-        Effort::Full => {
+        Effort::Full | Effort::Gentle => {
             let call = text(format!("/proc/{tid}/syscall")).unwrap_or_default();
             Thread { tid, name: name(tid), stack_pointer: stack_pointer(&call) }
         }
@@ -301,7 +328,7 @@ mod tests {
     #[test]
     fn this_process_adds_up() {
         let fuel = Arc::new(Fuel::of(std::process::id(), || false));
-        let seen = read(std::process::id(), Effort::Full, &fuel).expect("this process");
+        let seen = read(std::process::id(), Effort::Full, false, &fuel).expect("this process");
         assert!(!fuel.is_over());
         let report = neap_account::report(&seen);
         let off = report.sum().abs_diff(report.rss_bytes);
@@ -313,7 +340,7 @@ mod tests {
     #[test]
     fn a_look_that_is_cut_short_says_so() {
         let fuel = Arc::new(Fuel::new(Duration::from_secs(100), 100));
-        let seen = read(std::process::id(), Effort::Full, &fuel).expect("this process");
+        let seen = read(std::process::id(), Effort::Full, false, &fuel).expect("this process");
         assert!(fuel.is_over() && seen.notes.iter().any(|note| note.contains("cut short")), "{:?}", seen.notes);
     }
 

@@ -18,6 +18,58 @@ pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize>
     usize::try_from(got).map_err(|_| io::Error::last_os_error())
 }
 
+/// Copies `length` bytes from each address of another process, one after the other in `into`. What cannot be read keeps
+/// its bytes there.
+pub fn read_each(pid: u32, addresses: &[u64], length: usize, into: &mut [u8]) {
+    let Ok(pid) = libc::pid_t::try_from(pid) else { return };
+    let remote =
+        |address: &u64| libc::iovec { iov_base: ptr::without_provenance_mut(*address as usize), iov_len: length };
+    let remote: Vec<libc::iovec> = addresses.iter().map(remote).collect();
+    let mut at = 0;
+    while at < remote.len() {
+        let some = &remote[at..remote.len().min(at + libc::UIO_MAXIOV as usize)];
+        let Some(place) = into.get_mut(at * length..(at + some.len()) * length) else { return };
+        let local = libc::iovec { iov_base: place.as_mut_ptr().cast(), iov_len: place.len() };
+        // SAFETY: the local vector is a part of the buffer, with its length, and writable; the remote ones are addresses
+        // of the other process, which the kernel checks.
+        let got = unsafe { libc::process_vm_readv(pid, &local, 1, some.as_ptr(), some.len() as libc::c_ulong, 0) };
+        let got = usize::try_from(got).unwrap_or(0) / length.max(1);
+        // The kernel ends at the first part that it cannot read.
+        at += if got < some.len() { got + 1 } else { got };
+    }
+}
+
+/// `struct procmap_query` of linux/fs.h (Linux 6.11).
+#[repr(C)]
+#[derive(Default)]
+struct MappingQuery {
+    size: u64,
+    flags: u64,
+    address: u64,
+    start: u64,
+    end: u64,
+    mapping_flags: u64,
+    page_size: u64,
+    offset: u64,
+    inode: u64,
+    device: [u32; 2],
+    name_size: u32,
+    build_id_size: u32,
+    name: u64,
+    build_id: u64,
+}
+
+/// The size of the pages of the mapping at `address`; `maps` is `/proc/PID/maps` of its process.
+pub fn page_size_of(maps: &File, address: u64) -> io::Result<u64> {
+    /// `_IOWR('f', 17, struct procmap_query)`.
+    const PROCMAP_QUERY: libc::c_ulong = 0xc068_6611;
+    const _: () = assert!(size_of::<MappingQuery>() == 0x68, "the size is a part of the request's number");
+    let mut query = MappingQuery { size: size_of::<MappingQuery>() as u64, address, ..MappingQuery::default() };
+    // SAFETY: the argument is the kernel's structure, as large as it says; it asks for no name and no build id.
+    let done = unsafe { libc::ioctl(maps.as_raw_fd(), PROCMAP_QUERY as _, &mut query) };
+    if done == 0 { Ok(query.page_size) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Whether two processes share their memory (`KCMP_VM`); false if the kernel does not say.
 pub fn have_same_memory(one: u32, other: u32) -> bool {
     const KCMP_VM: libc::c_long = 1;

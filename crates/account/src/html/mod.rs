@@ -117,7 +117,7 @@ fn text(text: &str) -> String {
 /// The groups of the bar: class of the colour, label, kinds.
 const GROUPS: &[(&str, &str, &[Kind])] = &[
     ("live", "live blocks", &[Kind::HeapLive, Kind::Heap]),
-    ("kept", "free, kept", &[Kind::HeapFree]),
+    ("kept", "free, kept", &[Kind::HeapFree, Kind::LazyFree]),
     ("fragmented", "fragmentation and metadata", &[Kind::HeapFragmentation, Kind::HeapMetadata]),
     ("zero", "zeros in huge pages", &[Kind::HugeZero]),
     ("runtime", "runtime heap, generated code", &[Kind::RuntimeHeap, Kind::Jit]),

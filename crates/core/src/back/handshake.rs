@@ -16,7 +16,7 @@ use crate::back::Back;
 use crate::back::batch::{Punch, Work};
 use crate::back::measure::Held;
 use crate::blocks::heap::{FORKED, Mine, PARKED, ThreadSlot};
-use crate::blocks::registry::{LOST, ORPHAN, OWNED, Registry};
+use crate::blocks::registry::{COMMON, LOST, ORPHAN, OWNED, Registry};
 use crate::blocks::slab_record::{clean_pages, slab_age};
 use crate::blocks::{holes, slab};
 use crate::pages::age::{self, DELAY_TICKS};
@@ -248,8 +248,8 @@ impl<O: Os> Back<O> {
         self.registry.with(&self.os, |_| {
             // In a stranded process, another thread of the parent may have left orphans half changed.
             for (i, c, owner) in slabs().filter(|_| !self.is_stranded()) {
-                if owner.state.load(Ordering::Acquire) == ORPHAN {
-                    // SAFETY: the lock of the registry is held, which guards orphans.
+                if matches!(owner.state.load(Ordering::Acquire), ORPHAN | COMMON) {
+                    // SAFETY: the lock of the registry is held, which guards orphans and the common heap.
                     take(i, c, unsafe { Mine::of_ref(owner) });
                 }
             }
@@ -316,6 +316,7 @@ impl<O: Os> Back<O> {
             }
             waits |= full && heap.quiet.get() < TRIED_TICKS && !heap.slot.load(Ordering::Relaxed).is_null();
         }
+        self.collect_common();
         waits
     }
 }

@@ -53,7 +53,9 @@ impl<O: Os, F: FnMut() -> bool> Trim<'_, O, F> {
     /// Empties the caches of all heaps that a handshake gets, then collects what other threads freed into each. False
     /// if it was cut short.
     fn caches(&mut self) -> bool {
-        self.empty_heaps(|heap| heap.look().1) && self.empty_heaps(|heap| !heap.pending.is_empty())
+        let complete = self.empty_heaps(|heap| heap.look().1) && self.empty_heaps(|heap| !heap.pending.is_empty());
+        self.a.collect_common();
+        complete
     }
 
     /// Empties those heaps for which `which` is true and which a handshake gets. False if it was cut short.

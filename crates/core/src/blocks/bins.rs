@@ -7,13 +7,14 @@
 use crate::blocks::free_block::{Block, Free, Link};
 use crate::blocks::given::Small;
 use crate::blocks::heap::{self, Mine, first, most};
-use crate::blocks::registry::{ORPHAN, OWNED};
+use crate::blocks::registry::{COMMON, ORPHAN, OWNED};
 use crate::blocks::slab::{self, Taken, Written};
 use crate::blocks::slab_record::{self, OwnSlab, remote_word};
 use crate::blocks::{Blocks, class, grow, misuse};
 use crate::pages::age;
 use crate::pages::chunk::{Kind, Record};
 use crate::pages::held::Use;
+use crate::pages::notes::SHARED;
 use crate::system::sync::Ordering;
 use crate::{CHUNK, Heap, Os};
 
@@ -47,13 +48,15 @@ impl Mine<'_> {
         self.pop(class)
     }
 
-    /// Takes up to `want` blocks out of slabs: this heap's, an orphan's, or a new one.
+    /// Takes up to `want` blocks out of slabs: this heap's, the common heap's, an orphan's, or a new one.
     fn take_blocks<O: Os>(self, a: &Blocks<O>, class: usize, want: u32, taken: &mut Taken) {
         if !self.pending.is_empty() {
             self.collect(a);
         }
         if self.first_slab(class).is_none()
-            && (a.take_from_orphans(class, want, taken) || self.new_slab(a, class).is_none())
+            && (self.take_common(a, class, taken)
+                || a.take_from_orphans(class, want, taken)
+                || self.new_slab(a, class).is_none())
         {
             return;
         }
@@ -93,19 +96,29 @@ impl Mine<'_> {
         if !self.pending.is_empty() {
             self.collect(a);
         }
-        let Some(slab) = self.first_slab(class).or_else(|| self.new_slab(a, class)) else {
+        if self.first_slab(class).is_none()
+            && let Some(taken) = self.take_one_common(a, class)
+        {
+            return Some(taken);
+        }
+        let Some((block, zero, _)) = self.take_untouched(a, class) else {
             return a.take_stranded(class).map(|block| (block, false));
         };
+        self.flow.take(class, 1);
+        Some((block, zero))
+    }
+
+    /// Takes one block out of this heap's slabs, or a new one, without touching it. Returns what
+    /// [`OwnSlab::take_one`] does, and counts clean OS pages only.
+    pub(crate) fn take_untouched<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<(Free, bool, u32)> {
+        let slab = self.first_slab(class).or_else(|| self.new_slab(a, class))?;
         let hardened = slab_record::is_hardened(slab.chunk());
         let taken = if hardened { a.take_hardened(self, slab) } else { slab.take_one(a.page_size()) };
         self.unlist_if_full(slab);
-        taken.map(|(block, zero, pages)| {
-            self.flow.take(class, 1);
-            if pages > 0 {
-                self.flow.take_clean(pages);
-            }
-            (block, zero)
-        })
+        if let Some((.., pages @ 1..)) = taken {
+            self.flow.take_clean(pages);
+        }
+        taken
     }
 
     /// Makes a new slab in the bin, or returns `None` if there is no memory.
@@ -126,7 +139,7 @@ impl Mine<'_> {
     }
 
     /// Doubles the cache of `class`, up to its maximum size.
-    fn grow_cap<O: Os>(self, a: &Blocks<O>, class: usize) {
+    pub(crate) fn grow_cap<O: Os>(self, a: &Blocks<O>, class: usize) {
         let more = (self.cap(class) * 2).min(most(class)) - self.cap(class);
         if more != 0 {
             self.set_cap(class, self.cap(class) + more);
@@ -427,7 +440,12 @@ impl<O: Os> Blocks<O> {
         };
         self.note_slab();
         // SeqCst pairs with the store in `Blocks::abandon_heap`, see `Pending::push`.
-        (owner.state.load(Ordering::SeqCst) == ORPHAN).then_some(owner)
+        match owner.state.load(Ordering::SeqCst) {
+            ORPHAN => return Some(owner),
+            COMMON => self.notes.leave(SHARED),
+            _ => {}
+        }
+        None
     }
 
     /// Collects the remote frees of `heap` if it is still an orphan (invariant 22).

@@ -425,7 +425,7 @@ pub(crate) fn owner(c: Record) -> *mut Heap {
 /// A heap that the holder alone uses now (invariant 18). Having one proves one of these:
 /// - it is the calling thread's own, in a call that the thread's slot shows, or that it borrowed the heap for;
 /// - the calling thread makes a handshake with its owner, which is in no call (`back/handshake.rs`);
-/// - it is an orphan, and the lock of the registry is held;
+/// - it is an orphan or the common heap, and the lock of the registry is held;
 /// - the process has no other thread;
 /// - it is a [`Name`], which has neither caches nor slabs: see there for what threads that share one may do.
 ///

@@ -39,7 +39,11 @@ impl<O: Os> Blocks<O> {
             }
             let mine = match self.adopt(r) {
                 Some(orphan) => orphan,
-                None => self.new_heap(r)?,
+                None => {
+                    let heap = self.new_heap(r)?;
+                    self.heaps.fetch_add(1, Ordering::Relaxed);
+                    heap
+                }
             };
             // SeqCst: see `abandon_heap`.
             mine.state.store(OWNED, Ordering::SeqCst);
@@ -65,7 +69,7 @@ impl<O: Os> Blocks<O> {
     }
 
     /// Makes one more heap, or returns `None` if there is no memory.
-    fn new_heap(&self, r: &mut Registry) -> Option<Mine<'static>> {
+    pub(crate) fn new_heap(&self, r: &mut Registry) -> Option<Mine<'static>> {
         let mut heap = self.place_of_heap(r);
         if heap.addr() as u32 == PARKED.heap().addr() as u32 {
             // A thread that waits for its heap compares only this half of its address (`Back::wait_parked`).
@@ -81,7 +85,6 @@ impl<O: Os> Blocks<O> {
         };
         mine.next.set(r.all);
         r.all = heap;
-        self.heaps.fetch_add(1, Ordering::Relaxed);
         Some(mine)
     }
 

@@ -7,6 +7,7 @@ pub mod apart;
 pub mod bins;
 pub mod cached_large;
 pub mod class;
+pub mod common;
 pub mod flow;
 pub mod free_block;
 pub(crate) mod given;
@@ -58,7 +59,7 @@ pub struct Foreign;
 pub struct Blocks<O: Os> {
     pages: Pages<O>,
     pub(crate) registry: Locked<Registry>,
-    /// Number of heaps.
+    /// Number of heaps, without the common heap.
     pub(crate) heaps: AtomicUsize,
     /// Number of orphans at present; a hint.
     pub(crate) orphans: AtomicUsize,

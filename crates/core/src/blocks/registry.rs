@@ -13,6 +13,8 @@ pub const LOST: u32 = 2;
 /// The heap of a thread of the parent that was in no call at a fork, or of one that ended during a fork. It is whole,
 /// and waits to be abandoned.
 pub const LEFT: u32 = 3;
+/// The common heap (`common.rs`), which never has a thread; the lock of the registry guards it.
+pub const COMMON: u32 = 4;
 
 /// All heaps. Used under the registry's lock.
 #[derive(Debug)]
@@ -22,6 +24,8 @@ pub struct Registry {
     pub(crate) all: *mut Heap,
     /// Heaps without a thread, newest first.
     pub(crate) orphans: *mut Heap,
+    /// The common heap, or null.
+    pub(crate) common: *mut Heap,
     /// Unused part of the current chunk of heaps, and number of heaps that fit into it.
     pub(crate) store: *mut u8,
     pub(crate) store_left: usize,
@@ -40,6 +44,7 @@ impl Registry {
             ready: false,
             all: core::ptr::null_mut(),
             orphans: core::ptr::null_mut(),
+            common: core::ptr::null_mut(),
             store: core::ptr::null_mut(),
             store_left: 0,
         }
@@ -48,6 +53,12 @@ impl Registry {
     /// Every heap, newest first.
     pub(crate) fn heaps(&self) -> impl Iterator<Item = &'static Heap> {
         all(self.all)
+    }
+
+    /// Returns the common heap, if there is one. It belongs to the holder of the lock.
+    pub(crate) fn common(&self) -> Option<Mine<'_>> {
+        // SAFETY: this lock guards the common heap.
+        (!self.common.is_null()).then(|| unsafe { Mine::of(self.common) })
     }
 
     /// Returns the orphans, newest first. They belong to the holder of the lock.

@@ -34,7 +34,7 @@ impl Taken {
 
     /// Appends `block`.
     #[inline(always)]
-    fn push(&mut self, block: Free) {
+    pub(crate) fn push(&mut self, block: Free) {
         block.set_tag(Block::TAG);
         match self.last {
             None => self.first = block.as_link(),

@@ -6,12 +6,12 @@ use crate::blocks::class::{self, CLASSES};
 use crate::blocks::heap::{self, Block, FORKED, Mine, NO_ROOM};
 use crate::blocks::large_record::{self, Large};
 use crate::blocks::reentrant_blocks;
-use crate::blocks::registry::{LOST, ORPHAN, OWNED, Registry};
+use crate::blocks::registry::{COMMON, LOST, ORPHAN, OWNED, Registry};
 use crate::blocks::slab_record::{self, OwnSlab, remote_word, words};
 use crate::observe::Observed;
 use crate::pages::chunk::{Kind, RECORD_BYTES, Record, State};
 use crate::pages::layout::{ARENA_ALIGN, BITS_BYTES, FEW_WORDS};
-use crate::pages::notes::DEFERRED;
+use crate::pages::notes::{DEFERRED, SHARED};
 use crate::pages::range::Ranges;
 use crate::pages::{START_CHUNKS, age};
 use crate::system::policy::Purge;
@@ -63,7 +63,7 @@ pub struct Census {
     pub reentrant_slabs: usize,
     /// Chunks that hold heaps.
     pub heap_chunks: usize,
-    /// Heaps, orphans included.
+    /// Heaps, orphans included, but not the common heap.
     pub heaps: usize,
     /// Chunks in free ranges: clean, dirty.
     pub free_chunks: [usize; 2],
@@ -180,7 +180,7 @@ impl<O: Os> Observed<O> {
         for heap in r.heaps() {
             let heap = heap_at_rest(heap);
             let at = heap.id().addr();
-            census.heaps += 1;
+            census.heaps += usize::from(heap.id() != r.common);
             let c = self.arenas.record(heap.id().cast());
             check(c.is_some_and(|c| c.kind() == Kind::HEAPS), "a heap lies in a chunk of heaps", at)?;
             let cached = self.check_caches(heap)?;
@@ -195,6 +195,10 @@ impl<O: Os> Observed<O> {
                 let seen = heap.pending.is_empty() || self.notes.has(DEFERRED);
                 check(seen, "an orphan has no frees that were not seen", at)?;
             }
+            let is_common = heap.id() == r.common;
+            check(is_common == (state == COMMON), "the common heap is known", at)?;
+            let seen = !is_common || heap.pending.is_empty() || self.notes.has(SHARED);
+            check(seen && (!is_common || cached == 0), "the common heap has no cache, and frees leave a note", at)?;
             let slot = heap.slot.load(Ordering::Relaxed);
             check(slot.is_null() || state == OWNED, "a heap with a slot has a thread", at)?;
             if let Some(slot) = self.slot_of(&heap) {
@@ -224,6 +228,7 @@ impl<O: Os> Observed<O> {
             check(state == ORPHAN, "heaps in the list of orphans are orphans", orphan.id().addr()).map(|()| count + 1)
         })?;
         check(listed == orphans, "the list of orphans has each orphan, and ends", 0)?;
+        check(self.heaps.load(Ordering::Relaxed) == census.heaps, "heaps are counted", 0)?;
         check(self.orphans.load(Ordering::Relaxed) == orphans, "orphans are counted", 0)
     }
 

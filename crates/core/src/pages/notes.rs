@@ -18,6 +18,8 @@ pub(crate) const DEFERRED: u32 = 8;
 pub(crate) const SHRUNK: u32 = 16;
 /// Figures have to be published: more chunks are in use, or other figures have changed.
 pub(crate) const GROWN: u32 = 32;
+/// Blocks were freed into the common heap.
+pub(crate) const SHARED: u32 = 64;
 
 /// A request from outside of the process: the last byte of the word of the notes. Other processes write this byte; this
 /// process changes it only when it takes the request.
@@ -30,7 +32,7 @@ const READERS: u64 = 0xffff_ffff << 16;
 
 const _: () = assert!(cfg!(target_endian = "little"), "the last byte of a word is its most significant one");
 const _: () = assert!(
-    (WANTED | LIMIT | TABLES | DEFERRED | SHRUNK | GROWN) as u64 & (REQUEST | READERS) == 0,
+    (WANTED | LIMIT | TABLES | DEFERRED | SHRUNK | GROWN | SHARED) as u64 & (REQUEST | READERS) == 0,
     "notes are bits of the first two bytes"
 );
 

@@ -3,7 +3,7 @@
 //! | lock | guards | order |
 //! |---|---|---|
 //! | batch (`back/purger.rs`) | memory on its way to the system, and handshakes with other threads | first |
-//! | registry (`blocks/registry.rs`) | the list of all heaps; orphans and their slabs | second |
+//! | registry (`blocks/registry.rs`) | the list of all heaps; orphans, the common heap, and their slabs | second |
 //! | ranges (`pages/mod.rs`) | free ranges, and which part of each arena is in use | last |
 //!
 //! Invariant 23: a thread takes them in this order, and waits for none while it holds a later one. No code of the
@@ -222,6 +222,17 @@ impl<T> Locked<T> {
         let _guard = self.lock.lock(os);
         // SAFETY: the lock is held, and `f` does not take it again, so the reference is unique.
         f(unsafe { &mut *self.value.get() })
+    }
+
+    /// [`Locked::with`] without a wait: `None` if the lock does not become free at once.
+    #[cfg_attr(neap_sim, track_caller)]
+    pub fn try_with<O: Threads, R>(&self, os: &O, f: impl FnOnce(&mut T) -> R) -> Option<R> {
+        if !self.lock.try_take_soon() {
+            return None;
+        }
+        let _guard = Guard { lock: &self.lock, os };
+        // SAFETY: the lock is held, and `f` does not take it again, so the reference is unique.
+        Some(f(unsafe { &mut *self.value.get() }))
     }
 
     /// The value, without taking the lock: for a fork that has taken it, or a process that has only one thread left.

@@ -192,7 +192,8 @@ pub fn cache(memory: &dyn Memory, at: u64, ranges: &Ranges, places: Option<u64>)
             }
             cache.chunks.push((chunk, size));
             let raw = peek(memory, block).unwrap_or(0);
-            block = ranges.follow(raw, block).unwrap_or(0);
+            let own = || [raw ^ (block >> 12), raw].into_iter().find(|next| *next != 0 && is_mmapped(memory, *next));
+            block = ranges.follow(raw, block).or_else(own).unwrap_or(0);
         }
     }
     Some(cache)
@@ -201,4 +202,60 @@ pub fn cache(memory: &dyn Memory, at: u64, ranges: &Ranges, places: Option<u64>)
 /// Whether `block` may be one with a mapping of its own: caches hold such blocks too, since 2.42.
 fn is_mmapped(memory: &dyn Memory, block: u64) -> bool {
     block.is_multiple_of(16) && peek(memory, block.wrapping_sub(8)).is_some_and(|size| size & 7 == 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Run, Unreadable};
+
+    /// Memory in pieces: start and contents.
+    struct Pieces(Vec<(u64, Vec<u8>)>);
+
+    impl Memory for Pieces {
+        fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+            let inside = |(start, bytes): &&(u64, Vec<u8>)| (*start..*start + bytes.len() as u64).contains(&address);
+            let (start, bytes) = self.0.iter().find(inside).ok_or(Unreadable)?;
+            let rest = &bytes[(address - start) as usize..];
+            into.copy_from_slice(rest.get(..into.len()).ok_or(Unreadable)?);
+            Ok(())
+        }
+
+        fn resident(&self, range: Range<u64>, into: &mut Vec<Run>) {
+            into.push(Run { range, swapped: false });
+        }
+    }
+
+    /// Catches blocks with mappings of their own that are in a cache (since glibc 2.42) and of which only the first one
+    /// is found, so that the rest counts as live.
+    #[test]
+    fn blocks_with_mappings_are_in_caches() {
+        let (arena, first) = (0x5000_0000, 0x7f00_0000_0000);
+        let mut chunk = vec![0; 0x310];
+        let mut put = |at: usize, bytes: &[u8]| chunk[at..at + bytes.len()].copy_from_slice(bytes);
+        put(8, &0x301u64.to_ne_bytes());
+        (0..76).for_each(|bin| put(16 + 2 * bin, &16u16.to_ne_bytes()));
+        put(16 + 2 * 76 + 8 * 70, &(first + 16u64).to_ne_bytes());
+        // Three of them, one at the front of each mapping; the links are combined with the places where they are.
+        let block = |number: u64| {
+            let (at, next) = (first + number * 0x20_0000, first + (number + 1) * 0x20_0000 + 16);
+            let mut bytes = vec![0; 0x1000];
+            bytes[8..16].copy_from_slice(&0x4_1002u64.to_ne_bytes());
+            let link = (at + 16) >> 12 ^ if number < 2 { next } else { 0 };
+            bytes[16..24].copy_from_slice(&link.to_ne_bytes());
+            (at, bytes)
+        };
+        let memory = Pieces(vec![(arena, chunk), block(0), block(1), block(2)]);
+        let whole = arena..arena + 0x310;
+        let ranges = Ranges(vec![whole]);
+        let found = cache(&memory, arena, &ranges, Some(16)).expect("a cache");
+        assert_eq!(found.chunks, [0, 1, 2].map(|number| (first + number * 0x20_0000, 0x4_1000)));
+        // They count as free, not as live.
+        let amount = |blocks, bytes| super::super::Amount { blocks, bytes, resident: bytes };
+        let mut all = super::super::mmapped::Blocks::default();
+        all.live = amount(4, 0x10_4000);
+        all.ranges = (0..4).map(|number| first + number * 0x20_0000..first + number * 0x20_0000 + 0x4_1000).collect();
+        let chunks: Vec<u64> = found.chunks.iter().map(|(chunk, _)| *chunk).collect();
+        assert_eq!((all.take(&memory, &chunks), all.live), (amount(3, 0xc_3000), amount(1, 0x4_1000)));
+    }
 }

@@ -25,6 +25,24 @@ pub struct Blocks {
     bytes: u64,
 }
 
+impl Blocks {
+    /// Counts the blocks with these chunks as free instead of live; their amount.
+    pub fn take(&mut self, memory: &dyn Memory, chunks: &[u64]) -> Amount {
+        let mut cached = Amount::default();
+        for chunk in chunks {
+            // In the order of addresses, as they were found.
+            let at = self.ranges.partition_point(|range| range.end <= *chunk);
+            let Some(range) = self.ranges.get(at).filter(|range| range.contains(chunk)) else { continue };
+            let resident = held(memory, range.clone()).0;
+            cached.add(&Amount { blocks: 1, bytes: range.end - range.start, resident });
+        }
+        self.live.blocks = self.live.blocks.saturating_sub(cached.blocks);
+        self.live.bytes = self.live.bytes.saturating_sub(cached.bytes);
+        self.live.resident = self.live.resident.saturating_sub(cached.resident);
+        cached
+    }
+}
+
 /// Finds blocks in `spans`, until there are `number` blocks with `bytes` bytes.
 pub fn search(memory: &dyn Memory, spans: &[Range<u64>], number: u64, bytes: u64) -> Blocks {
     let (mut blocks, mut pages) = (Blocks::default(), PAGES);

@@ -141,13 +141,22 @@ impl Copy<'_> {
         if lost > 0 {
             heap.doubts.push(format!("{lost} arenas could not be read"));
         }
-        heap.parts = self.walk(memory, &arenas, &mut heap.doubts);
-        heap.parts.extend(self.mmapped(memory, mappings, taken, &mut heap.doubts));
+        let mut cached = Vec::new();
+        heap.parts = self.walk(memory, &arenas, &mut cached, &mut heap.doubts);
+        let mapped = self.mmapped(memory, mappings, taken, &mut heap.doubts);
+        heap.parts.extend(mapped.map(|blocks| mmapped_part(memory, blocks, &cached)));
         heap.parts.sort_by_key(|part| std::cmp::Reverse(part.resident_bytes));
         heap
     }
 
-    fn walk(&self, memory: &dyn Memory, arenas: &[Arena], doubts: &mut Vec<String>) -> Vec<Part> {
+    /// Walks its arenas. `mapped` gets the chunks in caches of threads that are in no arena.
+    fn walk(
+        &self,
+        memory: &dyn Memory,
+        arenas: &[Arena],
+        mapped: &mut Vec<u64>,
+        doubts: &mut Vec<String>,
+    ) -> Vec<Part> {
         let areas: Vec<Area> = arenas.iter().flat_map(|arena| arena.areas.clone()).collect();
         let ranges = Ranges::new(&areas);
         let heads: Vec<u64> = arenas.iter().flat_map(|arena| arena.fastbins.clone()).collect();
@@ -172,9 +181,15 @@ impl Copy<'_> {
             let Some(cache) = cached::cache(memory, at, &ranges, places) else { continue };
             let chunks = cache.chunks.into_iter().map(|(chunk, size)| (chunk, size, false));
             for (chunk, size, is_cache) in chunks.chain([(cache.chunk, cache.bytes, true)]) {
-                let Some(number) = area_of(chunk).filter(|_| seen.insert(chunk)) else { continue };
-                found[number].regard(memory, chunk, size, is_cache);
-                apart.push(chunk);
+                match area_of(chunk) {
+                    _ if !seen.insert(chunk) => {}
+                    Some(number) => {
+                        found[number].regard(memory, chunk, size, is_cache);
+                        apart.push(chunk);
+                    }
+                    // A block with a mapping of its own: caches hold such blocks too, since 2.42.
+                    None => mapped.push(chunk),
+                }
             }
         }
         apart.sort_unstable();
@@ -197,7 +212,7 @@ impl Copy<'_> {
         mappings: &[Mapping],
         taken: &mut Vec<Range<u64>>,
         doubts: &mut Vec<String>,
-    ) -> Option<Part> {
+    ) -> Option<mmapped::Blocks> {
         let (number, bytes) =
             self.settings.map_or((u64::MAX, u64::MAX), |settings| (settings.mmapped, settings.mmapped_bytes));
         if number == 0 {
@@ -216,15 +231,22 @@ impl Copy<'_> {
             ));
         }
         taken.extend(blocks.ranges.clone());
-        (!blocks.ranges.is_empty()).then(|| Part {
-            name: "mmapped blocks".to_string(),
-            bytes: blocks.live.bytes,
-            resident_bytes: blocks.live.resident,
-            swapped_bytes: blocks.swapped,
-            split: Some(crate::Split { live: blocks.live, ..Default::default() }),
-            ranges: blocks.ranges,
-            reserved_bytes: 0,
-        })
+        (!blocks.ranges.is_empty()).then_some(blocks)
+    }
+}
+
+/// The part of blocks with their own mappings. `cached` are chunks in caches of threads.
+fn mmapped_part(memory: &dyn Memory, mut blocks: mmapped::Blocks, cached: &[u64]) -> Part {
+    let all = blocks.live;
+    let cached = blocks.take(memory, cached);
+    Part {
+        name: "mmapped blocks".to_string(),
+        bytes: all.bytes,
+        resident_bytes: all.resident,
+        swapped_bytes: blocks.swapped,
+        split: Some(crate::Split { live: blocks.live, cached, ..Default::default() }),
+        ranges: blocks.ranges,
+        reserved_bytes: 0,
     }
 }
 

@@ -9,6 +9,7 @@ use serde::Serialize;
 use super::mounts::{self, Mount};
 use super::row::Row;
 use super::{limits, settings};
+use crate::held::{self, Left};
 use crate::sys;
 
 /// Name and version of the JSON schema; raised when a field changes its meaning or is removed.
@@ -23,6 +24,8 @@ pub struct Status {
     pub processor: Vec<Row>,
     pub pools: Vec<PoolEntry>,
     pub reservations: Vec<Reserved>,
+    /// What holds pages without a process.
+    pub left: Vec<Left>,
     pub mounts: Vec<Mount>,
     pub transparent: Vec<Row>,
     pub transparent_sizes: Vec<settings::Size>,
@@ -107,6 +110,7 @@ impl Status {
             processor,
             pools,
             reservations: reservations(root),
+            left: held::left(root, &lines, sys::segment),
             mounts: mounts::hugetlbfs(&lines, sys::may_write),
             transparent: settings::rows(root),
             transparent_sizes,

@@ -8,6 +8,9 @@ use super::read::{PoolEntry, Status};
 use super::row::Row;
 use super::settings::THP;
 
+/// How many files and segments without a process are shown.
+const SHOWN: usize = 10;
+
 /// The whole text.
 pub fn text(status: &Status) -> String {
     let mut text = match &status.kernel {
@@ -70,6 +73,15 @@ fn pools(text: &mut String, status: &Status) {
     for PoolEntry { bytes, means, change: command, .. } in &status.pools {
         text.push_str(&format!("  {}: {means}\n", size::text(*bytes)));
         change(text, Some(command));
+    }
+    for left in status.left.iter().take(SHOWN) {
+        text.push_str(&format!("  {}\n", left.text()));
+        if let Some(command) = &left.change {
+            text.push_str(&format!("      if no program needs its contents: {command}\n"));
+        }
+    }
+    if let Some(more) = status.left.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        text.push_str(&format!("  and {more} more files and segments that no process has: --json shows them\n"));
     }
     for held in &status.reservations {
         let pages = format!("{} of {}", counted(held.pages, "page", "pages"), size::text(held.page_bytes));
