@@ -110,6 +110,7 @@ impl Mine<'_> {
 
     /// Takes one block out of this heap's slabs, or a new one, without touching it. Returns what
     /// [`OwnSlab::take_one`] does, and counts clean OS pages only.
+    #[inline(always)]
     pub(crate) fn take_untouched<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<(Free, bool, u32)> {
         let slab = self.first_slab(class).or_else(|| self.new_slab(a, class))?;
         let hardened = slab_record::is_hardened(slab.chunk());

@@ -59,6 +59,7 @@ impl Mine<'_> {
     }
 
     /// Takes blocks of the common heap's slabs for a refill of `class`. False if it has to take others.
+    #[inline(never)]
     pub(crate) fn take_common<O: Os>(self, a: &Blocks<O>, class: usize, taken: &mut Taken) -> bool {
         let Some(share) = a.take_share(self.share(a, class), class) else { return false };
         for (block, was_purged) in share.blocks.into_iter().flatten() {
@@ -71,6 +72,7 @@ impl Mine<'_> {
     }
 
     /// [`Mine::take_common`] of one block, past the cache; true if it is known to read as zero. Counts as a refill.
+    #[inline(never)]
     pub(crate) fn take_one_common<O: Os>(self, a: &Blocks<O>, class: usize) -> Option<(Free, bool)> {
         let share = a.take_share(self.share(a, class).min(1), class)?;
         self.grow_cap(a, class);
