@@ -9,6 +9,8 @@ mod containers;
 mod planted;
 #[path = "why/programs.rs"]
 mod programs;
+#[path = "why/stacks.rs"]
+mod stacks;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
