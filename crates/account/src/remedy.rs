@@ -5,7 +5,7 @@ use crate::model::{Action, Cause, Kind, Remedy, Report};
 use crate::runtime;
 use crate::seen::{HeapPart, Seen};
 use crate::units::{bytes, columns};
-use crate::{shell, trial};
+use crate::{held, shell, trial};
 use std::collections::BTreeMap;
 
 /// Remedies of less than this many bytes are left out.
@@ -38,6 +38,7 @@ pub fn all(report: &Report, seen: &Seen, facts: &Facts) -> Vec<Remedy> {
         remedy.bytes = remedy.bytes.min(report.rss_bytes);
         remedy.least_bytes = remedy.least_bytes.min(remedy.bytes);
     }
+    held::apply(seen, &mut all);
     all.retain(|remedy| remedy.bytes >= LEAST && trial::is_proven(remedy.action));
     // Sure ones before those that only might, of equal size.
     all.sort_by_key(|remedy| (std::cmp::Reverse(remedy.bytes), std::cmp::Reverse(remedy.least_bytes)));

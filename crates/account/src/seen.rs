@@ -1,5 +1,6 @@
 //! What was read from a process: mappings with the kernel's figures, threads, and claims of readers that know more.
 
+use crate::held::Held;
 use crate::model::{Apart, HeapFigures, Kind};
 use std::ops::Range;
 
@@ -171,6 +172,10 @@ pub struct Seen {
     pub is_closed: bool,
     /// Whether debuggers know no function of the program by name: it is static, without a table of symbols.
     pub is_stripped: bool,
+    /// What keeps calls from being made in it now.
+    pub held: Option<Held>,
+    /// Its mode of seccomp: 0 none, 1 strict, 2 a filter.
+    pub seccomp: u64,
     /// Allocators that were found.
     pub allocators: Vec<String>,
     /// The allocator of which no heap was walked and to which private memory without a name may belong, in words.

@@ -31,6 +31,7 @@ mod failed;
 mod files;
 mod fork;
 mod heaps;
+mod held;
 mod holders;
 mod known;
 mod memory;

@@ -3,7 +3,7 @@
 use crate::memory::Process;
 use crate::priority::Priority;
 use crate::sys;
-use crate::{beside, failed, fork, heaps, python, repeated, segments, slices, stacks, zeros};
+use crate::{beside, failed, fork, heaps, held, python, repeated, segments, slices, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
@@ -155,6 +155,8 @@ fn once(pid: u32, effort: Effort, is_sliced: bool, fuel: &Arc<Fuel>) -> Result<S
         pid,
         is_closed: linked != Linked::Open,
         is_stripped: linked == Linked::Static && !has_symbols(pid),
+        held: held::of(pid, &status),
+        seccomp: parse::value(&status, "Seccomp").unwrap_or(0),
         command: command(pid),
         exe: fs::read_link(&program).map_or_else(|_| String::new(), |path| path.display().to_string()),
         total,
