@@ -81,11 +81,7 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
                 ..Remedy::new(
                     Action::Trim,
                     // gdb 13 cannot write the registers of processors with AMX: the process crashes.
-                    format!(
-                        "Make glibc give free OS pages back once: {} (gdb 14 or newer; older versions can crash the \
-                         process).",
-                        bytes(facts.trimmable)
-                    ),
+                    "Make glibc give free OS pages back once (gdb 14 or newer; older versions can crash the process).",
                     facts.trimmable,
                 )
             }

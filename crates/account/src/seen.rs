@@ -174,6 +174,8 @@ pub struct Seen {
     pub is_stripped: bool,
     /// What keeps calls from being made in it now.
     pub held: Option<Held>,
+    /// Locked memory, resident or not, by its status.
+    pub locked: u64,
     /// Its mode of seccomp: 0 none, 1 strict, 2 a filter.
     pub seccomp: u64,
     /// Allocators that were found.

@@ -156,6 +156,7 @@ fn once(pid: u32, effort: Effort, is_sliced: bool, fuel: &Arc<Fuel>) -> Result<S
         is_closed: linked != Linked::Open,
         is_stripped: linked == Linked::Static && !has_symbols(pid),
         held: held::of(pid, &status),
+        locked: parse::value(&status, "VmLck").unwrap_or(0),
         seccomp: parse::value(&status, "Seccomp").unwrap_or(0),
         command: command(pid),
         exe: fs::read_link(&program).map_or_else(|_| String::new(), |path| path.display().to_string()),
