@@ -1,18 +1,7 @@
 //! What keeps calls from being made in a running process, and so from remedies that are calls.
 
 use crate::model::{Action, Remedy};
-use crate::seen::Seen;
-
-/// What keeps a debugger or a helper of a runtime from having anything done in the process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// A process traces it: the kernel refuses another debugger.
-    Traced(u32),
-    /// It was stopped (SIGSTOP). gdb leaves a call there half done, and the process crashes when it continues.
-    Stopped,
-    /// Its cgroup is frozen: gdb waits until it is thawed.
-    Frozen,
-}
+use crate::seen::{Held, Seen};
 
 /// The mode of seccomp in which a thread may only read, write and end: the kernel ends it for any call of madvise.
 const STRICT: u64 = 1;

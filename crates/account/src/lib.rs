@@ -36,7 +36,7 @@
 pub mod container;
 mod doubt;
 mod facts;
-pub mod held;
+mod held;
 pub mod holder;
 pub mod html;
 pub mod model;

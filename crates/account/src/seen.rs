@@ -1,10 +1,20 @@
 //! What was read from a process: mappings with the kernel's figures, threads, and claims of readers that know more.
 
-use crate::held::Held;
 use crate::model::{Apart, HeapFigures, Kind};
 use std::ops::Range;
 
 pub use neap_process::maps::{Figures, Mapping};
+
+/// What keeps a debugger or a helper of a runtime from having anything done in the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// A process traces it: the kernel refuses another debugger.
+    Traced(u32),
+    /// It was stopped (SIGSTOP). gdb leaves a call there half done, and the process crashes when it continues.
+    Stopped,
+    /// Its cgroup is frozen: gdb waits until it is thawed.
+    Frozen,
+}
 
 /// A thread.
 #[derive(Clone, Debug, Default, PartialEq)]

@@ -1,6 +1,6 @@
 //! Whether calls can be made in a process: it may be traced, stopped or frozen.
 
-use neap_account::held::Held;
+use neap_account::seen::Held;
 use neap_process::value;
 use std::fs;
 use std::path::Path;
