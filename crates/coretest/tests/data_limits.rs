@@ -7,7 +7,8 @@ use neap_coretest::calls::{free, malloc, system, thread, valid};
 /// enforced, before memory is committed.
 #[test]
 fn a_limit_that_is_raised_at_once() {
-    for (before, size, limit) in [(100, 40 << 20, 10 << 20), (8 << 20, 12 << 20, 16 << 20), (100, 600 << 20, 300 << 20)] {
+    for (before, size, limit) in [(100, 40 << 20, 10 << 20), (8 << 20, 12 << 20, 16 << 20), (100, 600 << 20, 300 << 20)]
+    {
         let a = system(Config::default());
         let t = thread(&a);
         let first = malloc(&a, &t, before);
