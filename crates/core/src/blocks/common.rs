@@ -117,10 +117,12 @@ impl<O: Os> Blocks<O> {
     /// Collects what was freed into the common heap since this was last done. The caller holds no lock but the batch
     /// lock.
     pub(crate) fn collect_common(&self) {
-        if self.notes.has(SHARED) && self.notes.take(SHARED) != 0 {
+        if self.notes.has(SHARED) {
             self.registry.with(&self.os, |r| {
+                // Under the lock, which a fork takes: the child must not lose the note.
+                let noted = self.notes.take(SHARED) != 0;
                 // In a stranded process another thread may have left the heap half changed.
-                if let Some(common) = r.common().filter(|_| !self.is_stranded()) {
+                if let Some(common) = r.common().filter(|_| noted && !self.is_stranded()) {
                     common.collect(self);
                 }
             });
