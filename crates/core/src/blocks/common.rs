@@ -10,7 +10,8 @@
 //! are like those of any other heap's slabs: they may be in each cache, and come back by remote frees. These leave a
 //! note ([`SHARED`]), so that a slow path collects all that it freed at once: a thread that ends has blocks of many of
 //! these slabs. No thread touches a block under the lock: where that faults, the program may have to act first
-//! (userfaultfd). No thread waits for the lock to get one: it takes a slab of its own instead.
+//! (userfaultfd). Nor is a huge area filled for them, which may take long. No thread waits for the lock to get one: it
+//! takes a slab of its own instead.
 
 use crate::Os;
 use crate::blocks::free_block::Free;
