@@ -112,7 +112,7 @@ static const char *wrong_helper(int folder, pid_t task, long *value) {
     *value = policy & 0xff;
     if (*value != SCHED_OTHER) return "policy";
     *value = nice;
-    if (nice && nice != first_nice) return "nice value";
+    if (nice < (first_nice < 0 ? first_nice : 0) || nice > (first_nice > 0 ? first_nice : 0)) return "nice value";
     *value = CPU_COUNT(&its);
     if (!CPU_EQUAL(&its, &ours)) return "number of processors";
     *value = slack;
