@@ -49,6 +49,7 @@ fn main() -> ExitCode {
         Case::new("smoke::object", "a neap.o that does not link before libc.a, or not in place of its malloc", object),
         Case::new("smoke::crate", "a Rust crate that needs glibc", rust),
         Case::new("smoke::command", "neap run that refuses programs on musl", command),
+        Case::new("smoke::summary", "blocks of the loader that count as inherited at a fork", summary),
         whole("whole::surface", "a function that differs on musl", "surface", SURFACE),
         whole("whole::life", "start, threads, forks and loaded libraries", "life", LIFE),
         Case::new("whole::threads", "a job that is slower on musl than on glibc", job).exclusive(),
@@ -125,6 +126,16 @@ fn command() -> Outcome {
     let done = Run::new(neap).args(["run", "--"]).arg(program).plain().timeout(Duration::from_secs(60)).run()?;
     let done = done.success()?;
     expect(done.stdout.ends_with("ok\n"), &done, "the handler at exit did not run")
+}
+
+/// Catches blocks of musl's loader that count as a parent's at a fork.
+fn summary() -> Outcome {
+    let neap = neap_tests::command::neap()?;
+    let program = compiled("musl-gcc", "nothing.c", "nothing", &[])?;
+    let run = Run::new(neap).args(["run", "--summary", "--"]).arg(program).plain();
+    let done = run.timeout(Duration::from_secs(60)).run()?.success()?;
+    let counts = done.stderr.contains("  allocated ") && !done.stderr.contains("inherited");
+    expect(counts, &done, "it has inherited blocks without a fork")
 }
 
 /// A compiler for musl that also declares glibc's functions of malloc that neap has; they come from the library in

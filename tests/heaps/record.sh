@@ -8,7 +8,7 @@
 # jemalloc-5.1, -5.2 and -5.3 are recorded with MALLOC_CONF=tcache:false, so that their live blocks can be compared without
 # the caches of threads. jemalloc-5.3-57 is Debian 13's library with its caches. jemalloc-5.2-57 is configured with
 # --with-lg-vaddr=57; it, mimalloc-3.0 (Debian 13), -3.4, -3.6 and -2.0-cross (Debian 12) run cross.c, whose threads free
-# blocks of each other, with BLOCKS=100.
+# blocks of each other, with BLOCKS=100. mimalloc-3.6-old runs old.c.
 set -e
 name=$1 root=$2 program=$3
 here=$(cd "$(dirname "$0")" && pwd)

@@ -23,6 +23,7 @@ const CONTENTS: &[(&str, &[&str])] = &[
             "docs/options.md",
             "docs/why.md",
             "docs/remedies.md",
+            "docs/builds.md",
             "docs/top.md",
             "docs/exporter.md",
             "docs/advise.md",

@@ -123,6 +123,7 @@ const LONG: &[(&str, Option<&str>, &str)] = &[
     ("crates/cli/why", Some("all_add_up"), "starts databases, browsers and virtual machines: minutes"),
     ("tests/heaps", Some("10_gib"), "takes 10 GiB of memory"),
     ("tests/heaps", Some("releases"), "makes two releases of Debian with debootstrap: minutes"),
+    ("tests/builds", None, "makes three releases of Debian, and fetches packages of pip and npm: minutes, and a GiB"),
     ("xtask/book", None, "builds the site with mdBook, which must be installed: minutes"),
     ("xtask/install", None, "installs the product, with the command's release build"),
     (

@@ -22,6 +22,7 @@ mod package;
 mod peers;
 mod place;
 mod release;
+mod remedies;
 mod sim;
 mod torture;
 
@@ -55,6 +56,8 @@ enum Command {
     Release(release::Args),
     /// Build the other allocators as preload libraries in lab/peers/build
     Peers(peers::Args),
+    /// Try remedies of `neap why` on allocators as they are shipped, and write the tables of results
+    Remedies(remedies::Args),
     /// Run the experiments, with the allocation workloads among them
     Experiments(experiments::Args),
     /// The allocation workloads alone: `experiments suite`
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Crates(args) => crates::main(args),
         Command::Release(args) => release::main(args),
         Command::Peers(args) => peers::main(args),
+        Command::Remedies(args) => remedies::main(&args),
         Command::Experiments(args) => experiments::main(args),
         Command::Bench(args) => experiments::suite(args),
         Command::Documents(args) => documents::main(args),

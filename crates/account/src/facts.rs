@@ -70,7 +70,8 @@ impl Facts {
         Facts {
             rss: report.rss_bytes,
             kept: report.of(Kind::HeapFree),
-            cached: sum(|figures| figures.cached_bytes),
+            // Counted later than Rss, while the process went on.
+            cached: sum(|figures| figures.cached_bytes).min(report.of(Kind::HeapFree)),
             in_arenas: arenas.iter().filter(glibc).filter(|part| !part.main).map(|part| part.figures.kept_bytes).sum(),
             arenas: arenas.iter().filter(glibc).filter(|part| part.figures.resident_bytes > 0).count(),
             keeper: keeper(&report.heaps),
@@ -83,7 +84,7 @@ impl Facts {
             forked: own.iter().map(|mapping| mapping.forked()).sum(),
             copied,
             new,
-            locked_zeros: seen.locked_zeros,
+            locked_zeros: seen.locked_zeros.min(report.locked_bytes),
             trimmable: sum(|figures| if is_glibc(&figures.allocator) { figures.trimmable_bytes } else { 0 }),
         }
     }

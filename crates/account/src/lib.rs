@@ -29,7 +29,7 @@
 //! | `text.rs`, `html/` | a report as text and as a page (JSON is the model itself) |
 //! | `units.rs`, `shell.rs` | numbers and names as text; names in commands |
 //!
-//! May depend on `neap-trace` (the style of neap's pages), well-kept libraries and std.
+//! May depend on `neap-process` (mappings as they were read), `neap-trace` (the style of neap's pages), well-kept libraries and std.
 #![forbid(unsafe_code)]
 
 pub mod container;

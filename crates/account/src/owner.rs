@@ -224,6 +224,9 @@ fn nameless(
         return class(Kind::Guard, "areas without access");
     }
     if mapping.execute {
+        if runtimes.iter().any(|of| of.is_executable() && of.owns(mapping, next)) {
+            return class(Kind::RuntimeHeap, "SBCL");
+        }
         let owner = runtimes.first().map_or("the program's".to_owned(), |of| format!("{}, or a library", of.name));
         return class(Kind::Jit, owner);
     }

@@ -3,7 +3,7 @@
 use crate::facts::{Facts, InHuge, is_glibc};
 use crate::model::{Action, Cause, Kind, Remedy, Report};
 use crate::runtime;
-use crate::seen::Seen;
+use crate::seen::{HeapPart, Seen};
 use crate::units::{bytes, columns};
 use crate::{shell, trial};
 use std::collections::BTreeMap;
@@ -90,21 +90,12 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
             }
         });
     }
-    let mut kept: Vec<u64> = seen
-        .heaps
-        .iter()
-        .filter(|part| !part.mapped && is_glibc(&part.figures.allocator))
-        .map(|p| p.figures.kept_bytes.saturating_sub(p.figures.cached_bytes))
-        .collect();
-    kept.sort_unstable_by_key(|bytes| std::cmp::Reverse(*bytes));
-    let beyond: u64 = kept.iter().skip(2).sum();
-    // In a JVM it has given back less than a tenth of that.
-    if kept.len() > 2 && !is_java {
+    if is_java {
         let text =
-            format!("Start it with two arenas in place of {}: threads reuse each other's free blocks.", kept.len());
-        let rule = "at most what all arenas but the two largest keep, without the caches of threads; less if its \
-                    threads allocate at the same time";
-        all.push(at_most(at_start(Action::TwoArenas, text, "MALLOC_ARENA_MAX=2", beyond, rule)));
+            "Start it with such a call every second (Java 17.0.15 has the option; a JVM without it does not start).";
+        let rule = "the same, at the latest a second after it becomes free";
+        let option = "-XX:TrimNativeHeapInterval=1000";
+        all.push(at_start(Action::TrimsOfJava, text, option, facts.trimmable, rule));
     }
     let of_glibc = || report.heaps.iter().filter(|figures| is_glibc(&figures.allocator));
     let cached: u64 = of_glibc().map(|figures| figures.cached_bytes).sum();
@@ -153,10 +144,11 @@ const CONTROLS: &[Control] = &[
         "background_thread:true,dirty_decay_ms:0,muzzy_decay_ms:0",
         "Make jemalloc give free memory back at once.",
     ),
+    (Action::MimallocPurge, "mimalloc 3", "MIMALLOC_PURGE_DELAY", "0", "Make mimalloc give free memory back at once."),
     // Version 2.0 has the first variable only; later versions have the second, and do not look at the first then.
     (
         Action::MimallocPurge,
-        "mimalloc",
+        "mimalloc 2",
         "MIMALLOC_RESET_DELAY=0 MIMALLOC_PURGE_DELAY",
         "0",
         "Make mimalloc give free memory back at once.",
@@ -185,6 +177,14 @@ fn others(seen: &Seen, all: &mut Vec<Remedy>) {
             at_start(*action, *text, format!("{variable}={value}"), bytes, "free memory that it keeps")
         }));
     }
+    let of_pyarrow = |part: &&HeapPart| part.inside.as_ref().is_some_and(|file| file.starts_with("libarrow.so"));
+    let of_mimalloc = |part: &&HeapPart| part.figures.allocator.starts_with("mimalloc");
+    let kept: u64 = seen.heaps.iter().filter(of_pyarrow).filter(of_mimalloc).map(|part| part.figures.kept_bytes).sum();
+    all.extend((kept > 0).then(|| Remedy {
+        command: "pyarrow.default_memory_pool().release_unused() (inside the program)".into(),
+        rule: "free memory that the pool keeps".into(),
+        ..Remedy::new(Action::PyarrowRelease, "Make pyarrow's pool give free memory back once.", kept)
+    }));
 }
 
 /// Starts a program without huge pages of this kind; programs that it starts inherit it.
@@ -198,6 +198,9 @@ fn huge(seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
     for InHuge { owner, bytes } in &facts.in_huge {
         let (key, action, command) = match owner.as_str() {
             of if of.starts_with("neap") => ("neap", Action::NeapNoHuge, "NEAP_HUGE=off".to_owned()),
+            of if of.starts_with("mimalloc 3") => {
+                ("mimalloc", Action::MimallocNoHuge, "MIMALLOC_ALLOW_THP=0".to_owned())
+            }
             of if is_glibc(of) && has_numpy => ("numpy", Action::NumpyNoHuge, "NUMPY_MADVISE_HUGEPAGE=0".to_owned()),
             _ => ("", Action::NoHuge, format!("{NO_HUGE} {}", program(seen))),
         };
@@ -251,12 +254,30 @@ fn questions(report: &Report, seen: &Seen, all: &mut Vec<Remedy>) {
                 let command = native.command.replace("PID", &seen.number());
                 all.push(look("See what holds the native memory.", command, rule, true));
             }
-            all.push(look(format!("{}.", native.bound.1), native.bound.0.to_owned(), rule, false));
+            if let Some((command, text)) = native.bound {
+                all.push(look(format!("{text}."), command.to_owned(), rule, false));
+            }
         }
     }
     let on_neap = report.allocators.iter().any(|name| name.starts_with("neap"));
     let is_held = matches!(report.cause, Cause::Live | Cause::Undivided | Cause::OffHeap);
-    if is_held && (on_neap || !seen.is_closed) {
+    let (mut shown, mut hidden) = (0, BTreeMap::<&str, u64>::new());
+    for part in &seen.heaps {
+        match &part.inside {
+            Some(file) => *hidden.entry(file).or_default() += part.figures.resident_bytes,
+            None => shown += part.figures.live_bytes.min(part.figures.resident_bytes),
+        }
+    }
+    let most = hidden.into_iter().max_by_key(|(_, bytes)| *bytes);
+    if let Some((file, hidden)) = most.filter(|(_, hidden)| is_held && *hidden > shown) {
+        let text = format!(
+            "Look with {file}'s own means: it has an allocator of its own with {}, which `neap profile` and `neap run` \
+             do not reach; they show {}.",
+            bytes(hidden),
+            bytes(shown)
+        );
+        all.push(look(text, String::new(), "live memory goes back when the program frees it", false));
+    } else if is_held && (on_neap || !seen.is_closed) {
         let command = match on_neap {
             true => format!("neap profile --heap --pid {}", seen.number()),
             false => format!("neap profile --heap -- {}", program(seen)),
@@ -353,9 +374,46 @@ mod tests {
         assert_eq!(of("neap, heap", "/lib/libneap.so"), "NEAP_HUGE=off");
         let numpy = "/usr/lib/numpy/core/_multiarray_umath.cpython-311-x86_64-linux-gnu.so";
         assert_eq!(of("glibc 2.36, mmapped blocks", numpy), "NUMPY_MADVISE_HUGEPAGE=0");
+        assert_eq!(of("mimalloc 3, arenas", "/lib/x"), "MIMALLOC_ALLOW_THP=0");
         for other in [("glibc 2.36, mmapped blocks", "/lib/x"), ("private memory without a name", numpy)] {
             assert!(of(other.0, other.1).ends_with("sys.argv[1:])' p -x"));
         }
+    }
+
+    /// Catches a profile that would show next to nothing of what the program holds, as its memory is that of an allocator
+    /// inside a library; and pyarrow's pool without its own means.
+    #[test]
+    fn allocators_inside_libraries() {
+        let part = |name: &str, bytes: u64, inside: Option<&str>| HeapPart {
+            figures: HeapFigures {
+                allocator: name.into(),
+                resident_bytes: bytes,
+                live_bytes: bytes,
+                kept_bytes: bytes / 2,
+                ..HeapFigures::default()
+            },
+            inside: inside.map(str::to_owned),
+            ..HeapPart::default()
+        };
+        let of = |inside: u64, glibc: u64| {
+            let heaps = vec![part("mimalloc 3", inside, Some("libarrow.so.2600")), part("glibc 2.36", glibc, None)];
+            let seen = Seen { heaps, command: vec!["python3".into()], ..Seen::default() };
+            let report = Report { cause: Cause::Live, ..crate::report(&seen) };
+            let mut all = Vec::new();
+            others(&seen, &mut all);
+            questions(&report, &seen, &mut all);
+            all
+        };
+        let all = of(700 << 20, 4 << 20);
+        let release = all.iter().find(|of| of.action == Action::PyarrowRelease).expect("a remedy");
+        assert_eq!((release.bytes, release.now), (350 << 20, true));
+        assert!(!all.iter().any(|of| of.command.contains("neap profile")));
+        let text = &all.last().expect("a remark").text;
+        assert!(
+            text.contains("libarrow.so.2600") && text.contains("700.0 MiB") && text.ends_with("show 4.0 MiB."),
+            "{text}"
+        );
+        assert!(of(1 << 20, 4 << 20).iter().any(|of| of.command == "neap profile --heap -- python3"));
     }
 
     /// Catches a variable that a prefixed copy of jemalloc does not read, and copies that are not separated.

@@ -20,9 +20,8 @@ pub struct Runtime {
     pub native: Option<Native>,
 }
 
-/// The runtime whose memory is at addresses that the kernel does not choose by itself, so that no other code has any
-/// there.
-const AT_OWN_ADDRESSES: &str = "Go";
+/// Runtimes whose memory is at addresses that the kernel does not choose by itself, so that no other code has any there.
+const AT_OWN_ADDRESSES: [&str; 3] = ["Go", "SBCL", "GHC"];
 
 /// Blocks of malloc that belong to a runtime with another heap.
 #[derive(Clone, Copy, Debug)]
@@ -31,17 +30,17 @@ pub struct Native {
     pub holds: &'static str,
     /// The command that shows more.
     pub command: &'static str,
-    /// The option without which it shows nothing.
+    /// The option without which it shows nothing; empty if it always shows something.
     option: &'static str,
     /// A setting that limits them, and what it does.
-    pub bound: (&'static str, &'static str),
+    pub bound: Option<(&'static str, &'static str)>,
 }
 
 impl Native {
     /// Whether the program was started so that the command shows something.
     pub fn is_tracked(&self, seen: &Seen) -> bool {
         let on = |text: &String| text.contains(self.option) && !text.contains(&format!("{}off", self.option));
-        seen.command.iter().chain(&seen.settings).any(on)
+        self.option.is_empty() || seen.command.iter().chain(&seen.settings).any(on)
     }
 }
 
@@ -62,10 +61,10 @@ const TABLE: &[Runtime] = &[
             holds: "direct buffers, classes, compiled code, libraries of its own",
             command: "jcmd PID VM.native_memory summary",
             option: "-XX:NativeMemoryTracking=",
-            bound: (
+            bound: Some((
                 "-XX:MaxDirectMemorySize=SIZE",
                 "Start it with a bound for direct buffers, and with -XX:NativeMemoryTracking=summary to see the rest",
-            ),
+            )),
         }),
     },
     Runtime {
@@ -74,7 +73,12 @@ const TABLE: &[Runtime] = &[
         heap: aligned_256k,
         command: "kill -USR1 PID, then a heap snapshot in chrome://inspect",
         advice: "--max-old-space-size=MIB bounds the heap of node",
-        native: None,
+        native: Some(Native {
+            holds: "Buffers, ArrayBuffers, add-ons",
+            command: "process.memoryUsage().arrayBuffers (inside the program)",
+            option: "",
+            bound: None,
+        }),
     },
     // SIGUSR1 ends all of these.
     Runtime {
@@ -125,6 +129,31 @@ const TABLE: &[Runtime] = &[
         advice: "DOTNET_GCHeapHardLimit bounds the heap, DOTNET_GCConserveMemory makes it give back more",
         native: None,
     },
+    Runtime {
+        name: "SBCL",
+        files: &["sbcl"],
+        heap: sbcl,
+        command: "(room) (inside the program)",
+        advice: "sbcl --dynamic-space-size MIB bounds the heap, (gc :full t) gives back what is free",
+        native: None,
+    },
+    Runtime {
+        name: "GHC",
+        files: &[],
+        heap: ghc,
+        command: "the program with +RTS -s, or GHC.Stats (inside the program)",
+        advice: "+RTS -M SIZE bounds the heap",
+        native: None,
+    },
+    // Its objects of up to 128 KiB are in arenas from malloc.
+    Runtime {
+        name: "PyPy",
+        files: &["libpypy"],
+        heap: never,
+        command: "gc.get_stats() (inside the program)",
+        advice: "PYPY_GC_MAX=SIZE bounds the heap",
+        native: None,
+    },
     // These get all of their memory with mmap, and nothing marks it.
     Runtime {
         name: "Erlang",
@@ -165,9 +194,18 @@ pub fn of(seen: &Seen) -> Vec<&'static Runtime> {
     let names: Vec<&str> = seen.mappings.iter().map(|mapping| file_name(&mapping.name)).collect();
     let has = |runtime: &Runtime| {
         let named = |name: &&str| !name.is_empty() && runtime.files.iter().any(|file| begins(name, file));
-        names.iter().any(named) || (runtime.files.is_empty() && seen.is_go)
+        names.iter().any(named) || is_marked(runtime, seen)
     };
     TABLE.iter().filter(|runtime| has(runtime)).collect()
+}
+
+/// Whether a runtime without files of its own is in the process.
+fn is_marked(runtime: &Runtime, seen: &Seen) -> bool {
+    match runtime.name {
+        "Go" => seen.is_go,
+        "GHC" => seen.mappings.windows(2).any(|pair| ghc(&pair[0], Some(&pair[1]))),
+        _ => false,
+    }
 }
 
 /// The runtime called `name`; if several have that name, the one in the process.
@@ -176,9 +214,19 @@ pub fn named(seen: &Seen, name: &str) -> Option<&'static Runtime> {
 }
 
 impl Runtime {
+    /// Whether its heap may be executed.
+    pub fn is_executable(&self) -> bool {
+        self.name == "SBCL"
+    }
+
+    /// Whether its collector's heap consists of blocks of malloc.
+    pub fn is_in_malloc(&self) -> bool {
+        self.name == "PyPy"
+    }
+
     /// The owner of what [`Runtime::owns`]: sizes, alignments and neighbours prove nothing.
     pub fn owner(&self) -> String {
-        let is_sure = self.name == AT_OWN_ADDRESSES;
+        let is_sure = AT_OWN_ADDRESSES.contains(&self.name);
         if is_sure { self.name.to_owned() } else { format!("{}, or private memory", self.name) }
     }
 
@@ -201,6 +249,17 @@ fn file_name(path: &str) -> &str {
 
 fn never(_: &Mapping, _: Option<&Mapping>) -> bool {
     false
+}
+
+/// The dynamic space, and spaces beside it, which follow what is mapped from the core.
+fn sbcl(mapping: &Mapping, _: Option<&Mapping>) -> bool {
+    mapping.is_nameless() && mapping.write && mapping.execute && mapping.range.start < 0x100_0000_0000
+}
+
+/// GHC reserves 1 TiB at 0x4200000000, and opens it from the front.
+fn ghc(mapping: &Mapping, next: Option<&Mapping>) -> bool {
+    let reserved = next.is_some_and(|next| next.range.start == mapping.range.end && next.is_closed());
+    mapping.is_nameless() && mapping.write && reserved && mapping.range.start == 0x42_0000_0000
 }
 
 /// All memory that no other rule explains.
@@ -275,10 +334,32 @@ mod tests {
             ["Mono", "LuaJIT"]
         );
         assert_eq!(with(&["/usr/lib/x86_64-linux-gnu/libguile-3.0.so.1.5.0"]), ["Guile"]);
+        assert_eq!(with(&["/usr/lib/sbcl/sbcl.core", "/usr/lib/x86_64-linux-gnu/libpypy3.11-c.so"]), ["SBCL", "PyPy"]);
         assert_eq!(with(&["/opt/bin/nodes", "/usr/bin/phpunit", "/lib/libc.so.6", "[heap]"]), [""; 0]);
         let arena = Mapping { range: 0xc0_0000_0000..0xc0_0040_0000, write: true, ..Mapping::default() };
         let go = Seen { mappings: vec![arena], is_go: true, ..Seen::default() };
         assert!(of(&go)[0].name == "Go" && is_go_heap(&go, &go.mappings[0]));
+    }
+
+    /// Catches heaps of GHC and SBCL that have no owner, or that count as generated code.
+    #[test]
+    fn heaps_at_their_own_places() {
+        let mut reserved = mapping(0x42_0060_0000, 1 << 40, "");
+        (reserved.read, reserved.write) = (false, false);
+        let seen = Seen { mappings: vec![mapping(0x42_0000_0000, 6 * MIB, ""), reserved], ..Seen::default() };
+        assert!(
+            matches!(of(&seen)[..], [ghc] if ghc.name == "GHC" && ghc.owns(&seen.mappings[0], seen.mappings.get(1)))
+        );
+        let other = Seen { mappings: vec![mapping(0x42_0000_0000, 6 * MIB, "")], ..Seen::default() };
+        assert!(of(&other).is_empty());
+        let mut space = mapping(0x10_00b8_8000, 64 * MIB, "");
+        space.execute = true;
+        let seen = Seen {
+            mappings: vec![mapping(0x10_0000_0000, 0xb8_8000, "/usr/lib/sbcl/sbcl.core"), space],
+            ..Seen::default()
+        };
+        let class = &crate::owner::classes(&seen)[1];
+        assert_eq!((class.kind, class.owner.as_str()), (crate::model::Kind::RuntimeHeap, "SBCL"));
     }
 
     /// Catches a chunk of PHP's that is not recognised because the kernel joined it with the mapping below.

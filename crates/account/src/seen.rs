@@ -3,73 +3,7 @@
 use crate::model::{Apart, HeapFigures, Kind};
 use std::ops::Range;
 
-/// The kernel's figures of a mapping, or of all of them: those of smaps, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names are the kernel's, see proc_pid_smaps(5)")]
-pub struct Figures {
-    pub rss: u64,
-    pub pss: u64,
-    pub shared_clean: u64,
-    pub shared_dirty: u64,
-    pub private_clean: u64,
-    pub private_dirty: u64,
-    pub anonymous: u64,
-    pub anon_huge: u64,
-    pub lazy_free: u64,
-    pub hugetlb: u64,
-    pub swap: u64,
-    pub locked: u64,
-}
-
-/// A mapping.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Mapping {
-    /// Its addresses.
-    pub range: Range<u64>,
-    /// May be read.
-    pub read: bool,
-    /// May be written.
-    pub write: bool,
-    /// May be executed.
-    pub execute: bool,
-    /// Shared, not private.
-    pub shared: bool,
-    /// Offset in the file.
-    pub offset: u64,
-    /// Device, major and minor.
-    pub device: (u32, u32),
-    /// Inode; 0 for none.
-    pub inode: u64,
-    /// The kernel's name for it; empty for none.
-    pub name: String,
-    /// The kernel's figures.
-    pub figures: Figures,
-    /// The kernel can grow it downward, as it does with `[stack]`.
-    pub grows_down: bool,
-}
-
-impl Mapping {
-    /// Addresses.
-    pub fn bytes(&self) -> u64 {
-        self.range.end - self.range.start
-    }
-
-    /// Whether it is private memory without a file or a name.
-    pub fn is_nameless(&self) -> bool {
-        self.name.is_empty() && self.inode == 0 && !self.shared
-    }
-
-    /// Bytes of its private memory that another process has too, since a fork.
-    pub fn forked(&self) -> u64 {
-        let f = &self.figures;
-        if self.shared { 0 } else { (f.shared_clean + f.shared_dirty).min(f.anonymous) }
-    }
-
-    /// Whether it has no access.
-    pub fn is_closed(&self) -> bool {
-        !self.read && !self.write && !self.execute
-    }
-}
+pub use neap_process::maps::{Figures, Mapping};
 
 /// A thread.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -121,6 +55,8 @@ pub struct HeapPart {
     pub large_bytes: u64,
     /// The environment variable with the settings of its allocator, if that is not the usual one.
     pub settings: Option<String>,
+    /// The file that has its allocator for itself: another malloc does not replace it.
+    pub inside: Option<String>,
 }
 
 impl HeapPart {

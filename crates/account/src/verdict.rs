@@ -256,13 +256,17 @@ fn again(report: &Report) -> String {
 fn off_heap(report: &Report, facts: &Facts, seen: &Seen) -> String {
     let Some((name, native)) = native(seen) else { return holding(report, facts, seen) };
     format!(
-        "{} of {} are native memory of the {name}: blocks of malloc that it holds outside its heap of {} ({}){}",
+        "{} of {} are native memory of {}: blocks of malloc that it holds outside its heap of {} ({}){}",
         bytes(holder(report, seen).0),
         bytes(facts.rss),
+        if name == "JVM" { "the JVM" } else { name },
         bytes(report.of(Kind::RuntimeHeap)),
         native.holds,
         match native.is_tracked(seen) {
-            true => format!("; `{}` divides what the JVM itself counts", native.command.replace("PID", &seen.number())),
+            true => {
+                let counts = if name == "JVM" { "divides what the JVM itself counts" } else { "counts most of it" };
+                format!("; `{}` {counts}", native.command.replace("PID", &seen.number()))
+            }
             false => String::new(),
         }
     )
@@ -275,17 +279,24 @@ fn holding(report: &Report, facts: &Facts, seen: &Seen) -> String {
     match cause {
         Cause::Live => format!(
             "{first}{}: what it needs, or a leak, which `neap why --watch {}` tells apart",
-            runtime::of(seen).first().map_or(String::new(), |of| format!(", beside what {} has", of.name)),
+            runtime::of(seen).first().map_or(String::new(), |of| match of.is_in_malloc() {
+                true => format!(", the heap of {}'s collector among them", of.name),
+                false => format!(", beside what {} has", of.name),
+            }),
             seen.number()
         ),
         Cause::RuntimeHeap => {
             let owner = report.accounts.iter().find(|account| account.kind == Kind::RuntimeHeap);
-            let owner = owner.map_or("", |account| account.owner.as_str());
-            match owner.split_once(", or ") {
+            let name = owner.map_or("", |account| account.owner.as_str());
+            // A reader that has looked into it has left a note.
+            let note = owner.and_then(|account| account.note.as_deref());
+            let is_read = note.is_some_and(|note| !note.starts_with("more: "));
+            let free = if is_read { "" } else { "; how much of it is free is not known from outside" };
+            match name.split_once(", or ") {
                 Some((name, _)) => {
-                    format!("{first} ({name}), by its place; the program's own mappings may be part of it")
+                    format!("{first} ({name}), by its place; the program's own mappings may be part of it{free}")
                 }
-                None => format!("{first} ({owner})"),
+                None => format!("{first} ({name}){free}"),
             }
         }
         _ => match report

@@ -9,7 +9,6 @@ use neap_options::glibc::{By, Effect, Saved, Target};
 use neap_options::{Id, Kind, Opt, Origin, TABLE, Value};
 
 use neap_launch::error::Error;
-use neap_launch::sys;
 
 /// The value of one option, and who chose it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -57,7 +56,7 @@ impl Target for Values {
 
 /// The values in process `pid`, as its counters page tells them.
 pub fn of_process(pid: u32) -> Result<Vec<Now>, Error> {
-    let snapshot = neap_observe::read(sys::living(pid)).map_err(|error| {
+    let snapshot = neap_observe::read(pid).map_err(|error| {
         let made = Error::failed(format!("cannot read the options of process {pid}: {error}"));
         match error {
             neap_observe::Error::Denied => made.remedy("run neap as its user, or as root"),

@@ -249,6 +249,64 @@ impl Drop for Sizes {
     }
 }
 
+/// Has 8 MiB in OS pages with a guard in each area of 2 MiB, and 8 MiB without. Prints the addresses, and what
+/// MADV_COLLAPSE says of each.
+const GUARDED: &str = r#"
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#define MIB ((size_t)1 << 20)
+int main(int argc, char **argv) {
+    char *areas[2];
+    for (int i = 0; i < 2; i++) {
+        char *p = mmap(0, 11 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        areas[i] = (char *)(((size_t)p + 2 * MIB - 1) & -(2 * MIB));
+        munmap(p, areas[i] - p);
+        munmap(areas[i] + 8 * MIB, p + 11 * MIB - (areas[i] + 8 * MIB));
+        memset(areas[i], 1, 8 * MIB);
+    }
+    for (int i = 0; i < 4; i++)
+        if (madvise(areas[0] + i * 2 * MIB + 12288, 4096, 102 /* MADV_GUARD_INSTALL */)) return 1;
+    int guarded = 0, plain = 0;
+    if (argc == 1) {
+        guarded = madvise(areas[0], 8 * MIB, 25 /* MADV_COLLAPSE */) ? errno : 0;
+        plain = madvise(areas[1], 8 * MIB, 25) ? errno : 0;
+    }
+    printf("%d %lx %lx %d\n", guarded, (long)areas[0], (long)areas[1], plain);
+    fflush(stdout);
+    if (argc > 1) getchar();
+    return 0;
+}
+"#;
+
+/// Catches memory that "could be huge" although the kernel refuses that: there are guards in it, and EINVAL.
+#[test]
+fn areas_with_guards_stay_small() {
+    let _settings = huge_page_settings();
+    let neap = Neap::new();
+    if program("areas_with_guards", &neap).is_none() {
+        return;
+    }
+    let Some(guarded) = compile(neap.dir.path(), "guarded", GUARDED, &["-w"]) else {
+        return skip("areas_with_guards", "no C compiler");
+    };
+    let asked = Command::new(&guarded).output().expect("it starts");
+    let asked = stdout(&asked);
+    let results: Vec<&str> = asked.split_whitespace().collect();
+    if results.first() != Some(&"22") || results.last() != Some(&"0") {
+        return skip("areas_with_guards", &format!("needs Linux 6.15, which shows guards: {asked}"));
+    }
+    let (mut child, printed) = waiting(&guarded);
+    let output = neap.output(["huge", "show", "--json", "--all", &child.id().to_string()]);
+    let report = json(&stdout(&output));
+    drop(child.stdin.take());
+    let _ = child.wait();
+    let (with, without) = (mapping(&report, &printed, 0), mapping(&report, &printed, 1));
+    assert_eq!((&with["could_be_huge"], &without["could_be_huge"]), (&0.into(), &(8 * MIB).into()), "{report:#}");
+}
+
 /// Catches pages between 4 KiB and 2 MiB that count as OS pages, and their sizes where only root can know them.
 #[test]
 fn pages_of_64_kib() {

@@ -9,6 +9,8 @@ mod containers;
 mod planted;
 #[path = "why/programs.rs"]
 mod programs;
+#[path = "why/stacks.rs"]
+mod stacks;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -145,8 +147,8 @@ fn what_glibc_keeps_is_found_and_goes_back() {
     let report = why(&neap, arenas.pid);
     assert_cause(&report, "arena-retention", "heap-free", 240 * MIB);
     let before = rss(arenas.pid);
-    let two = Planted::start(&program, &["arenas"], &[("MALLOC_ARENA_MAX", "2")]);
-    assert_near("MALLOC_ARENA_MAX=2", remedy(&report, "MALLOC_ARENA_MAX=2"), before - rss(two.pid));
+    // It gave nothing back where threads allocate at the same time.
+    assert!(!report["remedies"].to_string().contains("MALLOC_ARENA_MAX"), "{report:#}");
     let on_neap = Planted::of({
         let mut command = neap.command(["run", "--"]);
         command.arg(&program).arg("arenas");

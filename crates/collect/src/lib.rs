@@ -18,8 +18,8 @@
 //! | `jobs.rs` | which rollup or account comes next |
 //! | `background.rs` | the thread that makes it |
 //!
-//! May depend on `neap-why`, `neap-account`, `neap-observe`, `neap-counters`, `neap-launch`, well-kept libraries, the C
-//! library and std.
+//! May depend on `neap-why`, `neap-account`, `neap-observe`, `neap-process`, `neap-counters`, `neap-launch`,
+//! well-kept libraries, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod background;

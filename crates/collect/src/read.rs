@@ -4,7 +4,7 @@ use crate::model::{Light, Neap, Rollup};
 use crate::parse;
 use neap_account::parse as lists;
 use neap_counters::Snapshot;
-use neap_launch::sys::kernel_file;
+use neap_process::kernel_file;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};
 
@@ -62,7 +62,7 @@ pub fn stat(pid: u32, buffer: &mut Vec<u8>) -> Result<(String, Light, u32), Why>
     }
     let is_zombie = stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('Z'));
     let (name, light) = parse::stat(&stat).ok_or(Why::Other)?;
-    Ok((name, light, if is_zombie { neap_why::living(pid) } else { pid }))
+    Ok((name, light, if is_zombie { neap_process::living(pid) } else { pid }))
 }
 
 /// Adds the light figures of `status`.
@@ -84,12 +84,12 @@ pub fn container(pid: u32) -> String {
 pub fn mapped(pid: u32, buffer: &mut Vec<u8>) -> Result<(&'static str, Option<neap_observe::Page>), Why> {
     let is_empty = text(pid, "maps", buffer)?.is_empty();
     // Its first thread may have ended.
-    let pid = if is_empty { neap_why::living(pid) } else { pid };
+    let pid = if is_empty { neap_process::living(pid) } else { pid };
     let maps = if is_empty { text(pid, "maps", buffer)? } else { String::from_utf8_lossy(buffer) };
     if maps.is_empty() {
         return Err(Why::Ended);
     }
-    let page = neap_observe::Page::find_in(pid, &maps).ok();
+    let page = neap_observe::Page::find_in(pid, maps.as_bytes()).ok();
     Ok((if page.is_some() { "neap" } else { parse::allocator(&maps) }, page))
 }
 
@@ -106,7 +106,7 @@ pub fn neap(snapshot: &Snapshot) -> Neap {
 
 /// Pss and huge pages. With `exact` by the kernel's own sums, for which a large process has to wait.
 pub fn rollup(pid: u32, exact: bool) -> Result<Rollup, Why> {
-    let pid = neap_why::living(pid);
+    let pid = neap_process::living(pid);
     let (figures, knows_pss) = match exact {
         true => {
             let text = kernel_file(format!("/proc/{pid}/smaps_rollup"))?;

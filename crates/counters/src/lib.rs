@@ -106,15 +106,15 @@ pub struct Counters {
     pub size: AtomicU32,
     /// 1 if calls are counted, so that the fields below mean something; else 0.
     pub exact: AtomicU32,
-    /// Blocks handed out since the page was set up.
+    /// Blocks handed out since the page was set up; in a process that was not forked also those that it had by then.
     pub blocks_allocated: AtomicU64,
-    /// Bytes handed out (usable sizes) since the page was set up.
+    /// Bytes of these (usable sizes).
     pub bytes_allocated: AtomicU64,
     /// Blocks freed since the page was set up.
     pub blocks_freed: AtomicU64,
     /// Bytes freed (usable sizes) since the page was set up.
     pub bytes_freed: AtomicU64,
-    /// Live blocks taken over from the parent at fork, or allocated before the page was set up.
+    /// Live blocks taken over from the parent at a fork.
     pub blocks_inherited: AtomicU64,
     /// Bytes of those blocks.
     pub bytes_inherited: AtomicU64,

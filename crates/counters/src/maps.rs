@@ -1,4 +1,4 @@
-//! Where a counters page may be in a process: the lines of /proc/PID/maps.
+//! Where a counters page may be in a process: the mappings that look like one.
 //!
 //! ```text
 //! 7f1c0a7ff000-7f1c0a800000 rw-s 00000000 00:01 1037      /memfd:neap-counters (deleted)
@@ -17,82 +17,57 @@ pub enum Likely {
     File,
 }
 
-/// A shared mapping that may be a counters page.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Candidate<'a> {
-    /// The range, as `/proc/PID/map_files` names it.
-    pub range: &'a str,
-    /// Its first address.
-    pub start: u64,
-    /// How likely it is.
-    pub likely: Likely,
-}
-
 /// Longest OS page: mappings are no shorter than one.
 const LONGEST: u64 = 64 * 1024;
 
-/// The candidate in one line of /proc/PID/maps.
-pub fn candidate(line: &str) -> Option<Candidate<'_>> {
-    let mut fields = line.split_ascii_whitespace();
-    let range = fields.next()?;
-    let (access, offset) = (fields.next()?, fields.next()?);
-    let (_device, _inode) = (fields.next()?, fields.next()?);
-    let path = fields.next().unwrap_or("");
-    let (start, end) = range.split_once('-')?;
-    let (start, end) = (u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?);
-    let length = end.checked_sub(start)?;
-    let shared = access.starts_with("rw") && access.ends_with('s');
-    if !shared || u64::from_str_radix(offset, 16) != Ok(0) || !(FILE_BYTES as u64..=LONGEST).contains(&length) {
+/// How likely it is that a mapping is a counters page, by its access (`rw-s`), offset, length and name in
+/// /proc/PID/maps; `None`: it is none.
+pub fn likely(access: &[u8], offset: u64, length: u64, name: &[u8]) -> Option<Likely> {
+    let shared = access.starts_with(b"rw") && access.ends_with(b"s");
+    if !shared || offset != 0 || !(FILE_BYTES as u64..=LONGEST).contains(&length) {
         return None;
     }
-    let likely = match path.strip_prefix("/memfd:") {
-        Some(name) if name.as_bytes() == NAME.to_bytes() => Likely::Named,
-        Some(_) => return None,
-        None if path.is_empty() || path == "/dev/zero" => Likely::Nameless,
-        None if path.starts_with('/') && !path.starts_with("/dev/") => Likely::File,
-        None => return None,
-    };
-    Some(Candidate { range, start, likely })
+    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    match name.strip_prefix(b"/memfd:") {
+        Some(name) if name == NAME.to_bytes() => Some(Likely::Named),
+        Some(_) => None,
+        None if name.is_empty() || name == b"/dev/zero" => Some(Likely::Nameless),
+        None if name.starts_with(b"/") && !name.starts_with(b"/dev/") => Some(Likely::File),
+        None => None,
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn likely(line: &str) -> Option<Likely> {
-        candidate(line).map(|c| c.likely)
-    }
+    const PAGE: u64 = 4096;
 
     /// Catches a page that is not found, whatever it is backed by.
     #[test]
     fn pages_are_found() {
-        let line = "7f1c0a7ff000-7f1c0a800000 rw-s 00000000 00:01 1037      /memfd:neap-counters (deleted)";
-        let c = candidate(line).unwrap();
-        assert_eq!((c.range, c.start, c.likely), ("7f1c0a7ff000-7f1c0a800000", 0x7f1c_0a7f_f000, Likely::Named));
-        assert_eq!(likely("1000-2000 rw-s 00000000 00:01 7 /dev/zero (deleted)"), Some(Likely::Nameless));
-        assert_eq!(likely("1000-2000 rw-s 00000000 00:21 7 /run/neap-counters-x/41.0"), Some(Likely::File));
-        assert_eq!(likely("10000-20000 rw-s 00000000 00:01 7 /memfd:neap-counters (deleted)"), Some(Likely::Named));
+        let of = |length: u64, name: &str| likely(b"rw-s", 0, length, name.as_bytes());
+        assert_eq!(of(PAGE, "/memfd:neap-counters (deleted)"), Some(Likely::Named));
+        assert_eq!(of(LONGEST, "/memfd:neap-counters (deleted)"), Some(Likely::Named));
+        assert_eq!(of(PAGE, "/dev/zero (deleted)"), Some(Likely::Nameless));
+        assert_eq!(of(PAGE, "/run/neap-counters-x/41.0"), Some(Likely::File));
     }
 
     /// Catches a reader that looks into memory that cannot be a page, devices above all.
     #[test]
     fn others_are_left_alone() {
-        for line in [
-            "",
-            "x",
-            "1000-2000",
-            "1000-2000 rw-p 00000000 00:00 0",
-            "1000-2000 r--s 00000000 00:01 7 /memfd:neap-counters (deleted)",
-            "1000-2000 rw-s 00001000 00:01 7 /memfd:neap-counters (deleted)",
-            "1000-2000 rw-s 00000000 00:01 7 /memfd:neap-counters-2 (deleted)",
-            "1000-1800 rw-s 00000000 00:01 7 /memfd:neap-counters (deleted)",
-            "1000-30000 rw-s 00000000 00:01 7 /memfd:neap-counters (deleted)",
-            "2000-1000 rw-s 00000000 00:01 7 /memfd:neap-counters (deleted)",
-            "1000-2000 rw-s 00000000 00:06 7 /dev/dri/card0",
-            "1000-2000 rw-s 00000000 00:06 7 anon_inode:[io_uring]",
-            "1000-20000000000000000 rw-s 00000000 00:01 7 /memfd:neap-counters (deleted)",
+        let own = "/memfd:neap-counters (deleted)";
+        for (access, offset, length, name) in [
+            ("rw-p", 0, PAGE, ""),
+            ("r--s", 0, PAGE, own),
+            ("rw-s", PAGE, PAGE, own),
+            ("rw-s", 0, PAGE, "/memfd:neap-counters-2 (deleted)"),
+            ("rw-s", 0, PAGE / 2, own),
+            ("rw-s", 0, 2 * LONGEST, own),
+            ("rw-s", 0, PAGE, "/dev/dri/card0"),
+            ("rw-s", 0, PAGE, "anon_inode:[io_uring]"),
         ] {
-            assert_eq!(candidate(line), None, "{line:?}");
+            assert_eq!(likely(access.as_bytes(), offset, length, name.as_bytes()), None, "{access} {offset} {name}");
         }
     }
 }

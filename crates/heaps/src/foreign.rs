@@ -38,7 +38,7 @@ pub fn foreign(mappings: &[Mapping], files: &dyn Files, walked: &[(String, Optio
         if is_libc.iter().any(|start| short.starts_with(start)) || is_known || all.iter().any(|of| of.file == file) {
             continue;
         }
-        let is_malloc = exports(files, mapping, b"malloc\0");
+        let is_malloc = exports_malloc(files, mapping);
         if !is_malloc && number > 0 {
             continue;
         }
@@ -82,6 +82,11 @@ impl Image<'_> {
     fn word(&self, at: u64) -> Option<u64> {
         self.bytes(at).map(u64::from_le_bytes)
     }
+}
+
+/// Whether the file behind a mapping exports malloc, so that it serves the whole process.
+pub fn exports_malloc(files: &dyn Files, mapping: &Mapping) -> bool {
+    exports(files, mapping, b"malloc\0")
 }
 
 /// Whether the file behind a mapping, an ELF object, exports a symbol; `name` ends with a zero.

@@ -23,7 +23,7 @@ mod radix;
 mod tcmalloc;
 mod window;
 
-pub use foreign::{Foreign, foreign};
+pub use foreign::{Foreign, exports_malloc, foreign};
 pub use memory::find as find_text;
 pub use memory::{Files, Mapping, Memory, NoFiles, Run, Unreadable};
 pub use model::{Amount, Heap, Part, Pin, Split};

@@ -11,8 +11,10 @@ use std::ops::Range;
 
 /// Limit on pointers that are tried as nodes.
 const TRIED: u32 = 20_000;
-/// Limit on the elements of one node that are tried.
+/// Limit on the elements of one node that lead nowhere, and on old ones: of a heap whose slabs are nearly all free, most
+/// elements are old.
 const ELEMENTS: u32 = 64;
+const OLD: u32 = 1 << 16;
 /// Bytes of the first read of a node, of each further one, and of all reads to find a leaf. Most pointers lead to other
 /// memory, which a few elements show.
 const FIRST: u64 = 1 << 10;
@@ -39,6 +41,8 @@ pub enum Led {
     Empty,
     /// To no record.
     Astray,
+    /// To a record that does not agree with the element: the element is an old one. A node with such elements is likely one.
+    Old,
     /// To a record with this page number.
     Page(u64),
 }
@@ -150,7 +154,7 @@ impl Search<'_> {
     /// A page number to which a candidate for a node of a level leads. Its bits for the levels below the root are those
     /// of the places of the elements that lead to it.
     fn number(&mut self, level: usize, node: u64) -> Option<u64> {
-        let (tree, mut runs, mut tried, mut length) = (self.tree, Vec::new(), 0, FIRST);
+        let (tree, mut runs, mut tried, mut old, mut length) = (self.tree, Vec::new(), 0, 0, FIRST);
         let is_leaf = level + 1 == tree.levels.len();
         let width = if is_leaf { tree.words } else { 1 };
         let end = node.checked_add(tree.node_bytes(level))?;
@@ -168,9 +172,10 @@ impl Search<'_> {
                         Led::Page(number) if self.is_at(level, number, (at - node) / (8 * width)) => {
                             return Some(number);
                         }
-                        _ => tried += 1,
+                        Led::Page(_) | Led::Old => old += 1,
+                        Led::Astray => tried += 1,
                     }
-                    if tried == ELEMENTS || self.bytes > MOST {
+                    if tried == ELEMENTS || old == OLD || self.bytes > MOST {
                         return None;
                     }
                 }
@@ -263,6 +268,50 @@ mod tests {
 
     const START: u64 = 1 << 40;
     const BYTES: u64 = 1 << 30;
+
+    /// A leaf: most of its elements lead to other pages.
+    struct Leaf(Vec<u64>);
+
+    impl Memory for Leaf {
+        fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+            let first = ((address - START) / 8) as usize;
+            for (number, word) in into.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+                *word = self.0.get(first + number).copied().unwrap_or(0).to_le_bytes();
+            }
+            Ok(())
+        }
+
+        fn resident(&self, range: Range<u64>, into: &mut Vec<Run>) {
+            into.push(Run { range, swapped: false });
+        }
+    }
+
+    /// Catches a tree that is not found because its first elements are old: their records are now of other pages, or of
+    /// none that fits.
+    #[test]
+    fn old_elements_are_passed() {
+        const TREE: Tree = Tree { levels: &[9, 9], words: 1, aligned: 64 };
+        const ROOT: u64 = START;
+        const LEAF: u64 = START + 8 * 512;
+        let mappings = [Mapping { range: START..START + BYTES, private: true, ..Mapping::default() }];
+        let find = |good: usize| {
+            let mut words = vec![0; 1024];
+            words[3] = LEAF;
+            for at in 1..500 {
+                words[512 + at] = if at % 2 == 0 { 1 << 20 } else { 1 << 21 };
+            }
+            words[512 + good] = (3 << 9 | good as u64) + (1 << 30);
+            let lead = |(word, _): Element| match word {
+                0 => Led::Empty,
+                _ if word < 1 << 21 => Led::Page(word),
+                _ if word < 1 << 30 => Led::Old,
+                _ if word >= START => Led::Astray,
+                _ => Led::Page(word - (1 << 30)),
+            };
+            TREE.find(&Leaf(words), &mappings, &(ROOT..ROOT + TREE.root_bytes()), &lead)
+        };
+        assert_eq!((find(2), find(400)), (Some(ROOT), Some(ROOT)));
+    }
 
     /// Catches a search that uses up what may be read of a small process, as each of many pointers costs a large read.
     #[test]

@@ -187,6 +187,14 @@ fn mimalloc_3_0_3_4_3_6() {
     }
 }
 
+/// Catches old records of free pages that are taken for those of their slices, which have other pages now; and a block that
+/// is too large for an arena and has no owner.
+#[test]
+fn mimalloc_3_6_old_records() {
+    let heap = other("mimalloc-3.6-old", "mimalloc 3", Some(8));
+    assert!(heap.parts[0].split.as_ref().is_some_and(|split| split.live.bytes > 256 << 20), "{heap:?}");
+}
+
 /// Catches blocks that other threads have freed and that count as live in version 2: those of the page's list, and the
 /// one of each page that is on a list of the heap.
 #[test]

@@ -1,6 +1,6 @@
 //! `neap huge`: which huge pages the system and programs have, and reservations for one command.
 //!
-//! May depend on `neap-launch`, `neap-hugetlb`, well-kept libraries, the C library and std.
+//! May depend on `neap-launch`, `neap-process`, `neap-hugetlb`, well-kept libraries, the C library and std.
 //!
 //! | word | meaning |
 //! |---|---|

@@ -17,7 +17,6 @@ pub mod fit;
 pub mod library;
 pub mod mounts;
 pub mod output;
-pub mod pagemap;
 pub mod private_dir;
 pub mod ptrace;
 mod sanitizer;

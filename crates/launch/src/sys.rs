@@ -1,8 +1,8 @@
 //! The system calls that the standard library lacks, in safe form.
 
 use std::ffi::{CStr, CString};
-use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::fs::File;
+use std::io::{self, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -13,15 +13,6 @@ use libc::{c_int, c_ulong};
 
 use crate::error::{Error, cannot_print};
 use crate::fit::fit;
-
-/// The contents of a file in `/proc` or `/sys`. The standard library goes by the size of a file, which is 0 there, and so
-/// begins with reads of 32 bytes: eight reads for a file of 1 KiB, for each of which the kernel makes its text anew.
-pub fn kernel_file(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
-    const ROOM: usize = 16 << 10;
-    let mut bytes = Vec::with_capacity(ROOM);
-    File::open(path)?.read_to_end(&mut bytes)?;
-    Ok(bytes)
-}
 
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
@@ -193,19 +184,6 @@ pub fn allocate(file: &File, bytes: u64) -> io::Result<()> {
         0 => Ok(()),
         error => Err(io::Error::from_raw_os_error(error)),
     }
-}
-
-/// The id by which the memory of process `pid` can be read: the first thread may have ended while others run.
-pub fn living(pid: u32) -> u32 {
-    let status = |tid: u32| kernel_file(format!("/proc/{tid}/status")).unwrap_or_default();
-    let has = |status: &[u8], line: &str| status.split(|&byte| byte == b'\n').any(|l| l.starts_with(line.as_bytes()));
-    let own = status(pid);
-    if has(&own, "VmRSS:") || !has(&own, "State:\tZ") {
-        return pid;
-    }
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten();
-    let mut tids = tasks.filter_map(|task| task.ok()?.file_name().to_str()?.parse().ok());
-    tids.find(|&tid| has(&status(tid), "VmRSS:")).unwrap_or(pid)
 }
 
 /// Waits until one of the descriptors is ready, or for about this time.

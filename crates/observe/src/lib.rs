@@ -1,22 +1,21 @@
-//! Reads the counters page of a running process under neap, from outside and without stopping it; [`mapped`] opens
-//! files that processes have mapped.
+//! Reads the counters page of a running process under neap, from outside and without stopping it.
 //!
 //! The page is found in `/proc/PID/maps` and read through `/proc/PID/map_files` (which needs privilege) or through
 //! `/proc/PID/mem` (which needs the rights of a debugger: the same user, if the kernel permits). May depend on
-//! `neap-counters`, which has layout and parser, and std. It is a separate crate because it needs std, and a feature of
-//! `neap-counters` would reach the library without std whenever both are built together.
+//! `neap-counters`, which has layout and parser, `neap-process` and std. It is a separate crate because it needs std, and
+//! a feature of `neap-counters` would reach the library without std whenever both are built together.
 #![forbid(unsafe_code)]
 
-pub mod mapped;
-
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-use neap_counters::maps::{Likely, candidate};
+use neap_counters::maps::{Likely, likely};
 use neap_counters::{FILE_BYTES, Snapshot, Unreadable};
+use neap_process::maps::parse_maps;
 
 /// How often reading a page is tried while its writer is in the middle of an update, which takes less than a
 /// microsecond.
@@ -44,7 +43,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::NoProcess => f.write_str("no such process"),
-            Error::NoPage => f.write_str("no counters page: it does not run on neap, or uses little memory"),
+            Error::NoPage => f.write_str(
+                "no counters page: it does not run on neap, uses little memory, or has taken little since a fork",
+            ),
             Error::Denied => f.write_str("no permission to read the process"),
             Error::Version(v) => write!(f, "its counters have version {}.{}, unknown here", v >> 16, v & 0xffff),
             Error::Io(e) => e.fmt(f),
@@ -71,23 +72,28 @@ impl From<io::Error> for Error {
 #[derive(Clone, Debug)]
 pub struct Page {
     pid: u32,
-    range: String,
-    start: u64,
+    range: Range<u64>,
 }
 
 impl Page {
-    /// Finds the page of process `pid`.
+    /// Finds the page of process `pid`, also if its first thread has ended.
     pub fn find(pid: u32) -> Result<Page, Error> {
-        // Names need not be UTF-8.
-        Self::find_in(pid, &String::from_utf8_lossy(&fs::read(format!("/proc/{pid}/maps"))?))
+        let via = neap_process::living(pid);
+        Self::find_via(pid, via, &neap_process::maps(via)?)
     }
 
     /// The same for callers who have read `/proc/PID/maps` already.
-    pub fn find_in(pid: u32, maps: &str) -> Result<Page, Error> {
-        let mut found: Vec<(Likely, Page)> = maps
-            .lines()
-            .filter_map(candidate)
-            .map(|c| (c.likely, Page { pid, range: c.range.to_owned(), start: c.start }))
+    pub fn find_in(pid: u32, maps: &[u8]) -> Result<Page, Error> {
+        Self::find_via(pid, pid, maps)
+    }
+
+    /// Finds the page of process `pid`, whose files can be seen by the number `via`.
+    fn find_via(pid: u32, via: u32, maps: &[u8]) -> Result<Page, Error> {
+        let mut found: Vec<(Likely, Page)> = parse_maps(maps)
+            .filter_map(|line| {
+                let likely = likely(line.flags, line.offset, line.end - line.start, line.path)?;
+                Some((likely, Page { pid: via, range: line.range() }))
+            })
             .collect();
         found.sort_by_key(|(likely, _)| *likely);
         found.truncate(CANDIDATES);
@@ -119,9 +125,9 @@ impl Page {
     fn copy(&self) -> Result<[u8; FILE_BYTES], Error> {
         let mut page = [0; FILE_BYTES];
         // The file is opened again each time: while it is open it outlives the process.
-        match File::open(format!("/proc/{}/map_files/{}", self.pid, self.range)) {
+        match File::open(neap_process::file::map_file(self.pid, &self.range)) {
             Ok(file) => file.read_exact_at(&mut page, 0)?,
-            Err(_) => File::open(format!("/proc/{}/mem", self.pid))?.read_exact_at(&mut page, self.start)?,
+            Err(_) => File::open(format!("/proc/{}/mem", self.pid))?.read_exact_at(&mut page, self.range.start)?,
         }
         Ok(page)
     }
@@ -141,26 +147,12 @@ fn refused(why: Unreadable) -> Error {
 
 /// Whether process `pid` has the number `other` in some namespace.
 fn is_number_of(pid: u32, other: u32) -> bool {
-    pid == other
-        || fs::read(format!("/proc/{pid}/status")).is_ok_and(|text| has_number(&String::from_utf8_lossy(&text), other))
-}
-
-fn has_number(status: &str, number: u32) -> bool {
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:")).unwrap_or("");
-    numbers.split_ascii_whitespace().any(|n| n.parse() == Ok(number))
+    pid == other || neap_process::numbers(pid).contains(&other)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    /// Catches a process of a container that is taken for its parent.
-    #[test]
-    fn numbers_of_namespaces_are_known() {
-        let status = "Name:\tx\nPid:\t4711\nNSpid:\t4711\t7\t1\nSeccomp:\t0\n";
-        assert!(has_number(status, 1) && has_number(status, 7));
-        assert!(!has_number(status, 71) && !has_number("Name:\tx\n", 1));
-    }
 
     /// Catches errors that do not tell what is wrong.
     #[test]

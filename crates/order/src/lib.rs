@@ -1,7 +1,7 @@
 //! `neap order`: which functions of a program are entered first, so that a linker can lay them out together.
 //!
 //! Compiles `record.rs` of `crates/instrument`, which is a library for other programs. May depend on `neap-launch`,
-//! `neap-layout`, `neap-trace` (the lines of `/proc/PID/maps`), well-kept libraries, the C library and std.
+//! `neap-layout`, `neap-process`, `neap-trace`, well-kept libraries, the C library and std.
 //!
 //! | word | meaning |
 //! |---|---|

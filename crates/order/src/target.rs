@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use libc::pid_t;
 use neap_layout::FAULTS;
-use neap_trace::track::{MapsLine, parse_maps};
+use neap_process::maps::{MapsLine, parse_maps};
 
 use crate::binary::Binary;
 use crate::plan::Plan;

@@ -178,20 +178,15 @@ pub fn open(
 
 /// Adds the process to the tracker in its current state.
 pub fn adopt(tracker: &mut Tracker, pid: u32) {
-    let name = |path: String| fs::read_to_string(path).map(|name| name.trim_end().to_owned()).unwrap_or_default();
-    let names: Vec<(u32, String)> = threads(pid)
-        .unwrap_or_default()
-        .into_iter()
-        .map(|tid| (tid.unsigned_abs(), name(format!("/proc/{pid}/task/{tid}/comm"))))
-        .collect();
-    let maps = fs::read(format!("/proc/{pid}/maps")).ok();
-    tracker.adopt(pid, &name(format!("/proc/{pid}/comm")), &names, maps.as_deref());
+    let tids = neap_process::threads(pid).unwrap_or_default();
+    let names: Vec<(u32, String)> = tids.into_iter().map(|tid| (tid, neap_process::name(tid))).collect();
+    let maps = neap_process::maps(pid).ok();
+    tracker.adopt(pid, &neap_process::name(pid), &names, maps.as_deref());
 }
 
 /// The threads of a process.
 pub fn threads(pid: u32) -> io::Result<BTreeSet<i32>> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task"))?;
-    Ok(entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect())
+    Ok(neap_process::threads(pid)?.into_iter().map(u32::cast_signed).collect())
 }
 
 /// Waits until the process has ended, the time limit is over, or a signal asks neap to end; returns the last result of

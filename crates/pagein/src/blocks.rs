@@ -52,7 +52,7 @@ impl Known {
         let (base, chunk) = (address & !(ARENA_ALIGN as u64 - 1), address & !(CHUNK as u64 - 1));
         let index = (chunk - base) / CHUNK as u64;
         if self.memory.is_none() {
-            self.memory = File::open(format!("/proc/{pid}/mem")).ok();
+            self.memory = File::open(format!("/proc/{}/mem", neap_process::living(pid))).ok();
         }
         let memory = self.memory.as_ref()?;
         let seen = *self.records.entry(chunk).or_insert_with(|| record(memory, base, index));

@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use neap_observe::mapped;
+use neap_process::file::{map_file, regular};
+use neap_process::maps::parse_maps;
+use neap_process::{living, perf_map};
 use neap_symbols::{Image, Lines, Listing};
-use neap_trace::track::{Sighting, parse_maps};
+use neap_trace::track::{Sighting, file_of};
 use neap_trace::{FileId, Object, ObjectId};
 
 use super::sys::Mapped;
-use neap_launch::sys::Identity;
 
 /// The folder in which distributions install debug files.
 const DEBUG_ROOT: &str = "/usr/lib/debug";
@@ -67,13 +67,16 @@ impl Files {
         if self.held.len() >= MAX_HELD {
             return;
         }
-        let pid = seen.pid;
+        let via = || living(seen.pid);
         let bytes = if object.path == "[vdso32]" {
-            memory(&format!("/proc/{pid}/mem"), seen.start, seen.end)
+            memory(&format!("/proc/{}/mem", via()), seen.start, seen.end)
         } else if object.path.starts_with('/') && !is_there(Path::new(&object.path), object.file) {
-            let exactly = format!("/proc/{pid}/map_files/{:x}-{:x}", seen.start, seen.end);
-            let below_root = format!("/proc/{pid}/root{}", object.path);
-            [exactly, below_root].iter().find_map(|path| map_same(Path::new(path), object.file))
+            let via = via();
+            let exactly = map_file(via, &(seen.start..seen.end));
+            let below_root = format!("/proc/{via}/root{}", object.path);
+            [exactly, below_root, format!("/proc/{via}/exe")]
+                .iter()
+                .find_map(|path| map_same(Path::new(path), object.file))
         } else {
             None
         };
@@ -116,8 +119,7 @@ impl Files {
     pub fn jit(&mut self, pid: u32) -> &Listing {
         let disbelieved = &mut self.disbelieved;
         self.jit.entry(pid).or_insert_with(|| {
-            let path = PathBuf::from(format!("/tmp/perf-{pid}.map"));
-            let text = perf_map(&path, pid).unwrap_or_else(|| {
+            let text = perf_map::read(pid).unwrap_or_else(|path| {
                 disbelieved.insert(path);
                 Vec::new()
             });
@@ -129,18 +131,6 @@ impl Files {
     pub fn disbelieved(&self) -> impl Iterator<Item = &Path> {
         self.disbelieved.iter().map(PathBuf::as_path)
     }
-}
-
-/// The perf map of a process's JIT compiler; empty if there is none. Any user may write to `/tmp`: a file of neither
-/// root, this user, nor (while it runs) the process's user is not trusted, and the result is `None`.
-fn perf_map(path: &Path, pid: u32) -> Option<Vec<u8>> {
-    let Some(mut file) = open_regular(path) else { return Some(Vec::new()) };
-    let metadata = file.metadata().ok()?;
-    let process = std::fs::metadata(format!("/proc/{pid}")).map(|metadata| metadata.uid()).ok();
-    let believed = [Some(0), Some(Identity::current().euid), process].contains(&Some(metadata.uid()));
-    let mut text = Vec::new();
-    file.read_to_end(&mut text).ok().filter(|_| believed)?;
-    Some(text)
 }
 
 fn open(path: &Path, bytes: &'static [u8]) -> Option<Opened> {
@@ -155,11 +145,6 @@ fn open(path: &Path, bytes: &'static [u8]) -> Option<Opened> {
     Some(Opened { image, lines_in, lines: None })
 }
 
-/// Opens a regular file: at the path of an object there can be a pipe or a device by now.
-fn open_regular(path: &Path) -> Option<File> {
-    mapped::regular(path, None).ok()
-}
-
 /// The contents of a file, mapped for the rest of this process: symbols borrow from them.
 fn map(file: &File) -> Option<&'static [u8]> {
     let mapped: &'static Mapped = Box::leak(Box::new(Mapped::file(file).ok()?));
@@ -168,7 +153,7 @@ fn map(file: &File) -> Option<&'static [u8]> {
 
 /// The contents of the file at a path, if it is the wanted file.
 fn map_same(path: &Path, wanted: Option<FileId>) -> Option<&'static [u8]> {
-    let file = open_regular(path)?;
+    let file = regular(path, None).ok()?;
     let Some(wanted) = wanted else { return map(&file) };
     if has_identity(&file.metadata().ok()?, wanted) {
         return map(&file);
@@ -180,7 +165,7 @@ fn map_same(path: &Path, wanted: Option<FileId>) -> Option<&'static [u8]> {
 fn is_there(path: &Path, wanted: Option<FileId>) -> bool {
     let Some(wanted) = wanted else { return path.exists() };
     std::fs::metadata(path).is_ok_and(|metadata| has_identity(&metadata, wanted))
-        || open_regular(path).is_some_and(|file| is_mapped_as(&file, wanted))
+        || regular(path, None).is_ok_and(|file| is_mapped_as(&file, wanted))
 }
 
 /// Whether a file has this device and inode.
@@ -205,7 +190,7 @@ fn mapped_identity(file: &File) -> Option<FileId> {
     let mapped = Mapped::file(file).ok()?;
     let start = mapped.bytes().as_ptr().addr() as u64;
     let maps = std::fs::read("/proc/self/maps").ok()?;
-    parse_maps(&maps).find(|line| (line.start..line.end).contains(&start))?.file()
+    parse_maps(&maps).find(|line| (line.start..line.end).contains(&start)).and_then(|line| file_of(&line))
 }
 
 /// The debug information of an object, in a file found by its build id or name. A file of another build does not count.
@@ -222,7 +207,7 @@ fn debug_file(path: &Path, image: &Image<'_>) -> Option<(&'static [u8], Image<'s
         candidates.extend([directory.join(name), directory.join(".debug").join(name), below_root.join(name)]);
     }
     candidates.iter().filter(|candidate| *candidate != path).find_map(|candidate| {
-        let bytes = map(&open_regular(candidate)?)?;
+        let bytes = map(&regular(candidate, None).ok()?)?;
         let other = Image::parse(bytes)?;
         image.is_described_by(&other, bytes).then_some((bytes, other))
     })

@@ -1,6 +1,6 @@
 //! `neap pagein`: every page fault of a program, in order, with its cause.
 //!
-//! May depend on `neap-launch`, `neap-trace`, `neap-symbols`, `neap-sites`, `neap-options`, `neap-core` (the layout of
+//! May depend on `neap-launch`, `neap-process`, `neap-trace`, `neap-symbols`, `neap-sites`, `neap-options`, `neap-core` (the layout of
 //! its records, to read those of a process), well-kept libraries, the C library and std.
 //!
 //! The steps, each in a module: start the program (`program`) or attach to one (`attach`); open the events (`perf`) and

@@ -8,9 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use neap_process::maps::parse_maps;
 use neap_trace::perf::attr::Counter;
 use neap_trace::perf::record::{Happened, Record, Sample};
-use neap_trace::track::{Tracker, parse_maps};
+use neap_trace::track::Tracker;
 
 use super::collect::Collected;
 use super::stat::Stat;
@@ -201,7 +202,7 @@ impl Scanning {
     /// Scans one process: new pages are faults.
     fn look(&mut self, pid: u32) {
         let Some((maps, pages)) = present(pid) else { return };
-        let Ok(pagemap) = File::open(format!("/proc/{pid}/pagemap")) else { return };
+        let Some(pagemap) = pagemap_of(pid) else { return };
         let time = self.time();
         let Some(known) = self.known.get_mut(&pid) else { return };
         let Collected { tracker, store, .. } = &mut self.collected;
@@ -231,13 +232,19 @@ impl Scanning {
 
 /// The program of a process.
 fn program_of(pid: u32) -> Option<PathBuf> {
-    fs::read_link(format!("/proc/{pid}/exe")).ok()
+    let of = |pid: u32| fs::read_link(format!("/proc/{pid}/exe")).ok();
+    // When its first thread has ended, only the others have a program.
+    of(pid).or_else(|| of(neap_process::living(pid)))
+}
+
+fn pagemap_of(pid: u32) -> Option<File> {
+    File::open(format!("/proc/{}/pagemap", neap_process::living(pid))).ok()
 }
 
 /// The mappings of a process, and the present pages of each.
 fn present(pid: u32) -> Option<(Vec<u8>, Vec<Vec<u64>>)> {
-    let maps = fs::read(format!("/proc/{pid}/maps")).ok()?;
-    let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+    let maps = neap_process::maps(pid).ok()?;
+    let pagemap = pagemap_of(pid)?;
     let pages = parse_maps(&maps).map(|line| match line.start >> 63 {
         0 => sys::present_pages(&pagemap, line.start, line.end),
         _ => Vec::new(),

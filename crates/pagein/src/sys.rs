@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub use neap_launch::sys::page_size;
 
 use libc::{c_int, c_ulong, c_void};
-use neap_launch::pagemap;
+use neap_process::pagemap;
 use neap_trace::perf::attr::Event;
 
 /// `PERF_EVENT_IOC_ENABLE`.

@@ -64,7 +64,7 @@ struct Known {
 
 impl World for Proc {
     fn maps(&mut self, pid: u32) -> Option<Vec<u8>> {
-        std::fs::read(format!("/proc/{pid}/maps")).ok()
+        neap_process::maps(pid).ok()
     }
 
     fn block(&mut self, pid: u32, address: u64) -> Option<HeapBlock> {

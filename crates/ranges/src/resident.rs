@@ -8,11 +8,16 @@
 //! | pagemap with kpageflags | the sizes of other contiguous pages (mTHP) | with CAP_SYS_ADMIN |
 //!
 //! Pages of hugetlb are known by the page size of their mapping (`maps`).
+//!
+//! An entry of the page table may hold a mark instead of a page: a guard (MADV_GUARD_INSTALL), or one of userfaultfd. The
+//! kernel reports marks as swapped out, and from Linux 6.15 on it says which are guards.
 
 use crate::error::Error;
 use crate::kernel::{self, page_size, pmd_size};
 use crate::maps::{self, Mapping};
-use neap_sys::scan::{self, HUGE, PRESENT, Region, SWAPPED, Wanted, ZERO_PAGE};
+use core::sync::atomic::{AtomicBool, Ordering};
+use neap_sys::lines;
+use neap_sys::scan::{self, GUARD, HUGE, PRESENT, Region, SWAPPED, Wanted, ZERO_PAGE};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::Errno;
@@ -49,7 +54,7 @@ pub struct Resident {
     pub bytes: u64,
     /// Memory that is resident.
     pub resident: u64,
-    /// What is swapped out.
+    /// What is swapped out: at most what the kernel counts as swapped out for the whole process.
     pub swapped: u64,
     /// What is mapped to the shared page of zeros, and holds no memory.
     pub zero: u64,
@@ -83,6 +88,12 @@ impl Resident {
         self.by_order.get(order(size)).copied().unwrap_or(0)
     }
 
+    /// Without marks that look as if they were swapped out.
+    fn without_marks(self) -> Resident {
+        let most = if self.swapped > 0 { lines::swapped() } else { None };
+        Resident { swapped: most.map_or(self.swapped, |most| self.swapped.min(most as u64)), ..self }
+    }
+
     fn add(&mut self, bytes: usize, page_size: usize) {
         self.resident += bytes as u64;
         self.by_order[order(page_size).min(ORDERS - 1)] += bytes as u64;
@@ -109,7 +120,7 @@ pub fn of(start: *const u8, bytes: usize) -> Result<Resident, Error> {
     let by_proc = open(c"/proc/self/pagemap").and_then(|pagemap| {
         let mut look = Look { pagemap, flags: Flags::open(), out: Resident::new(end - first), failed: None };
         maps::each(first, end, |mapping| look.mapping(mapping, first, end))?;
-        look.failed.map_or(Ok(look.out), Err)
+        look.failed.map_or(Ok(look.out.without_marks()), Err)
     });
     let failed = match by_proc {
         Ok(found) => return Ok(found),
@@ -131,7 +142,10 @@ fn open(path: &core::ffi::CStr) -> Result<OwnedFd, Errno> {
     rustix::fs::openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
 }
 
-const WANTED: Wanted = Wanted { without: 0, returned: PRESENT | SWAPPED | ZERO_PAGE | HUGE };
+const RETURNED: u64 = PRESENT | SWAPPED | ZERO_PAGE | HUGE;
+
+/// Whether the kernel is asked for guards: until it refuses.
+static HAS_GUARDS: AtomicBool = AtomicBool::new(true);
 
 /// One query about a range, and its result so far.
 struct Look {
@@ -163,7 +177,16 @@ impl Look {
         let mut at = from;
         while at < to {
             let mut regions = [Region::EMPTY; 64];
-            let (count, looked) = scan::scan(self.pagemap.as_fd(), at..to, WANTED, &mut regions)?;
+            // Relaxed: it protects no other memory.
+            let guard = if HAS_GUARDS.load(Ordering::Relaxed) { GUARD } else { 0 };
+            let wanted = Wanted { without: 0, returned: RETURNED | guard };
+            let (count, looked) = match scan::scan(self.pagemap.as_fd(), at..to, wanted, &mut regions) {
+                Err(Errno::INVAL) if guard != 0 => {
+                    HAS_GUARDS.store(false, Ordering::Relaxed);
+                    continue;
+                }
+                found => found?,
+            };
             self.out.source = Source::Scan as u32;
             for region in regions.iter().take(count) {
                 self.region(region.start as usize, region.end as usize, region.categories, page);
@@ -175,7 +198,9 @@ impl Look {
 
     fn region(&mut self, from: usize, to: usize, categories: u64, page: usize) {
         let bytes = to - from;
-        if categories & SWAPPED != 0 {
+        if categories & GUARD != 0 {
+            // It holds nothing.
+        } else if categories & SWAPPED != 0 {
             self.out.swapped += bytes as u64;
         } else if categories & ZERO_PAGE != 0 {
             self.out.zero += bytes as u64;
@@ -202,7 +227,9 @@ impl Look {
         self.out.source = Source::Entries as u32;
         let mut small = 0;
         entries(&self.pagemap, from, to, |entry| {
-            if entry & ENTRY_SWAPPED != 0 {
+            if entry & ENTRY_GUARD != 0 {
+                // It holds nothing.
+            } else if entry & ENTRY_SWAPPED != 0 {
                 self.out.swapped += page_size() as u64;
             } else if entry & ENTRY_PRESENT != 0 {
                 match (page > page_size(), &mut self.flags) {
@@ -255,6 +282,8 @@ impl Look {
 
 const ENTRY_PRESENT: u64 = 1 << 63;
 const ENTRY_SWAPPED: u64 = 1 << 62;
+/// Linux 6.15.
+const ENTRY_GUARD: u64 = 1 << 58;
 /// The number of the page frame; 0 without the right to know it.
 const ENTRY_FRAME: u64 = (1 << 55) - 1;
 

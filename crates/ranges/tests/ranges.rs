@@ -270,6 +270,50 @@ fn what_is_resident() {
     drop(second);
 }
 
+/// Catches marks in the page table that count as swapped out: guards (MADV_GUARD_INSTALL), and those of userfaultfd.
+#[test]
+fn marks_are_not_swapped_out() {
+    const GUARD_INSTALL: i32 = 102;
+    let (mut range, page) = (small(MIB), page_size());
+    range[..16 * page].fill(1);
+    let before = resident::of(range.as_ptr(), MIB).expect("an answer").swapped;
+    // SAFETY: a part of the range, which is not used again.
+    if unsafe { libc::madvise(range.as_mut_ptr().wrapping_add(8 * page).cast(), 8 * page, GUARD_INSTALL) } == 0 {
+        let all = resident::of(range.as_ptr(), MIB).expect("an answer");
+        assert_eq!((all.resident, all.swapped), (8 * page as u64, before), "{all:?}");
+    } else {
+        println!("SKIPPED: marks_are_not_swapped_out, guards: needs Linux 6.13");
+    }
+    let marked = small(MIB);
+    if !write_protected(marked.as_ptr(), MIB) {
+        println!("SKIPPED: marks_are_not_swapped_out, userfaultfd: needs Linux 6.4 and permission");
+        return;
+    }
+    let all = resident::of(marked.as_ptr(), MIB).expect("an answer");
+    assert_eq!((all.resident, all.swapped), (0, before), "{all:?}");
+}
+
+/// Marks untouched memory as write-protected for a userfaultfd that stays; false if the kernel refuses.
+fn write_protected(at: *const u8, bytes: usize) -> bool {
+    const API: libc::c_ulong = 0xc018_aa3f;
+    const REGISTER: libc::c_ulong = 0xc020_aa00;
+    const WRITEPROTECT: libc::c_ulong = 0xc018_aa06;
+    const USER_MODE_ONLY: libc::c_long = 1;
+    const WP_UNPOPULATED: u64 = 1 << 13;
+    let (start, bytes) = (at.addr() as u64, bytes as u64);
+    // SAFETY: the call takes a number.
+    let file = unsafe { libc::syscall(libc::SYS_userfaultfd, USER_MODE_ONLY) } as i32;
+    let (mut api, mut register, mut protect) = ([0xaau64, WP_UNPOPULATED, 0], [start, bytes, 2, 0], [start, bytes, 1]);
+    let ask = |request: libc::c_ulong, words: *mut u64| {
+        // SAFETY: the words are the structure of the request.
+        unsafe { libc::ioctl(file, request, words) == 0 }
+    };
+    file >= 0
+        && ask(API, api.as_mut_ptr())
+        && ask(REGISTER, register.as_mut_ptr())
+        && ask(WRITEPROTECT, protect.as_mut_ptr())
+}
+
 /// Catches a prefault that takes more than the kernel's own call: touching by the kernel in its place.
 #[test]
 fn populates_what_is_requested() {

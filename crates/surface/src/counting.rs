@@ -18,6 +18,10 @@ pub fn start(directory: &CStr) -> bool {
         return false;
     }
     let Some(page) = page::in_directory(&COUNTERS) else { return false };
+    // The loader has had blocks before, as that of musl does: this process has allocated them.
+    let (blocks, bytes) = live();
+    page.blocks_allocated.store(blocks, Ordering::Relaxed);
+    page.bytes_allocated.store(bytes, Ordering::Relaxed);
     publish(page);
     // SAFETY: the function stays as long as the library.
     unsafe { musl::register_fork_handlers(None, None, Some(in_child)) };
@@ -33,16 +37,21 @@ unsafe extern "C" fn in_child() {
         return;
     }
     if let Some(page) = page::in_directory(&COUNTERS) {
+        let (blocks, bytes) = live();
+        page.blocks_inherited.store(blocks, Ordering::Relaxed);
+        page.bytes_inherited.store(bytes, Ordering::Relaxed);
         publish(page);
     }
 }
 
+/// Live blocks and bytes: unknown in a child that was forked in a reentrant call.
+fn live() -> (u64, u64) {
+    let (blocks, bytes) = thread::in_call(|_| NEAP.live()).unwrap_or((0, 0));
+    (blocks as u64, bytes as u64)
+}
+
 /// Shows the page to readers. From now on the process counts in it.
 fn publish(page: &'static Counters) {
-    // These are unknown in a child that was forked in a reentrant call.
-    let (blocks, bytes) = thread::in_call(|_| NEAP.live()).unwrap_or((0, 0));
-    page.blocks_inherited.store(blocks as u64, Ordering::Relaxed);
-    page.bytes_inherited.store(bytes as u64, Ordering::Relaxed);
     page::set_up(page, call::process(), true);
     NEAP.os.set_counters(Some(page));
 }

@@ -3,7 +3,7 @@
 use crate::Error;
 use crate::process::{Front, Memory, fronts};
 use crate::resident::Pages;
-use neap_observe::mapped;
+use neap_process::file as mapped;
 use neap_samples::control::{CONTROL_MAGIC, CONTROL_VERSION, Control, NOTE_NAME, NOTE_TYPE};
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;

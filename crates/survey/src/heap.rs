@@ -1,7 +1,7 @@
 //! From snapshots to a profile: what is live, what was allocated, and what has grown since an earlier snapshot.
 
 use crate::ask::{Asked, Look};
-use crate::names::{Name, Names};
+use crate::names::{Module, Name, Names};
 use crate::pinned::{Attributed, Tally};
 use crate::snapshot::Snapshot;
 use neap_profile::{
@@ -84,7 +84,7 @@ fn add_stacks(
     describe(builder.profile_mut(), &view, snapshot, scope);
     let before = earlier.map(|earlier| live_by_stack(&earlier.view()));
     let oldest = oldest_by_stack(&view);
-    let mut places = Places::new(&view, scope);
+    let mut places = Places::new(&view, snapshot.process(), scope);
     for stack in view.stacks() {
         let locations: Vec<LocationId> = places.of_stack(builder, stack.frames);
         let id = builder.stack(locations.into_iter().rev());
@@ -101,6 +101,12 @@ fn add_stacks(
         let age = oldest.get(&stack.number).map(|&time| number(end.saturating_sub(time)));
         let labels = age.map(|age| Label::number("oldest", age, Unit::Nanoseconds)).into_iter().collect();
         builder.add(id, labels, &values);
+    }
+    if let Some(path) = places.names.disbelieved() {
+        let path = path.display();
+        let note =
+            format!("Names of compiled code are missing: the owner of {path} is neither you, root nor the program.");
+        builder.profile_mut().notes.push(note);
     }
 }
 
@@ -203,21 +209,19 @@ fn count(parts: u64) -> i64 {
 }
 
 /// Locations of return addresses, each found once.
-struct Places<'s> {
+struct Places {
     modules: HashMap<u16, Mapped>,
     program: String,
-    scope: &'s Scope,
     names: Names,
     known: HashMap<u64, (LocationId, bool)>,
 }
 
-impl<'s> Places<'s> {
-    fn new(view: &View<'_>, scope: &'s Scope) -> Self {
+impl Places {
+    fn new(view: &View<'_>, own_number: u32, scope: &Scope) -> Self {
         Places {
             modules: view.modules().map(|module| (module.number, module)).collect(),
             program: String::from_utf8_lossy(view.program().bytes()).into_owned(),
-            scope,
-            names: Names::default(),
+            names: Names::new(scope.process, own_number),
             known: HashMap::new(),
         }
     }
@@ -241,9 +245,11 @@ impl<'s> Places<'s> {
         if let Some(module) = module {
             let path = String::from_utf8_lossy(module.path.bytes()).into_owned();
             let path = if path.is_empty() { self.program.clone() } else { path };
-            let stated = address.wrapping_sub(module.bias);
-            names = self.names.find(self.scope.process, &path, module.build.bytes(), stated);
-            mapping = Some(mapping_of(builder, &module, path));
+            let known = Module { path: &path, build: module.build.bytes(), at: address };
+            names = self.names.find(known, address.wrapping_sub(module.bias));
+            mapping = Some(mapping_of(builder, &module, self.names.path(known)));
+        } else {
+            names.extend(self.names.compiled(address));
         }
         let is_own = names.last().is_some_and(is_allocators);
         let frames = names.into_iter().map(|name| frame_of(builder, name)).collect();

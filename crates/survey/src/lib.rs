@@ -3,7 +3,7 @@
 //!
 //! | file | answers |
 //! |---|---|
-//! | `process.rs` | what a process has mapped, and how its memory is read and written |
+//! | `process.rs` | the fronts of files in a process, and how its memory is read and written |
 //! | `fuel.rs` | what a look at it may cost |
 //! | `find.rs` | where its control block is |
 //! | `ask.rs` | how samples are requested |
@@ -16,7 +16,7 @@
 //! Requests and reads go through `/proc/PID/mem`, without stopping the process. That needs the rights of a debugger,
 //! which the kernel checks: the same user (where `kernel.yama.ptrace_scope` is 1: a process that this one started), or
 //! root. May depend on `neap-core` (structures of the heap), `neap-samples` (layouts), `neap-profile` (the model),
-//! `neap-symbols`, `neap-observe` and std.
+//! `neap-symbols`, `neap-process` and std.
 #![forbid(unsafe_code)]
 
 mod ask;
@@ -82,7 +82,7 @@ impl fmt::Display for Error {
             Error::Silent(time) => write!(
                 f,
                 "it has not answered in {:.1} s: it is idle, or serves all calls from its caches, so that it made no call \
-                 that neap looks in; a longer --duration may help",
+                 that neap looks in (a longer --duration may help); or it has another malloc, as under valgrind",
                 time.as_secs_f64()
             ),
             Error::Gone => f.write_str("the process ended, or executed another program"),

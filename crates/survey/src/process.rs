@@ -1,8 +1,9 @@
 //! The mappings of a process, and access to its memory.
 
 use crate::{Error, Fuel};
-use neap_observe::mapped::Identity;
-use std::fs::{self, File};
+use neap_process::file::Identity;
+use neap_process::maps::{MapsLine, parse_maps};
+use std::fs::File;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -21,29 +22,19 @@ pub struct Front {
 
 /// The fronts of all files that a process has mapped, those named after neap first.
 pub fn fronts(pid: u32) -> Result<Vec<Front>, Error> {
-    // A path need not be UTF-8.
-    let maps = fs::read(format!("/proc/{pid}/maps"))?;
-    let mut all: Vec<Front> = String::from_utf8_lossy(&maps).lines().filter_map(front).collect();
+    let maps = neap_process::maps(pid)?;
+    let mut all: Vec<Front> = parse_maps(&maps).filter_map(|line| front(&line)).collect();
     all.sort_by_key(|front| !front.path.contains("neap"));
     Ok(all)
 }
 
 /// The front in a line of /proc/PID/maps.
-fn front(line: &str) -> Option<Front> {
-    let mut fields = line.splitn(6, ' ');
-    let (range, access, offset) = (fields.next()?, fields.next()?, fields.next()?);
-    let ((major, minor), inode) = (fields.next()?.split_once(':')?, fields.next()?);
-    let path = fields.next()?.trim_start();
-    let hex = |text: &str| u64::from_str_radix(text, 16).ok();
-    let (start, end) = range.split_once('-')?;
-    let range = hex(start)?..hex(end)?;
-    let device = (u32::from_str_radix(major, 16).ok()?, u32::from_str_radix(minor, 16).ok()?);
-    let identity = Identity { device, inode: inode.parse().ok()? };
-    let file = path.starts_with('/') && !path.starts_with("/dev/");
-    (access.starts_with('r') && u64::from_str_radix(offset, 16) == Ok(0) && file).then(|| Front {
-        range,
-        path: path.to_owned(),
-        identity,
+fn front(line: &MapsLine<'_>) -> Option<Front> {
+    let file = line.path.starts_with(b"/") && !line.path.starts_with(b"/dev/");
+    (line.flags.starts_with(b"r") && line.offset == 0 && file).then(|| Front {
+        range: line.range(),
+        path: line.name(),
+        identity: line.identity(),
     })
 }
 
@@ -101,6 +92,7 @@ mod tests {
     #[test]
     fn fronts_are_found() {
         let line = "7f1c0a7ff000-7f1c0a800000 r--p 00000000 08:01 1037                       /lib/a b.so";
+        let front = |line: &str| parse_maps(line.as_bytes()).next().and_then(|line| front(&line));
         assert_eq!(
             front(line),
             Some(Front {

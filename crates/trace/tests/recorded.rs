@@ -125,7 +125,7 @@ fn seeds_of_the_fuzzer() {
     let begins = seed("records/begins");
     assert!(ring.starts_with(&begins) && begins.len() % 16 == 8);
     assert_eq!(trace_of(&decoder(), &begins).0.faults.len(), 44);
-    assert_eq!(neap_trace::track::parse_maps(&seed("texts/maps")).count(), 8);
+    assert_eq!(neap_process::maps::parse_maps(&seed("texts/maps")).count(), 8);
     for kept in ["small.json", "small.csv"] {
         let bytes = seed(&format!("../../crates/trace/tests/snapshots/{kept}"));
         assert!(neap_trace::diff::read(&mut &bytes[..]).is_ok_and(|totals| totals.faults == 6), "{kept}");

@@ -2,7 +2,7 @@
 
 use crate::args::WhyArgs;
 use crate::output::Output;
-use crate::{failed, holders, read, sys};
+use crate::{failed, holders};
 use neap_account::container::{Charged, Container, Found, Member, container};
 use neap_account::holder::LEAST;
 use neap_account::parse::{self, pair};
@@ -25,7 +25,7 @@ pub fn show(args: &WhyArgs, path: &str) -> Result<u8, Error> {
 
 /// The path, as in `/proc/PID/cgroup`, of the cgroup to which a process's memory is charged.
 pub fn of_process(pid: u32) -> Result<String, Error> {
-    let text = sys::text(format!("/proc/{pid}/cgroup")).map_err(|error| failed::unreadable(pid, &error))?;
+    let text = neap_process::text(format!("/proc/{pid}/cgroup")).map_err(|error| failed::unreadable(pid, &error))?;
     path_of(&text).ok_or_else(|| Error::failed(format!("process {pid} is in no cgroup with a memory controller")))
 }
 
@@ -145,7 +145,8 @@ fn members(folder: &Path, notes: &mut Vec<String>) -> Vec<Member> {
     let (mut all, mut missing) = (Vec::new(), Vec::new());
     let mut unread = 0;
     for pid in pids(folder) {
-        let text = match sys::text(format!("/proc/{pid}/smaps_rollup")) {
+        let via = neap_process::living(pid);
+        let text = match neap_process::text(format!("/proc/{via}/smaps_rollup")) {
             Ok(text) => text,
             // Kernel threads and ending processes have none.
             Err(error) => {
@@ -160,7 +161,7 @@ fn members(folder: &Path, notes: &mut Vec<String>) -> Vec<Member> {
         let anonymous = parse::value(&text, "Pss_Anon").unwrap_or(figures.anonymous.min(figures.pss));
         all.push(Member {
             pid,
-            command: read::command(pid).join(" "),
+            command: neap_process::command(pid).join(" "),
             rss_bytes: figures.rss,
             pss_bytes: figures.pss,
             anonymous_bytes: anonymous,

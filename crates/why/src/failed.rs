@@ -54,7 +54,7 @@ pub fn remedy(error: &io::Error) -> Option<&'static str> {
 
 /// Whether a process has ended and is only waited for by its parent.
 pub fn is_zombie(pid: u32) -> bool {
-    let status = crate::sys::text(format!("/proc/{pid}/status"));
+    let status = neap_process::text(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| status.lines().any(|line| line.starts_with("State:\tZ") || line.starts_with("State:\tX")))
 }
 
@@ -83,7 +83,7 @@ fn denied_by(pid: u32, owner: u32, own: u32) -> Error {
 
 /// The error for a process without memory: it has ended, or is a kernel thread.
 pub fn no_memory(pid: u32) -> Error {
-    let Ok(status) = crate::sys::text(format!("/proc/{pid}/status")) else { return gone(pid) };
+    let Ok(status) = neap_process::text(format!("/proc/{pid}/status")) else { return gone(pid) };
     no_memory_by(pid, &status)
 }
 

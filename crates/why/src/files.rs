@@ -2,7 +2,7 @@
 
 use neap_account::seen;
 use neap_heaps::{Mapping, Unreadable};
-use neap_observe::mapped::{self, Identity};
+use neap_process::file::{self, Identity};
 use neap_survey::Fuel;
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,7 +32,7 @@ impl Files {
     /// Opens the file behind a mapping.
     fn open(&self, mapping: &Mapping) -> Option<File> {
         let identity = *self.identities.get(&mapping.range.start)?;
-        let file = mapped::open(self.pid, &mapping.range, mapping.file()?, identity).ok()?;
+        let file = file::open(self.pid, &mapping.range, mapping.file()?, identity).ok()?;
         self.fuel.take(0).then_some(file)
     }
 }

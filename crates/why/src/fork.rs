@@ -4,9 +4,9 @@
 //! A process that executes its parent's program has the same addresses. An OS page that only it has was copied if its
 //! parent has one at that address too, otherwise it is new.
 
-use crate::identity;
 use crate::memory::Process;
 use neap_account::seen::{Fork, Seen};
+use neap_process::identity;
 use std::ops::Range;
 
 /// Adds it, if the parent can be read. Where the parent goes on as before, it has the OS pages of the fork still.
@@ -26,9 +26,9 @@ pub fn read(seen: &mut Seen, parent: u32, memory: &Process) {
 }
 
 /// Adds ranges that the process alone has, by whether the parent has something there.
-fn count(own: Vec<Range<u64>>, parents: Vec<neap_launch::pagemap::Region>, fork: &mut Fork) {
+fn count(own: Vec<Range<u64>>, parents: Vec<neap_process::pagemap::Region>, fork: &mut Fork) {
     for range in own {
-        let both = |of: &neap_launch::pagemap::Region| {
+        let both = |of: &neap_process::pagemap::Region| {
             of.range.end.min(range.end).saturating_sub(of.range.start.max(range.start))
         };
         let first = parents.partition_point(|of| of.range.end <= range.start);
@@ -42,7 +42,7 @@ fn count(own: Vec<Range<u64>>, parents: Vec<neap_launch::pagemap::Region>, fork:
 #[cfg(test)]
 mod tests {
     use super::*;
-    use neap_launch::pagemap::Region;
+    use neap_process::pagemap::Region;
 
     /// Catches OS pages that the parent has only in part, or beside them.
     #[test]

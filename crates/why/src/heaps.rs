@@ -8,7 +8,6 @@ use neap_account::model::HeapFigures;
 use neap_account::parse;
 use neap_account::seen::{HeapPart, Mapping, Piece, Seen};
 use neap_heaps::{Heap, Part};
-use neap_launch::sys::kernel_file;
 use neap_survey::{Asked, Tally, Walked};
 use std::io;
 use std::ops::Range;
@@ -31,7 +30,8 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         Vec::new()
     });
     other(seen, memory, &found);
-    for heap in found {
+    let inside = inside(seen, memory, &found);
+    for (heap, inside) in found.into_iter().zip(inside) {
         // A copy of glibc without blocks, as in a program on neap, is not reported.
         if heap.parts.iter().any(|part| part.resident_bytes > 0) && !seen.allocators.contains(&heap.allocator) {
             seen.allocators.push(heap.allocator.clone());
@@ -41,9 +41,22 @@ pub fn read(seen: &mut Seen, memory: &Process) {
         }
         for part in &heap.parts {
             let part = foreign(&heap, part, seen, memory);
-            seen.heaps.push(part);
+            seen.heaps.push(HeapPart { inside: inside.clone(), ..part });
         }
     }
+}
+
+/// For each heap the name of its file, if the allocator is a copy that only this file uses: it exports no malloc, or is
+/// the program itself. Such a copy goes on when another malloc is preloaded.
+fn inside(seen: &Seen, memory: &Process, found: &[Heap]) -> Vec<Option<String>> {
+    let files = Known::new(seen.pid, Files::new(seen.pid, &seen.mappings, &memory.fuel));
+    let of = |heap: &Heap| {
+        let library = heap.library.as_deref().filter(|_| !heap.allocator.starts_with("glibc"))?;
+        let mapping = seen.mappings.iter().find(|of| of.name == library && of.offset == 0)?;
+        let is_private = library == seen.exe || !neap_heaps::exports_malloc(&files, &listed(mapping));
+        is_private.then(|| library.rsplit('/').next().unwrap_or_default().to_owned())
+    };
+    found.iter().map(of).collect()
 }
 
 /// Private memory outside of all heaps is worth a search for its allocator from this many bytes,
@@ -88,7 +101,7 @@ fn other(seen: &mut Seen, memory: &Process, found: &[Heap]) {
 fn find(seen: &Seen, memory: &Process) -> io::Result<Vec<Heap>> {
     let (mut found, began) = (Vec::new(), Instant::now());
     for _ in 0..TRIES {
-        let text = kernel_file(format!("/proc/{}/maps", seen.pid))?;
+        let text = neap_process::maps(seen.pid)?;
         let mappings = parse::smaps(&String::from_utf8_lossy(&text));
         let files = Known::new(seen.pid, Files::new(seen.pid, &mappings, &memory.fuel));
         let listed: Vec<neap_heaps::Mapping> = mappings.iter().map(listed).collect();
@@ -131,7 +144,9 @@ fn pieces(ranges: &[Range<u64>], mappings: &[Mapping], memory: &Process) -> Vec<
         for mapping in mappings[first..].iter().take_while(|mapping| mapping.range.start < range.end) {
             let part = range.start.max(mapping.range.start)..range.end.min(mapping.range.end);
             let whole = part == mapping.range;
-            let resident = if whole { mapping.figures.rss } else { memory.resident_bytes(part.clone()) };
+            // Reading a heap that is swapped out makes it resident, and the process goes on: not more than was listed.
+            let now = || memory.resident_bytes(part.clone()).min(mapping.figures.rss);
+            let resident = if whole { mapping.figures.rss } else { now() };
             if resident > 0 {
                 all.push(Piece { range: part, resident });
             }
@@ -143,11 +158,12 @@ fn pieces(ranges: &[Range<u64>], mappings: &[Mapping], memory: &Process) -> Vec<
 /// neap's heap.
 fn neap(walked: &Walked, seen: &Seen, memory: &Process) -> HeapPart {
     let tally = &walked.tally;
+    let pieces = pieces(&walked.ranges, &seen.mappings, memory);
     let figures = HeapFigures {
         allocator: "neap".into(),
         part: "heap".into(),
         reserved_bytes: walked.ranges.iter().map(|range| range.end - range.start).sum(),
-        resident_bytes: tally.resident,
+        resident_bytes: tally.resident.min(pieces.iter().map(|piece| piece.resident).sum()),
         live_bytes: tally.live + tally.untouched,
         live_blocks: neap_observe::read(seen.pid).map_or(0, |page| page.gauges.live_blocks),
         free_bytes: tally.waiting + tally.cached + tally.pinned() + tally.samples,
@@ -157,7 +173,6 @@ fn neap(walked: &Walked, seen: &Seen, memory: &Process) -> HeapPart {
         metadata_bytes: tally.records,
         ..HeapFigures::default()
     };
-    let pieces = pieces(&walked.ranges, &seen.mappings, memory);
     HeapPart { figures, pieces, main: true, large_bytes: tally.large, ..HeapPart::default() }
 }
 
@@ -191,12 +206,36 @@ fn foreign(heap: &Heap, part: &Part, seen: &Seen, memory: &Process) -> HeapPart 
     let mapped = part.name.starts_with("mmapped");
     // Without more knowledge: all of them if they are large on average.
     let is_large = mapped || figures.live_bytes >= figures.live_blocks.saturating_mul(Tally::LARGE);
+    let pieces = pieces(&part.ranges, &seen.mappings, memory);
+    figures.resident_bytes = figures.resident_bytes.min(pieces.iter().map(|piece| piece.resident).sum());
     HeapPart {
         large_bytes: if is_large { figures.live_bytes } else { 0 },
         figures,
-        pieces: pieces(&part.ranges, &seen.mappings, memory),
+        pieces,
         main: part.name == "main arena",
         mapped,
         settings: heap.settings.clone(),
+        inside: None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use neap_account::seen::Figures;
+    use neap_survey::Fuel;
+    use std::sync::Arc;
+
+    /// Catches a heap with more resident bytes than its mapping had: reading it has swapped it in.
+    #[test]
+    fn no_more_than_was_listed() {
+        let figures = Figures { rss: 48 << 20, ..Figures::default() };
+        let mapping = Mapping { range: 1 << 40..(1 << 40) + (80 << 20), figures, ..Mapping::default() };
+        let part = Part { ranges: vec![mapping.range.clone()], resident_bytes: 71 << 20, ..Part::default() };
+        let seen = Seen { mappings: vec![mapping], ..Seen::default() };
+        let fuel = Arc::new(Fuel::of(std::process::id(), || false));
+        let memory = Process::open(std::process::id(), &fuel).expect("this process");
+        let made = foreign(&Heap::default(), &part, &seen, &memory);
+        assert_eq!((made.figures.resident_bytes, made.pieces[0].resident), (48 << 20, 48 << 20));
     }
 }

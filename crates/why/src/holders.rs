@@ -76,9 +76,9 @@ fn charge(holder: &mut Holder, found: Option<Found>) {
     }
 }
 
-/// The folder of a process in /proc; 0 for neap's own.
+/// The folder of a process in /proc, or of its thread that lives if the first one has ended; 0 for neap's own.
 fn of_process(pid: u32) -> String {
-    if pid == 0 { "/proc/self".to_owned() } else { format!("/proc/{pid}") }
+    if pid == 0 { "/proc/self".to_owned() } else { format!("/proc/{}", neap_process::living(pid)) }
 }
 
 fn namespace(pid: u32, kind: &str) -> Option<PathBuf> {
@@ -163,7 +163,7 @@ impl Files {
         let folder = of_process(pid);
         let is_alike = view(pid).is_some_and(|of| view(0) == Some(of));
         let root = PathBuf::from(if is_alike { "/".to_owned() } else { format!("{folder}/root") });
-        let mounts = mounts::parse(&sys::text(format!("{folder}/mountinfo")).unwrap_or_default());
+        let mounts = mounts::parse(&neap_process::text(format!("{folder}/mountinfo")).unwrap_or_default());
         let layers = mounts.iter().filter(|line| line.kind == "overlay").flat_map(|line| {
             let of = |name| line.option(name).unwrap_or_default().split(':').filter(|path| path.starts_with('/'));
             of("lowerdir").chain(of("upperdir")).map(|path| root.join(&path[1..])).collect::<Vec<_>>()
@@ -208,11 +208,11 @@ fn segments(pid: u32, charges: Option<&Charges>) -> Vec<Holder> {
     let is_other = namespace(pid, "ipc") != namespace(0, "ipc");
     let look = || {
         if is_other {
-            sys::enter_ipc(&File::open(format!("/proc/{pid}/ns/ipc"))?)?;
+            sys::enter_ipc(&File::open(format!("{}/ns/ipc", of_process(pid)))?)?;
         }
-        let listed = listed(&sys::text("/proc/sysvipc/shm".into())?);
+        let listed = listed(&neap_process::text("/proc/sysvipc/shm")?);
         // With this setting the kernel removes a segment as soon as the last process detaches it: neap must not be that.
-        let forced = sys::text("/proc/sys/kernel/shm_rmid_forced".into()).is_ok_and(|text| text.trim() != "0");
+        let forced = neap_process::text("/proc/sys/kernel/shm_rmid_forced").is_ok_and(|text| text.trim() != "0");
         let of_one = |segment: &Segment| {
             let what = What::Segment { id: segment.id, of: is_other.then_some(pid) };
             let mut holder =
@@ -279,12 +279,15 @@ fn find_unused(all: &mut [(Holder, Place)], layers: &[PathBuf]) {
     }
     for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else { continue };
-        for kind in ["fd", "map_files"] {
-            for link in fs::read_dir(entry.path().join(kind)).into_iter().flatten().flatten() {
+        // A thread may have files of its own; the first one has none when it has ended.
+        let threads = neap_process::threads(pid).unwrap_or_default().into_iter();
+        let folders = threads.map(|tid| format!("/proc/{tid}/fd")).chain([format!("{}/map_files", of_process(pid))]);
+        for folder in folders {
+            for link in fs::read_dir(folder).into_iter().flatten().flatten() {
                 let Some(at) = fs::metadata(link.path()).ok().and_then(|of| wanted.get(&id(&of)).copied()) else {
                     continue;
                 };
-                let name = sys::text(format!("/proc/{pid}/comm")).unwrap_or_default();
+                let name = neap_process::text(format!("/proc/{pid}/comm")).unwrap_or_default();
                 let holder = &mut all[at].0;
                 holder.is_unused = false;
                 holder.user.get_or_insert((pid, name.trim_end().to_owned()));
@@ -299,14 +302,15 @@ pub fn in_kernel(members: &[Member]) -> Vec<InKernel> {
     for member in members {
         let handle = sys::handle(member.pid).ok();
         let (mut pipes, mut waiting, mut maps, mut mapped) = (0, 0, 0, 0);
-        for entry in fs::read_dir(format!("/proc/{}/fd", member.pid)).into_iter().flatten().flatten() {
+        for entry in fs::read_dir(format!("{}/fd", of_process(member.pid))).into_iter().flatten().flatten() {
             let Some(number) = entry.file_name().to_str().and_then(|name| name.parse::<i32>().ok()) else { continue };
             let Ok(target) = fs::read_link(entry.path()).map(|target| target.display().to_string()) else { continue };
             if target.starts_with("pipe:") && known.insert(target.clone()) {
                 let bytes = handle.as_ref().and_then(|handle| sys::in_pipe(handle, number).ok()).unwrap_or(0);
                 (pipes, waiting) = (pipes + u64::from(bytes > 0), waiting + bytes);
             } else if target == "anon_inode:bpf-map" {
-                let info = sys::text(format!("/proc/{}/fdinfo/{number}", member.pid)).unwrap_or_default();
+                let info =
+                    neap_process::text(format!("{}/fdinfo/{number}", of_process(member.pid))).unwrap_or_default();
                 let of = |name: &str| {
                     info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok()).unwrap_or(0)
                 };

@@ -35,7 +35,7 @@ impl Known {
         mapping.file()?;
         let (pid, range) = (self.pid, &mapping.range);
         // The mapped file itself; its path may lead to another one now. Without permission, nothing is cached.
-        let of = fs::metadata(format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end)).ok()?;
+        let of = fs::metadata(neap_process::file::map_file(pid, range)).ok()?;
         Some((of.dev(), of.ino(), of.size(), of.ctime(), of.ctime_nsec()))
     }
 }

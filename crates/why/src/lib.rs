@@ -9,7 +9,6 @@
 //! |---|---|
 //! | `args.rs` | the arguments |
 //! | `read.rs`, `failed.rs` | reads a process; why that failed |
-//! | `identity.rs` | is it still the same process and program |
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
 //! | `slices.rs`, `priority.rs` | figures of its mappings without holding it up |
 //! | `files.rs`, `known.rs` | its files; a cache of what they contain |
@@ -20,8 +19,8 @@
 //! | `program.rs`, `over_time.rs`, `output.rs` | a command from its start; a process over time; output files |
 //! | `stats.rs` | `neap stats` |
 //!
-//! May depend on `neap-account`, `neap-heaps`, `neap-survey`, `neap-observe`, `neap-launch`, well-kept
-//! libraries, the C library and std.
+//! May depend on `neap-account`, `neap-heaps`, `neap-survey`, `neap-observe`, `neap-process`, `neap-launch`,
+//! well-kept libraries, the C library and std.
 #![deny(unsafe_op_in_unsafe_fn)]
 
 pub mod args;
@@ -33,7 +32,6 @@ mod files;
 mod fork;
 mod heaps;
 mod holders;
-mod identity;
 mod known;
 mod memory;
 mod output;
@@ -54,7 +52,6 @@ use neap_launch::error::Error;
 
 pub use cgroup::look as look_at_cgroup;
 pub use failed::{check_proc, remedy};
-pub use neap_launch::sys::living;
 pub use program::{Exit, Watched};
 pub use read::{Effort, look, look_until};
 pub use slices::total;

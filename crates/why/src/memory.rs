@@ -2,7 +2,7 @@
 
 use crate::sys;
 use neap_heaps::{Memory, Run, Unreadable};
-use neap_launch::pagemap::{self, Region};
+use neap_process::pagemap::{self, Region};
 use neap_survey::Fuel;
 use std::fs::File;
 use std::io;
@@ -27,6 +27,8 @@ pub struct Process {
     /// Whether the kernel has PAGEMAP_SCAN (Linux 6.7).
     scans: bool,
     page: u64,
+    /// Whether anything of it is swapped out: if not, what seems to be is a mark of userfaultfd.
+    swaps: bool,
     /// Its memory as a file, if it shares some with another process since a fork.
     file: Option<File>,
     /// The limits of time and bytes.
@@ -38,7 +40,9 @@ impl Process {
     pub fn open(pid: u32, fuel: &Arc<Fuel>) -> io::Result<Self> {
         let pagemap = File::open(format!("/proc/{pid}/pagemap"))?;
         let scans = pagemap::can_scan(&pagemap);
-        Ok(Process { pid, pagemap, scans, page: sys::page_size(), file: None, fuel: Arc::clone(fuel) })
+        let status = neap_process::text(format!("/proc/{pid}/status")).unwrap_or_default();
+        let swaps = neap_process::value(&status, "VmSwap") != Some(0);
+        Ok(Process { pid, pagemap, scans, page: sys::page_size(), swaps, file: None, fuel: Arc::clone(fuel) })
     }
 
     /// The same for a process that shares memory since a fork. process_vm_readv would make the kernel copy each OS page
@@ -56,7 +60,8 @@ impl Process {
         while at < end && self.fuel.take(0) {
             let next = match self.scans {
                 true => pagemap::scan(&self.pagemap, at..end).map(|(regions, walked)| {
-                    for region in regions.into_iter().filter(|region| !region.zero) {
+                    let is_memory = |region: &Region| !region.zero && (self.swaps || !region.swapped);
+                    for region in regions.into_iter().filter(is_memory) {
                         let is_next = |last: &&mut Region| {
                             (last.range.end, last.swapped, last.huge)
                                 == (region.range.start, region.swapped, region.huge)
@@ -87,7 +92,7 @@ impl Process {
         self.pagemap.read_exact_at(&mut bytes, 8 * first)?;
         for (at, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
             let word = u64::from_ne_bytes(*word);
-            if word & (PRESENT | SWAPPED) == 0 {
+            if word & PRESENT == 0 && (word & SWAPPED == 0 || !self.swaps) {
                 continue;
             }
             let (start, swapped) = ((first + at as u64) * self.page, word & PRESENT == 0);

@@ -1,15 +1,16 @@
 //! `neap why --watch`: reads a process repeatedly, until it ends, the time is over, or neap is interrupted.
 
 use crate::args::WhyArgs;
+use crate::failed;
 use crate::output::Output;
 use crate::read::{Effort, look_until};
-use crate::{failed, identity};
 use neap_account::text::wrapped;
 use neap_account::units::{fit, plain};
 use neap_account::watch::{Step, Watch};
 use neap_launch::error::Error;
 use neap_launch::signals;
 use neap_launch::units::bytes;
+use neap_process::identity;
 use std::time::Instant;
 
 /// How many changes are shown for a reading.

@@ -112,7 +112,7 @@ impl Watched {
 
     /// The process is about to exit.
     fn at_exit(&mut self, pid: u32) {
-        let status = sys::text(format!("/proc/{pid}/status")).unwrap_or_default();
+        let status = neap_process::text(format!("/proc/{pid}/status")).unwrap_or_default();
         let peak_bytes = neap_account::parse::value(&status, "VmHWM").unwrap_or(0);
         self.exit = Some(Exit { after: self.started.elapsed(), peak_bytes });
         self.end_sampler();
@@ -174,7 +174,7 @@ impl Sampler {
 
 /// Rss in `/proc/PID/statm`: its second number, in OS pages.
 fn rss(pid: u32) -> u64 {
-    let text = sys::text(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let text = neap_process::text(format!("/proc/{pid}/statm")).unwrap_or_default();
     let pages: u64 = text.split(' ').nth(1).and_then(|word| word.parse().ok()).unwrap_or(0);
     pages * sys::page_size()
 }

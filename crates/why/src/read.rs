@@ -2,14 +2,16 @@
 
 use crate::memory::Process;
 use crate::priority::Priority;
-use crate::sys::{self, text};
-use crate::{beside, failed, fork, heaps, identity, python, repeated, segments, slices, stacks, zeros};
+use crate::sys;
+use crate::{beside, failed, fork, heaps, python, repeated, segments, slices, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
 use neap_launch::mounts::{self, Line};
-use neap_launch::sys::{kernel_file, living};
 use neap_launch::target::{self, Linked};
+use neap_process::kernel_file;
+use neap_process::maps;
+use neap_process::{command, identity, living, name, text, threads as threads_of};
 use neap_survey::Fuel;
 use std::fs;
 use std::io;
@@ -91,7 +93,7 @@ fn read(pid: u32, effort: Effort, is_sliced: bool, fuel: &Arc<Fuel>) -> Result<S
         let all = [listed, seen.total.rss, after.rss];
         let (least, most) = (all.into_iter().min().unwrap_or(0), all.into_iter().max().unwrap_or(0));
         (low, high) = (low.min(least), high.max(most));
-        last = Some(seen);
+        last = Some(of_one_moment(seen));
         if most - least <= most / 100 {
             return last.ok_or_else(|| Error::failed("nothing was read"));
         }
@@ -107,10 +109,20 @@ fn read(pid: u32, effort: Effort, is_sliced: bool, fuel: &Arc<Fuel>) -> Result<S
     Ok(seen)
 }
 
+/// The list of mappings and the kernel's sums are of different moments. The accounts are made of the list: where the
+/// process has changed between the two, the sums are those of the list.
+fn of_one_moment(mut seen: Seen) -> Seen {
+    let listed = seen.mappings.iter().fold(Figures::default(), |sum, mapping| sum.plus(&mapping.figures));
+    if listed.rss != seen.total.rss {
+        seen.total = listed;
+    }
+    seen
+}
+
 /// The kernel's figures of the whole process.
 fn rollup(pid: u32) -> Result<Figures, Error> {
     match text(format!("/proc/{pid}/smaps_rollup")) {
-        Ok(text) if !text.is_empty() => Ok(parse::rollup(&text)),
+        Ok(text) if !text.is_empty() => Ok(maps::rollup(&text)),
         Ok(_) => Err(failed::no_memory(pid)),
         Err(error) => Err(failed::unreadable(pid, &error)),
     }
@@ -217,38 +229,19 @@ fn settings(pid: u32) -> Vec<String> {
     bytes.split(|&byte| byte == 0).filter(is_one).map(|of| String::from_utf8_lossy(of).into_owned()).collect()
 }
 
-/// The program and its arguments; without any, its name.
-pub fn command(pid: u32) -> Vec<String> {
-    let bytes = kernel_file(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-    let words = bytes.split(|&byte| byte == 0).filter(|word| !word.is_empty());
-    let words: Vec<String> = words.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
-    if words.is_empty() { vec![name(format!("/proc/{pid}/comm"))] } else { words }
-}
-
-fn name(path: String) -> String {
-    text(path).unwrap_or_default().trim_end().to_owned()
-}
-
 /// The threads.
 fn threads(pid: u32, effort: Effort) -> Vec<Thread> {
     let thread = |tid: u32| match effort {
         Effort::Light => Thread { tid, ..Thread::default() },
         Effort::Full | Effort::Gentle => {
-            let folder = format!("/proc/{pid}/task/{tid}");
-            let call = text(format!("{folder}/syscall")).unwrap_or_default();
-            Thread { tid, name: name(format!("{folder}/comm")), stack_pointer: stack_pointer(&call) }
+            let call = text(format!("/proc/{tid}/syscall")).unwrap_or_default();
+            Thread { tid, name: name(tid), stack_pointer: stack_pointer(&call) }
         }
     };
-    tids(pid).into_iter().map(thread).collect()
-}
-
-/// The ids of the threads, the first thread's first.
-fn tids(pid: u32) -> Vec<u32> {
-    let entries = fs::read_dir(format!("/proc/{pid}/task"));
-    let numbers = entries.into_iter().flatten().filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-    let mut numbers: Vec<u32> = numbers.collect();
-    numbers.sort_by_key(|&tid| (tid != pid, tid));
-    numbers
+    // The first thread first.
+    let mut tids: Vec<u32> = threads_of(pid).unwrap_or_default().into_iter().collect();
+    tids.sort_by_key(|&tid| tid != pid);
+    tids.into_iter().map(thread).collect()
 }
 
 /// The stack pointer in `/proc/PID/task/TID/syscall`: the second to last word; none if the thread runs.
@@ -309,6 +302,26 @@ mod tests {
         assert_eq!(stack_pointer("202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ff0 0x7f5c\n"), Some(0x7ff0));
         assert_eq!(stack_pointer("-1 0x7ff0 0x7f5c\n"), Some(0x7ff0));
         assert_eq!((stack_pointer("running\n"), stack_pointer("")), (None, None));
+    }
+
+    /// Catches a sum of another moment than the list: accounts of 101 % of Rss, "84.3 MiB of 83.2 MiB".
+    #[test]
+    fn accounts_are_of_one_moment() {
+        let mapping = |start: u64, rss: u64| Mapping {
+            range: start..start + rss,
+            read: true,
+            write: true,
+            figures: Figures { rss, pss: rss, anonymous: rss, ..Figures::default() },
+            ..Mapping::default()
+        };
+        let total = Figures { rss: 83 << 20, ..Figures::default() };
+        let seen =
+            Seen { total, mappings: vec![mapping(1 << 30, 80 << 20), mapping(2 << 30, 4 << 20)], ..Seen::default() };
+        let report = neap_account::report(&of_one_moment(seen.clone()));
+        assert_eq!((report.sum(), report.rss_bytes), (84 << 20, 84 << 20));
+        assert!(report.verdict.starts_with("84.0 MiB of 84.0 MiB"), "{}", report.verdict);
+        let same = Seen { total: Figures { rss: 84 << 20, pss: 7, ..Figures::default() }, ..seen };
+        assert_eq!(of_one_moment(same.clone()).total, same.total);
     }
 
     /// Catches accounts of this process that do not add up, and threads that are not found.

@@ -3,7 +3,7 @@
 //! While the kernel makes the entry of a mapping in `smaps`, or the sums of `smaps_rollup`, it holds the process's lock
 //! of mappings (`mmap_lock`), and walks all OS pages of the mapping: 15 to 20 ms for each GiB. A thread of the process
 //! that maps or unmaps memory waits for that. Reads of `pagemap` hold the lock for 2 MiB at a time, and PAGEMAP_SCAN
-//! for [`neap_launch::pagemap::PAGES`], so the same figures come from these.
+//! for [`neap_process::pagemap::PAGES`], so the same figures come from these.
 //!
 //! What the page map does not say: which OS pages of files are dirty (they count as clean), what is locked, MADV_FREE.
 //! How many processes share an OS page is in `/proc/kpagecount`, for root only; without it Pss is not known.
@@ -13,8 +13,8 @@ use crate::priority::Priority;
 use crate::sys;
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping};
-use neap_launch::pagemap;
-use neap_launch::sys::kernel_file;
+use neap_process::kernel_file;
+use neap_process::pagemap;
 use neap_survey::Fuel;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read};

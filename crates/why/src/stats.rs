@@ -13,7 +13,7 @@ const SCHEMA: &str = "neap.stats/1";
 
 /// Runs `neap stats`.
 pub fn run(args: &StatsArgs) -> Result<u8, Error> {
-    let snapshot = neap_observe::read(sys::living(args.pid)).map_err(|error| {
+    let snapshot = neap_observe::read(args.pid).map_err(|error| {
         let made = Error::failed(format!("process {}: {error}", args.pid));
         match error {
             neap_observe::Error::NoPage => {

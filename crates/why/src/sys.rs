@@ -1,17 +1,11 @@
-//! The system calls of `neap why` that the standard library lacks, in safe form, and the kernel's files.
+//! The system calls of `neap why` that the standard library lacks, in safe form.
 
-use neap_launch::sys::kernel_file;
 use std::ffi::c_void;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::path::Path;
 use std::ptr;
-
-/// The text of a file of the kernel. Names in it may be other bytes than UTF-8.
-pub fn text(path: String) -> io::Result<String> {
-    kernel_file(path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned())
-}
 
 /// Copies memory of another process, without stopping it; returns the number of bytes.
 pub fn read_memory(pid: u32, address: u64, into: &mut [u8]) -> io::Result<usize> {

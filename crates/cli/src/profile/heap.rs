@@ -8,7 +8,7 @@ use neap_launch::child::{self, Attendant, Program};
 use neap_launch::environment::with_library;
 use neap_launch::error::{Error, FAILED};
 use neap_launch::private_dir::{self, PrivateDir};
-use neap_launch::{Setting, library, sys, target};
+use neap_launch::{Setting, library, target};
 use neap_options::Id;
 use neap_pagein::limit::TimeLimit;
 use neap_profile::{Profile, Unit, View};
@@ -38,7 +38,7 @@ pub fn run(args: &ProfileArgs, view: View) -> Result<u8, Error> {
 /// samples anyway.
 fn of_process(pid: u32, args: &ProfileArgs, view: View) -> Result<Profile, neap_survey::Error> {
     let duration = args.duration.unwrap_or(DURATION);
-    let mut asked = Asked::ask(sys::living(pid), Request { interval: args.interval, duration: duration / 2 })?;
+    let mut asked = Asked::ask(neap_process::living(pid), Request { interval: args.interval, duration: duration / 2 })?;
     let first = if asked.kept_before() { asked.snapshot()? } else { None };
     let seen = watch(&mut asked);
     let look = (view == View::Pinned && seen.is_ok()).then(|| asked.look());
@@ -138,7 +138,14 @@ fn of_ended(all: &[Snapshot], pid: u32, view: View, args: &ProfileArgs) -> Resul
     };
     let mut made = profile(Some(last), None, &scope(args));
     made.notes.push("Live is what was live when the program ended.".to_owned());
-    if view == View::Heap && made.column(&view.main().name).is_some_and(|live| made.total(live) == 0) {
+    let none = |name: &str| made.column(name).is_some_and(|column| made.total(column) == 0);
+    if none("alloc_space") {
+        made.notes.push(
+            "No block was sampled: the program took less from neap than --interval, or all from another malloc that \
+             replaces neap's (as valgrind's does)."
+                .to_owned(),
+        );
+    } else if view == View::Heap && none(&view.main().name) {
         made.notes.push(
             "No block was live at the end: --allocs also shows freed blocks, --pid reads a program that runs."
                 .to_owned(),

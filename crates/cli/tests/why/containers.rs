@@ -93,6 +93,27 @@ fn a_container_has_more_than_processes() {
     assert_near("page cache", promised, before.saturating_sub(cgroup.charged().expect("a number")));
 }
 
+/// Catches a process that is not counted because its first thread has ended: "0 processes", and its memory unexplained.
+#[test]
+fn a_process_without_its_first_thread_counts() {
+    let neap = Neap::new();
+    let Some(program) = compile(neap.dir.path(), "odd", include_str!("odd.c"), &["-O0", "-w", "-pthread"]) else {
+        return skip("a_process_without_its_first_thread", "needs a C compiler");
+    };
+    let Some(cgroup) = Cgroup::new(&format!("neap-why-first-{}", std::process::id())) else {
+        return skip("a_process_without_its_first_thread", "needs root, and a cgroup that may have others below it");
+    };
+    let mut command = Command::new("sh");
+    command.args(["-c", "echo $$ > \"$0\" && exec \"$1\" first"]).arg(cgroup.procs()).arg(&program);
+    let first = Planted::of(command);
+    let report = cgroup.look(&neap);
+    let owner = format!("process {} odd", first.pid);
+    let accounts = report["accounts"].as_array().expect("accounts");
+    let own = accounts.iter().find(|of| of["owner"].as_str().is_some_and(|text| text.starts_with(&owner)));
+    let bytes = own.and_then(|of| of["bytes"].as_u64()).unwrap_or(0);
+    assert!(bytes >= 38 * MIB, "{report:#}");
+}
+
 /// Whether the kernel tells which cgroup an OS page is charged to.
 fn knows_charges() -> bool {
     fs::File::open("/proc/kpagecgroup").is_ok()

@@ -72,8 +72,11 @@ fn lead(memory: &dyn Memory, mappings: &[Mapping], build: Build, element: Elemen
     let is_read = is_anonymous(mappings, at) && copy(memory, at, &mut bytes);
     let record = is_read.then(|| Record::parse(build, &bytes)).flatten();
     // A slab of the first class may look the same in two versions.
-    let fits = |of: &Record| of.class != 0 && of.fits(build, element) && is_anonymous(mappings, of.address);
-    record.filter(fits).map_or(Led::Astray, |of| Led::Page(of.address >> build.shape.page))
+    let Some(record) = record.filter(|of| is_anonymous(mappings, of.address)) else { return Led::Astray };
+    match record.class != 0 && record.fits(build, element) {
+        true => Led::Page(record.address >> build.shape.page),
+        false => Led::Old,
+    }
 }
 
 /// A slab, or an extent with one block.

@@ -13,6 +13,7 @@ mod three;
 use crate::data::{data, read};
 use crate::jemalloc::{joined, part};
 use crate::mimalloc::page::{Page, SLICE};
+use crate::mimalloc::three::Single;
 use crate::window::{overlap, resident, word};
 use crate::{Amount, Files, Heap, Mapping, Memory, Split};
 use std::ops::Range;
@@ -39,15 +40,16 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
     // Files are searched only if there is such memory.
     let is_any = of_three.is_some() || !hinted.is_empty();
     let Some(library) = is_any.then(|| library(mappings, files)).flatten() else { return Vec::new() };
-    let Found { ranges, fronts, pages } = of_three.unwrap_or_else(|| version_two(memory, hinted));
-    let is_three = ranges.1;
-    let split = split(memory, &ranges.0, &fronts, pages);
-    let name = match (is_three, split.is_some()) {
+    // Old segments of version 2 may look like arenas without pages.
+    let two = of_three.as_ref().is_none_or(|of| of.pages.is_empty()).then(|| version_two(memory, hinted));
+    let found = two.into_iter().find(|of| of_three.is_none() || !of.pages.is_empty()).or(of_three).unwrap_or_default();
+    let name = match (found.is_three, found.pages.is_empty()) {
         (true, _) => ("mimalloc 3", "arenas"),
-        (false, true) => ("mimalloc 2", "segments"),
-        (false, false) => ("mimalloc", "memory"),
+        (false, false) => ("mimalloc 2", "segments"),
+        (false, true) => ("mimalloc", "memory"),
     };
-    let part = part(memory, name.1.to_string(), ranges.0, split);
+    let split = (name.1 != "memory").then(|| split(memory, &found.ranges, &found.fronts, found.pages));
+    let part = part(memory, name.1.to_string(), found.ranges, split);
     let mut heap = Heap { allocator: name.0.to_string(), library: Some(library), ..Heap::default() };
     if part.split.is_none() {
         heap.doubts.push("its pages were not found: of this version only the memory is known".to_string());
@@ -59,26 +61,41 @@ pub fn find(memory: &dyn Memory, mappings: &[Mapping], files: &dyn Files) -> Vec
 }
 
 /// What was found.
+#[derive(Default)]
 struct Found {
-    /// The memory, and whether it is that of version 3.
-    ranges: (Vec<Range<u64>>, bool),
+    /// Whether it is version 3.
+    is_three: bool,
+    /// The memory.
+    ranges: Vec<Range<u64>>,
     /// The parts with records.
     fronts: Vec<Range<u64>>,
     pages: Vec<Page>,
 }
 
-/// The arenas of version 3.
+/// The arenas of version 3, and its pages outside of arenas.
 fn version_three(memory: &dyn Memory, mappings: &[Mapping]) -> Option<Found> {
-    let (mut ranges, mut fronts, mut pages) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut ranges, mut fronts, mut pages, mut singles) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for mapping in mappings.iter().filter(|mapping| mapping.is_anonymous()) {
-        for arena in three::arenas(memory, mapping) {
+        let found = three::search(memory, mapping);
+        for arena in found.0 {
             let Some((found, front)) = three::pages(memory, &arena, MOST - pages.len()) else { continue };
             pages.extend(found);
             fronts.push(arena.range.start..front);
             ranges.push(arena.range);
         }
+        singles.extend(found.1);
     }
-    (!pages.is_empty()).then(|| Found { ranges: (joined(ranges), true), fronts, pages })
+    for Single { range, page } in singles {
+        // A part without access may separate the record from the block.
+        let parts = mappings.iter().filter(|mapping| mapping.is_anonymous() && overlap(&mapping.range, &range) > 0);
+        let parts = parts.map(|of| of.range.start.max(range.start)..of.range.end.min(range.end));
+        let before = ranges.len();
+        ranges.extend(parts);
+        fronts.extend(ranges.get(before).map(|first| first.start..first.end.min(page.start)));
+        pages.push(page);
+    }
+    fronts.sort_unstable_by_key(|front: &Range<u64>| front.start);
+    (!ranges.is_empty()).then(|| Found { is_three: true, ranges: joined(ranges), fronts, pages })
 }
 
 /// The segments of version 2.
@@ -98,7 +115,7 @@ fn version_two(memory: &dyn Memory, ranges: Vec<Range<u64>>) -> Found {
             at = at.saturating_add(SEGMENT);
         }
     }
-    Found { ranges: (ranges, false), fronts, pages }
+    Found { is_three: false, ranges, fronts, pages }
 }
 
 /// The file with mimalloc's code, by its name or by a text, because other programs and libraries may contain it.
@@ -181,10 +198,7 @@ fn numbered(memory: &dyn Memory, front: Range<u64>, range: &Range<u64>, pages: &
 }
 
 /// Counts pages; memory in none of them is free, or the allocator's own before the first.
-fn split(memory: &dyn Memory, ranges: &[Range<u64>], fronts: &[Range<u64>], mut pages: Vec<Page>) -> Option<Split> {
-    if pages.is_empty() {
-        return None;
-    }
+fn split(memory: &dyn Memory, ranges: &[Range<u64>], fronts: &[Range<u64>], mut pages: Vec<Page>) -> Split {
     pages.sort_by_key(|page| page.start);
     let (mut split, mut end) = (Split::default(), 0);
     for page in &pages {
@@ -224,7 +238,7 @@ fn split(memory: &dyn Memory, ranges: &[Range<u64>], fronts: &[Range<u64>], mut 
         split.kept_bytes += rest.resident;
         split.free.add(&rest);
     }
-    Some(split)
+    split
 }
 
 /// Bytes and resident bytes of pages in a range; memory that two records claim counts once.

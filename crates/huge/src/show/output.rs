@@ -18,14 +18,15 @@ use crate::args::ShowArgs;
 /// The current memory of the process.
 pub fn read(args: &ShowArgs, pid: u32, since: Instant) -> Result<Report, Error> {
     let wanted = Wanted { read: args.read, scans: true };
-    let report =
-        Report::read(sys::living(pid), wanted, since).and_then(|mut report| match report.mappings.is_empty() {
+    let report = Report::read(neap_process::living(pid), wanted, since).and_then(|mut report| {
+        match report.mappings.is_empty() {
             true => Err(io::Error::other("it has no memory of its own: it has ended, or it is a thread of the kernel")),
             false => {
                 report.pid = pid;
                 Ok(report)
             }
-        });
+        }
+    });
     report.map_err(|error| {
         let (why, remedy) = match error.kind() {
             io::ErrorKind::NotFound => ("there is no such process".to_owned(), "is it still running?"),

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 
-use neap_launch::pagemap::{self, Region};
+use neap_process::pagemap::{self, Region};
 
 /// The bit of an entry for a page in memory.
 const PRESENT: u64 = 1 << 63;
@@ -79,6 +80,11 @@ impl Pages {
             })?;
         }
         Ok(runs)
+    }
+
+    /// The guards in a range (MADV_GUARD_INSTALL).
+    pub fn guards(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        if self.scans { pagemap::guards(&self.pagemap, range) } else { Vec::new() }
     }
 
     /// Calls `each` with the address and the entry of each OS page in the range.

@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use neap_hugetlb::Root;
 use serde::Serialize;
 
 use super::pages::{Pages, Run};
-use super::smaps::{self, Mapping};
+use super::smaps;
 use super::zeros::Zeros;
+use neap_process::maps::{self, Mapping};
 
 /// Name and version of the JSON schema; raised when a field changes its meaning or is removed.
 const SCHEMA: &str = "neap.huge.show/1";
@@ -120,7 +122,7 @@ impl Report {
     pub fn read(pid: u32, wanted: Wanted, since: Instant) -> io::Result<Report> {
         let begun = Instant::now();
         let root = Root::system();
-        let mappings = smaps::parse(&root.read(&format!("/proc/{pid}/smaps"))?);
+        let mappings = maps::smaps(&neap_process::text(format!("/proc/{pid}/smaps"))?);
         let os_page = neap_launch::sys::page_size() as u64;
         let huge = root.number("/sys/kernel/mm/transparent_hugepage/hpage_pmd_size").unwrap_or(2 << 20);
         let mut missing = Vec::new();
@@ -136,11 +138,11 @@ impl Report {
         let mut look = Look { os_page, huge, pages, zeros, sizes_known: true, reading: Duration::ZERO };
         let mut entries: Vec<(Mapping, Amounts)> = mappings
             .into_iter()
-            .filter(|mapping| mapping.held() > 0)
+            .filter(|mapping| smaps::held(mapping) > 0)
             .map(|mapping| (mapping, Amounts::default()))
             .collect();
         // Mappings with the most huge pages first: the limit on reading is used where it matters.
-        entries.sort_by_key(|(mapping, _)| std::cmp::Reverse(mapping.transparent + mapping.pool));
+        entries.sort_by_key(|(mapping, _)| std::cmp::Reverse(smaps::transparent(mapping) + mapping.figures.hugetlb));
         let mut total = Amounts::default();
         for (mapping, amounts) in &mut entries {
             *amounts = look.at(mapping);
@@ -152,18 +154,19 @@ impl Report {
         if !look.sizes_known {
             missing.push("pages between an OS page and 2 MiB: their sizes are known to root only (/proc/kpageflags); they count as OS pages".to_owned());
         }
-        let huge_bytes: u64 = entries.iter().map(|(mapping, _)| mapping.transparent + mapping.pool).sum();
+        let huge_bytes: u64 =
+            entries.iter().map(|(mapping, _)| smaps::transparent(mapping) + mapping.figures.hugetlb).sum();
         if look.zeros.is_some() && wanted.read < huge_bytes {
             missing.push(format!(
                 "zeros in huge pages beyond the first {}: --read SIZE sets the limit",
                 neap_launch::units::bytes(total.read)
             ));
         }
-        entries.sort_by_key(|(mapping, amounts)| (std::cmp::Reverse(amounts.resident), mapping.start));
+        entries.sort_by_key(|(mapping, amounts)| (std::cmp::Reverse(amounts.resident), mapping.range.start));
         let entry = |(mapping, amounts): (Mapping, Amounts)| Entry {
-            start: format!("{:x}", mapping.start),
-            end: format!("{:x}", mapping.end),
-            permissions: mapping.permissions,
+            start: format!("{:x}", mapping.range.start),
+            end: format!("{:x}", mapping.range.end),
+            permissions: mapping.permissions(),
             name: mapping.name,
             amounts,
         };
@@ -188,18 +191,19 @@ impl Report {
 
 impl Look {
     fn at(&mut self, mapping: &Mapping) -> Amounts {
-        let mut amounts = Amounts { resident: mapping.held(), pool: mapping.pool, ..Amounts::default() };
+        let mut amounts =
+            Amounts { resident: smaps::held(mapping), pool: mapping.figures.hugetlb, ..Amounts::default() };
         let mut add = |size: u64, bytes: u64| {
             if bytes > 0 {
                 *amounts.by_page.entry(size).or_insert(0) += bytes;
             }
         };
-        add(mapping.page, mapping.pool);
-        add(self.huge, mapping.transparent);
-        let runs =
-            self.pages.as_ref().and_then(|pages| pages.runs(mapping.start, mapping.end).ok()).unwrap_or_default();
-        let mut small = mapping.resident.saturating_sub(mapping.transparent);
-        for run in runs.iter().filter(|run| !run.huge && !mapping.is_pool()) {
+        add(mapping.page, mapping.figures.hugetlb);
+        add(self.huge, smaps::transparent(mapping));
+        let (start, end) = (mapping.range.start, mapping.range.end);
+        let runs = self.pages.as_ref().and_then(|pages| pages.runs(start, end).ok()).unwrap_or_default();
+        let mut small = mapping.figures.rss.saturating_sub(smaps::transparent(mapping));
+        for run in runs.iter().filter(|run| !run.huge && !smaps::is_pool(mapping)) {
             let Some(sizes) = self.pages.as_mut().filter(|_| self.sizes_known).and_then(|pages| pages.sizes(*run))
             else {
                 self.sizes_known = false;
@@ -219,22 +223,24 @@ impl Look {
         add(self.os_page, small);
         if let Some(zeros) = &mut self.zeros {
             let begun = Instant::now();
-            for run in runs.iter().filter(|run| run.huge || mapping.is_pool()) {
+            for run in runs.iter().filter(|run| run.huge || smaps::is_pool(mapping)) {
                 let (read, zero) = zeros.count(run.start, run.end);
                 amounts.read += read;
                 amounts.zero += zero;
             }
             self.reading += begun.elapsed();
         }
-        if mapping.could_be_huge() {
-            (amounts.could_be_huge, amounts.to_add) = dense((mapping.start, mapping.end), &runs, self.huge);
+        if smaps::could_be_huge(mapping) {
+            let guards = self.pages.as_ref().map(|pages| pages.guards(mapping.range.clone())).unwrap_or_default();
+            (amounts.could_be_huge, amounts.to_add) = dense((start, end), &runs, &guards, self.huge);
         }
         amounts
     }
 }
 
-/// The areas of a mapping that are densely in memory and not huge: the bytes they hold, and the bytes they lack.
-fn dense((start, end): (u64, u64), runs: &[Run], huge: u64) -> (u64, u64) {
+/// The areas of a mapping that are densely in memory and not huge: the bytes they hold, and the bytes they lack. A guard
+/// has an entry in the page table, so the kernel makes no huge page of its area.
+fn dense((start, end): (u64, u64), runs: &[Run], guards: &[Range<u64>], huge: u64) -> (u64, u64) {
     let mut areas: BTreeMap<u64, u64> = BTreeMap::new();
     let (first, end) = (start.next_multiple_of(huge), end / huge * huge);
     for run in runs.iter().filter(|run| !run.huge) {
@@ -246,6 +252,11 @@ fn dense((start, end): (u64, u64), runs: &[Run], huge: u64) -> (u64, u64) {
             from = next;
         }
     }
+    let is_guarded = |area: u64| {
+        let at = guards.partition_point(|guard| guard.end <= area);
+        guards.get(at).is_some_and(|guard| guard.start < area + huge)
+    };
+    areas.retain(|&area, _| !is_guarded(area));
     let dense = areas.into_values().filter(|&held| held >= huge - huge / DENSE);
     dense.fold((0, 0), |(held, lacking), area| (held + area, lacking + huge - area))
 }
@@ -269,7 +280,10 @@ mod tests {
             run(7 * MIB + 32 * page, 8 * MIB, false),
             run(8 * MIB + 33 * page, 11 * MIB, false),
         ];
-        assert_eq!(dense((MIB, 11 * MIB), &runs, 2 * MIB), (4 * MIB - 32 * page, 32 * page));
+        assert_eq!(dense((MIB, 11 * MIB), &runs, &[], 2 * MIB), (4 * MIB - 32 * page, 32 * page));
+        // Guards beside and in an area.
+        let (beside, inside) = (5 * MIB..6 * MIB, 7 * MIB + 31 * page..7 * MIB + 32 * page);
+        assert_eq!(dense((MIB, 11 * MIB), &runs, &[beside, inside], 2 * MIB), (2 * MIB, 0));
     }
 
     /// Catches a report on a kernel without PAGEMAP_SCAN that differs in what can be known there, or guesses the rest.

@@ -7,7 +7,7 @@ use std::fs;
 use std::ops::Range;
 
 use libc::pid_t;
-use neap_trace::track::{MapsLine, parse_maps};
+use neap_process::maps::{MapsLine, parse_maps};
 
 use super::space::Space;
 use crate::plan::BREAKPOINT;

@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use libc::pid_t;
 use neap_launch::ptrace;
-use neap_observe::mapped::{self, Identity};
-use neap_trace::track::parse_maps;
+use neap_process::file::{self, Identity};
+use neap_process::maps::parse_maps;
 use object::read::elf::ElfFile64;
 use object::{Endianness, Object, ObjectSymbol};
 
@@ -170,7 +170,7 @@ fn loader_function(pid: pid_t) -> Option<u64> {
     let line = parse_maps(&maps).find(|line| line.start == base)?;
     let path = std::str::from_utf8(line.path).ok()?;
     let identity = Identity { device: line.device, inode: line.inode };
-    let mut file = mapped::open(pid.unsigned_abs(), &(line.start..line.end), path, identity).ok()?;
+    let mut file = file::open(pid.unsigned_abs(), &(line.start..line.end), path, identity).ok()?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).ok()?;
     let file = ElfFile64::<Endianness>::parse(bytes.as_slice()).ok()?;

@@ -15,7 +15,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use libc::{c_int, pid_t};
-use neap_trace::track::parse_maps;
+use neap_process::maps::parse_maps;
 
 use self::uffd::Userfaultfd;
 use super::scan::Scanner;

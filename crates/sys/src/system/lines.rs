@@ -175,6 +175,11 @@ pub fn peak_resident() -> Option<usize> {
     number_behind(c"/proc/self/status", b"VmHWM:").map(|kib| kib << 10)
 }
 
+/// Bytes of the process's private memory that are swapped out; `None` if that is not known.
+pub fn swapped() -> Option<usize> {
+    number_behind(c"/proc/self/status", b"VmSwap:").map(|kib| kib << 10)
+}
+
 const STATE: &[u8] = b"State:";
 const THREADS: &[u8] = b"Threads:";
 const SECCOMP: &[u8] = b"Seccomp:";

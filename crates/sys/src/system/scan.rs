@@ -14,6 +14,9 @@ pub const SWAPPED: u64 = 1 << 4;
 pub const ZERO_PAGE: u64 = 1 << 5;
 /// Mapped by huge entries.
 pub const HUGE: u64 = 1 << 6;
+/// A guard (MADV_GUARD_INSTALL): no memory, though it is reported as swapped out too. Before Linux 6.15 the call fails
+/// with `INVAL` where this is to be returned.
+pub const GUARD: u64 = 1 << 8;
 
 /// struct pm_scan_arg of include/uapi/linux/fs.h.
 #[repr(C)]

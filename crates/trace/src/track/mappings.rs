@@ -1,10 +1,10 @@
 //! Mappings, from records and `/proc/PID/maps`.
 
-use super::maps::{MapsLine, parse_maps};
 use super::rows::{self, Meaning};
 use super::{ASK_AGAIN, MAX_MAPPINGS, MAX_OBJECTS, Sighting, Tracker, World, next_id, text};
 use crate::perf::record::Mmap;
 use crate::{FileId, Id, Mapping, MappingId, MappingKind, Object, ObjectId, ProcessId, Protection};
+use neap_process::maps::{MapsLine, parse_maps};
 
 /// Limit on the distance of the brk area above the program: the kernel moves it by up to 1 GiB.
 const HEAP_DISTANCE: u64 = (1 << 30) + (64 << 20);
@@ -23,6 +23,12 @@ struct New<'p> {
     protection: Protection,
     shared: bool,
     path: &'p [u8],
+}
+
+/// The file of a line, if there is one.
+pub fn file_of(line: &MapsLine<'_>) -> Option<FileId> {
+    let (major, minor) = line.device;
+    (line.inode != 0).then_some(FileId { major, minor, inode: line.inode })
 }
 
 impl Tracker {
@@ -60,7 +66,7 @@ impl Tracker {
                 start,
                 end,
                 offset,
-                file: line.file(),
+                file: file_of(&line),
                 protection: Protection { read: flags[0] == b'r', write: flags[1] == b'w', execute: flags[2] == b'x' },
                 shared: flags[3] == b's',
                 path,

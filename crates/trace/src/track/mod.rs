@@ -5,7 +5,6 @@ mod block_rows;
 mod blocks;
 mod kind;
 mod mappings;
-mod maps;
 mod processes;
 mod rows;
 mod sites;
@@ -23,7 +22,7 @@ use crate::{
 
 pub use block_rows::HeapBlock;
 pub use kind::{Evidence, refine};
-pub use maps::{MapsLine, parse_maps};
+pub use mappings::file_of;
 pub use sites::{Allocation, HistoryId};
 
 use self::block_rows::BlockRows;

@@ -1,6 +1,8 @@
 //! Tests of mappings: which row an address has, and how many rows there are.
 
 use super::*;
+use crate::track::file_of;
+use neap_process::maps::parse_maps;
 
 /// Catches heap, bss, stack and remapped memory that are not recognised.
 #[test]
@@ -198,8 +200,8 @@ fn lines_of_maps() {
     let lines: Vec<_> = parse_maps(text).collect();
     assert_eq!(lines.len(), 2);
     assert_eq!((lines[0].start, lines[0].offset), (0x55ce_f134_c000, 0x1000));
-    assert_eq!(lines[0].file(), Some(FileId { major: 0xfe, minor: 0, inode: 247_493 }));
-    assert_eq!(lines[1].file(), None);
+    assert_eq!(file_of(&lines[0]), Some(FileId { major: 0xfe, minor: 0, inode: 247_493 }));
+    assert_eq!(file_of(&lines[1]), None);
     assert_eq!(
         (lines[0].path, lines[1].path, lines[1].flags),
         (&b"/usr/bin/l s (deleted)"[..], &b""[..], &b"rw-s"[..])

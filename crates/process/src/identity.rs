@@ -1,6 +1,6 @@
 //! Whether a pid still belongs to the same process, with the same program.
 
-use crate::sys::text;
+use crate::text;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 

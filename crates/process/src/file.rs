@@ -8,10 +8,6 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-/// `O_PATH` and `O_NONBLOCK`, which are these on all architectures here.
-const PATH: i32 = 0o10000000;
-const NONBLOCK: i32 = 0o4000;
-
 /// Which file a line of `/proc/PID/maps` names.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
@@ -21,22 +17,42 @@ pub struct Identity {
     pub inode: u64,
 }
 
-/// Opens the file that process `pid` has mapped at `range`: the very file where that is allowed, else what `path` leads
-/// to for the process, if it is the same file. Only regular files are opened.
+/// Opens the file that process `pid` has mapped at `range`: the very file where that is allowed, else what `path`, which
+/// is the kernel's name for it, leads to for the process or here, or its executable: if it is the same file. Only
+/// regular files are opened. `pid` may be the number of any thread whose files can be seen, see [`crate::living`].
 pub fn open(pid: u32, range: &Range<u64>, path: &str, identity: Identity) -> io::Result<File> {
-    let link = format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end);
-    regular(link.as_ref(), None).or_else(|_| regular(format!("/proc/{pid}/root{path}").as_ref(), Some(identity)))
+    let same = |path: String| regular(path.as_ref(), Some(identity));
+    // Needs a privilege.
+    regular(map_file(pid, range).as_ref(), None)
+        .or_else(|_| same(format!("/proc/{pid}/root{path}")))
+        // The kernel prints paths from the reader's root: after a chroot the process has another.
+        .or_else(|_| same(path.to_owned()))
+        .or_else(|_| same(format!("/proc/{pid}/exe")))
+}
+
+/// The link to the file that a process has mapped at `range`; only those with a privilege may follow it.
+pub fn map_file(pid: u32, range: &Range<u64>) -> String {
+    format!("/proc/{pid}/map_files/{:x}-{:x}", range.start, range.end)
 }
 
 /// Opens a regular file, without doing anything to what else may be there.
 pub fn regular(path: &Path, identity: Option<Identity>) -> io::Result<File> {
+    regular_with(path, identity, 0)
+}
+
+/// The same, but not through a link at the end of the path.
+pub fn regular_unlinked(path: &Path) -> io::Result<File> {
+    regular_with(path, None, libc::O_NOFOLLOW)
+}
+
+fn regular_with(path: &Path, identity: Option<Identity>, flags: i32) -> io::Result<File> {
     // O_PATH only locates the file, and does nothing to what is there.
-    let place = File::options().read(true).custom_flags(PATH).open(path)?;
+    let place = File::options().read(true).custom_flags(libc::O_PATH | flags).open(path)?;
     let metadata = place.metadata()?;
     if !metadata.is_file() || identity.is_some_and(|identity| !identity.is_of(&metadata)) {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    File::options().read(true).custom_flags(NONBLOCK).open(format!("/proc/self/fd/{}", place.as_raw_fd()))
+    File::options().read(true).custom_flags(libc::O_NONBLOCK).open(format!("/proc/self/fd/{}", place.as_raw_fd()))
 }
 
 impl Identity {
@@ -77,6 +93,9 @@ mod tests {
         assert!(!open(&fifo, Identity { inode, ..identity }));
         let zero = fs::metadata("/dev/zero").expect("a device").ino();
         assert!(!open("/dev/zero".as_ref(), Identity { device: (0, 0), inode: zero }));
+        let link = folder.join("link");
+        std::os::unix::fs::symlink(&file, &link).expect("a link");
+        assert!(regular(&link, None).is_ok() && regular_unlinked(&link).is_err() && regular_unlinked(&file).is_ok());
         fs::remove_dir_all(&folder).expect("a folder");
     }
 }
