@@ -10,8 +10,9 @@
 //! are like those of any other heap's slabs: they may be in each cache, and come back by remote frees. These leave a
 //! note ([`SHARED`]), so that a slow path collects all that it freed at once: a thread that ends has blocks of many of
 //! these slabs. No thread of a crowd touches a block under the lock: where that faults, the program may have to act
-//! first (userfaultfd). No thread waits for the lock to get one: it takes a slab of its own instead. Once few threads
-//! are left, they take what is free there as they take it from orphans (`Blocks::take_from_orphans`).
+//! first (userfaultfd). Nor is a huge area filled for them, which may take long. No thread waits for the lock to get
+//! one: it takes a slab of its own instead. Once few threads are left, they take what is free there as they take it
+//! from orphans (`Blocks::take_from_orphans`).
 
 use crate::Os;
 use crate::blocks::free_block::Free;
