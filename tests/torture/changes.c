@@ -100,7 +100,7 @@ static const char *wrong_helper(int folder, pid_t task, long *value) {
     if (!of_task(folder, task, "comm", text, sizeof text)) return NULL;
     int is_named = !strcmp(text, "neap-helper\n"), policy = (int)syscall(SYS_sched_getscheduler, task);
     errno = 0;
-    int nice = getpriority(PRIO_PROCESS, (id_t)task), no_nice = errno;
+    int nice = getpriority(PRIO_PROCESS, (id_t)task), first_nice = getpriority(PRIO_PROCESS, (id_t)getpid()), no_nice = errno;
     if (policy < 0 || no_nice || sched_getaffinity(task, sizeof its, &its) || sched_getaffinity(getpid(), sizeof ours, &ours)) return NULL;
     snprintf(path, sizeof path, "/proc/%d/timerslack_ns", task);
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -112,7 +112,7 @@ static const char *wrong_helper(int folder, pid_t task, long *value) {
     *value = policy & 0xff;
     if (*value != SCHED_OTHER) return "policy";
     *value = nice;
-    if (nice) return "nice value";
+    if (nice < (first_nice < 0 ? first_nice : 0) || nice > (first_nice > 0 ? first_nice : 0)) return "nice value";
     *value = CPU_COUNT(&its);
     if (!CPU_EQUAL(&its, &ours)) return "number of processors";
     *value = slack;

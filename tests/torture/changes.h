@@ -32,7 +32,8 @@ extern int child_without_helper, child_keeps;
 int task_folder(void);
 /* How many threads have this user in any of their four user numbers; 0 where that cannot be read. */
 int threads_with_user(int folder, unsigned user);
-/* Fails where neap's helper is not as it always is: ordinary policy, nice 0, the processors of the first thread. */
+/* Fails where neap's helper is not as it always is: ordinary policy, a nice value between 0 and the
+   first thread's, the processors of the first thread. */
 void check_helper(int folder);
 /* Whether the mapping of an address has a flag of /proc/PID/smaps, as " lo"; -1 where that is unknown. */
 int has_flag(const void *at, const char *flag);

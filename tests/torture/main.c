@@ -86,6 +86,7 @@ static const struct actor actors[] = {
     {"limits", limits, 0},     {"mappings", mappings, 0}, {"advice", advice, 1}, {"filters", filters, 0},
     {"libraries", libraries, 0}, {"rests", rests, 0},       {"sandbox", sandbox, 0}, {"garbage", garbage, 1},
     {"dense", dense, 1},       {"ranges", ranges, 0},     {"profiles", profiles, 0}, {"changes", changes, 0},
+    {"crowd", crowd, 0},
 };
 
 long resident(void) {
@@ -118,7 +119,7 @@ static void check_resident(long before, size_t live, int slow) {
 
 /* Whether an actor has blocks, or other memory, of its own: a child of fork would have it too. */
 static int owns_blocks(const char *actor) {
-    static const char *const those[] = {"dense", "ranges", "holes", "lives", "garbage", "growth", "mappings", "profiles", "small_stacks", "vforks"};
+    static const char *const those[] = {"crowd", "dense", "ranges", "holes", "lives", "garbage", "growth", "mappings", "profiles", "small_stacks", "vforks"};
     for (size_t i = 0; i < sizeof those / sizeof *those; i++)
         if (!strncmp(actor, those[i], strlen(those[i]))) return 1;
     return 0;

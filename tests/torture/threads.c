@@ -253,6 +253,73 @@ void *rests(void *unused) {
     return unused;
 }
 
+/* ---- A crowd */
+
+enum { CROWD = 160, HANDED = 512, OWN = 24 };
+
+/* Blocks that threads of a crowd hand each other. The first word is the size, and the other bytes follow from it. */
+static _Atomic(unsigned char *) handed[HANDED];
+
+static unsigned char *make_gift(uint64_t *seed) {
+    size_t size = one_in(seed, 4) ? between(seed, 8, 4200) : between(seed, 8, 500);
+    int zeroed = one_in(seed, 3);
+    unsigned char *p = zeroed ? calloc(1, size) : malloc(size);
+    for (size_t i = 0; p && zeroed && i < size; i++)
+        if (p[i]) fail("NOT ZERO: calloc(%zu) in a crowd, offset %zu: %02x", size, i, p[i]);
+    if (p && malloc_usable_size(p) < size) fail("block %p of %zu bytes has %zu", (void *)p, size, malloc_usable_size(p));
+    if (p) memcpy(p, &size, sizeof size);
+    for (size_t i = 8; p && i < size; i++) p[i] = (unsigned char)(size * 7 + i);
+    return p;
+}
+
+static void free_gift(unsigned char *p) {
+    size_t size;
+    if (!p) return;
+    memcpy(&size, p, sizeof size);
+    if (size < 8 || size > 4200) fail("WRONG BYTES in a gift %p, its size is %zu", (void *)p, size);
+    for (size_t i = 8; i < size; i++)
+        if (p[i] != (unsigned char)(size * 7 + i)) fail("WRONG BYTES in a gift %p of %zu bytes, offset %zu: %02x", (void *)p, size, i, p[i]);
+    free(p);
+}
+
+/* A few blocks of many sizes: of each size too few for a slab of the thread's own. */
+static void *in_a_crowd(void *unused) {
+    uint64_t seed = new_seed();
+    unsigned char *own[OWN] = {NULL};
+    for (int round = (int)between(&seed, 1, 12); round > 0 && !atomic_load(&stop); round--) {
+        for (int i = 0; i < OWN; i++) {
+            free_gift(own[i]);
+            own[i] = one_in(&seed, 3) ? atomic_exchange(&handed[below(&seed, HANDED)], make_gift(&seed)) : make_gift(&seed);
+        }
+        steps(&seed, 8);
+        nap_us((long)below(&seed, 20000));
+    }
+    for (int i = 0; i < OWN; i++) free_gift(own[i]);
+    return unused;
+}
+
+/* More threads than take slabs of their own for their first blocks. As one ends, the next one begins. */
+void *crowd(void *unused) {
+    static pthread_t t[CROWD];
+    uint64_t seed = new_seed();
+    int slot = progress_begin("crowd"), started = 0;
+    while (!atomic_load(&stop)) {
+        for (int most = (int)between(&seed, 66, CROWD); started < most; progress(slot))
+            if (!start_thread(&t[started++], in_a_crowd, NULL, 64 << 10, 0, 0)) {
+                started--;
+                break;
+            }
+        /* All of them sometimes, so that the next ones adopt many heaps. */
+        for (int keep = one_in(&seed, 3) ? 0 : (int)below(&seed, 100); started > keep; progress(slot)) pthread_join(t[--started], NULL);
+        if (one_in(&seed, 8)) rest(slot, (long)below(&seed, 700));
+        progress(slot);
+    }
+    for (; started > 0; progress(slot)) pthread_join(t[--started], NULL);
+    for (int i = 0; i < HANDED; i++) free_gift(atomic_exchange(&handed[i], NULL));
+    progress_end(slot);
+    return unused;
+}
+
 /* A block of garbage: its first words, and a word in each OS page. */
 struct litter {
     struct litter *next;

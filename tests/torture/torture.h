@@ -160,6 +160,7 @@ void *advice(void *unused);
 void *filters(void *unused);
 void *sandbox(void *unused);
 void *garbage(void *unused);
+void *crowd(void *unused);
 void *libraries(void *unused);
 void *rests(void *unused);
 void *dense(void *unused);

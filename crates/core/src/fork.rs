@@ -35,6 +35,7 @@ use crate::back::forks::CHANGES;
 pub use crate::back::forks::Flight;
 use crate::blocks::heap::{FORKED, ThreadSlot};
 use crate::blocks::registry::{LEFT, LOST, OWNED, Registry};
+use crate::pages::notes::SHARED;
 use crate::system::lock::Lock;
 use crate::system::sync::Ordering;
 use crate::{Allocator, Heap, Os};
@@ -325,6 +326,10 @@ impl<O: Os> Allocator<O> {
         if left {
             self.left.store(true, Ordering::Relaxed);
             self.note_deferred();
+        }
+        if self.registry_in_fork().common().is_some() {
+            // Another thread of the parent may have been about to leave it.
+            self.notes.leave(SHARED);
         }
         if inner > 0 {
             if purged {

@@ -54,6 +54,8 @@ pub struct Fake {
     reservations: AtomicU64,
     /// Limit on address space; `usize::MAX`: none.
     address_limit: AtomicUsize,
+    /// Result of [`Os::data_limit`]; `usize::MAX`: none. It is not enforced, as if it were raised right afterwards.
+    data_limit: AtomicUsize,
     clock: AtomicU64,
     /// Result of [`Os::run_time`].
     ran: AtomicU64,
@@ -93,6 +95,7 @@ impl Fake {
             random: AtomicU64::new(config.seed),
             reservations: AtomicU64::new(0),
             address_limit: AtomicUsize::new(config.address_limit.unwrap_or(usize::MAX)),
+            data_limit: AtomicUsize::new(usize::MAX),
             clock: AtomicU64::new(CLOCK),
             ran: AtomicU64::new(0),
             paused: AtomicU64::new(0),
@@ -582,6 +585,10 @@ unsafe impl Os for Fake {
 
     fn address_limit(&self) -> Option<usize> {
         self.limit().map(|limit| limit.saturating_sub(self.taken()))
+    }
+
+    fn data_limit(&self) -> Option<usize> {
+        Some(self.data_limit.load(Ordering::Relaxed)).filter(|&limit| limit != usize::MAX)
     }
 
     fn random(&self) -> u64 {

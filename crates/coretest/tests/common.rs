@@ -98,6 +98,24 @@ fn shared_memory_goes_back() {
     assert_eq!((census.slabs, census.small, census.cached, census.remote), (0, 0, 0, 0));
 }
 
+/// Catches free blocks of the common heap that no thread gets once the crowd has ended.
+#[test]
+fn few_threads_use_what_a_crowd_left() {
+    let a = system(Config::default());
+    let last = thread(&a);
+    // A slab has 23 blocks of 2800 bytes. One of each ten stays, so that all slabs do.
+    let gone: Vec<_> = (0..3 * CROWD).map(|_| thread(&a)).collect();
+    let blocks: Vec<_> = gone.iter().map(|t| malloc(&a, t, 2800)).collect();
+    let before = valid(&a).slabs;
+    blocks.iter().enumerate().filter(|(i, _)| i % 10 != 0).for_each(|(_, &p)| free(&a, &last, p));
+    gone.into_iter().for_each(|t| t.abandon(&a));
+    rest(&a, &last);
+    let free_blocks = 3 * CROWD - (3 * CROWD).div_ceil(10);
+    let again: BTreeSet<_> = (0..free_blocks).map(|_| malloc(&a, &last, 2800)).collect();
+    assert_eq!(again.len(), free_blocks);
+    assert_eq!(valid(&a).slabs, before, "new slabs beside the free blocks");
+}
+
 /// Catches a free in a handler, of a block of the common heap, that no later call collects.
 #[test]
 fn frees_of_handlers_are_collected() {

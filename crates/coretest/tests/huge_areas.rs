@@ -1,10 +1,10 @@
 //! Option `huge`: areas only where growth is proven, and never more than a proof allows; large blocks; all memory.
 
-use neap_core::CHUNK;
-use neap_core::Os;
+use neap_core::common::CROWD;
 use neap_core::os::{Memory, Run};
 use neap_core::pages::layout::HUGE_PAGE;
 use neap_core::policy::{HugePages, Purge};
+use neap_core::{CHUNK, Os, class};
 use neap_coretest::calls::{Shared, fill, free, malloc, settle, system, thread, valid};
 use neap_coretest::{Call, Config, Owner};
 
@@ -123,6 +123,29 @@ fn idle_threads_prove_nothing() {
             t.abandon(a);
         }
     }
+}
+
+/// Catches areas for the slabs that threads of a crowd share: they would be filled under the lock of the registry, for
+/// which forks and new threads wait.
+#[test]
+fn shared_slabs_get_no_area() {
+    let a = &*huge();
+    let t = thread(a);
+    let mut blocks = fill(a, &t, 500, PROVEN + MIB);
+    let before = areas(a);
+    let crowd: Vec<_> = (0..CROWD + 400).map(|_| thread(a)).collect();
+    let slabs = valid(a).slabs;
+    for t in &crowd {
+        for &size in class::SIZE[1..].iter().filter(|&&size| size < 4096) {
+            blocks.extend(fill(a, t, size as usize, 2 * size as usize));
+        }
+    }
+    let shared = valid(a).slabs - slabs;
+    assert!((10 * HUGE_PAGE..crowd.len() * 5 * CHUNK).contains(&(shared * CHUNK)), "{shared} slabs");
+    assert_eq!(areas(a), before);
+    drop_all(a, &t, blocks);
+    crowd.into_iter().for_each(|t| t.abandon(a));
+    t.abandon(a);
 }
 
 /// Catches areas for blocks longer than half an area and for zeroed blocks: the parts that the program leaves untouched

@@ -131,6 +131,7 @@ const PROFILES: &[Profile] = &[
         .extras(0)
         .without_options(),
     profile("lives", &["worker=2", "lives=2"]),
+    profile("crowd", &["worker=1", "crowd=1"]).extras(2),
     profile("trims", &["worker=1", "holes=2", "trims=1"]).injection(Injection::Nothing).extras(0).without_options(),
     profile("forks", &["worker=2", "forks=1"]),
     profile("handlers", &["worker=1", "handlers=1"]).injection(Injection::Nothing).extras(0),

@@ -48,6 +48,12 @@ fn is_tight(memory: &Memory) -> bool {
 }
 
 impl<O: Os> Back<O> {
+    /// To be called when the program has set a limit on writable memory (RLIMIT_DATA): takes back what is committed and
+    /// was never used.
+    pub fn data_limit_set(&self) {
+        self.with_batch(|_| self.follow_data_limit());
+    }
+
     /// Number of ticks that free memory may wait at present: 0 if memory is short, or if more waits than may.
     #[cold]
     pub(crate) fn urgency(&self) -> u8 {

@@ -461,14 +461,17 @@ impl<O: Os> Blocks<O> {
         });
     }
 
-    /// Takes up to `want` blocks of `class` from the slabs of orphans; false if none was found.
+    /// Takes up to `want` blocks of `class` from the slabs of orphans, or of the common heap: a crowd that has ended
+    /// leaves both. False if none was found.
     fn take_from_orphans(&self, class: usize, want: u32, taken: &mut Taken) -> bool {
         // Relaxed: a hint; the list is read under the lock.
         if self.orphans.load(Ordering::Relaxed) == 0 {
             return false;
         }
         self.registry.with(&self.os, |r| {
-            for orphan in r.orphans().take(ORPHAN_PROBES).take_while(|_| !self.is_stranded()) {
+            let common = r.common().filter(|_| !self.is_crowded());
+            for orphan in common.into_iter().chain(r.orphans().take(ORPHAN_PROBES)).take_while(|_| !self.is_stranded())
+            {
                 orphan.take_from_bin(self, class, want, taken);
                 if taken.count > 0 {
                     break;

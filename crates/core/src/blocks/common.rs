@@ -9,8 +9,10 @@
 //! The lock of the registry takes the place of an owner, as for an orphan (invariant 18). To the threads these blocks
 //! are like those of any other heap's slabs: they may be in each cache, and come back by remote frees. These leave a
 //! note ([`SHARED`]), so that a slow path collects all that it freed at once: a thread that ends has blocks of many of
-//! these slabs. No thread touches a block under the lock: where that faults, the program may have to act first
-//! (userfaultfd). No thread waits for the lock to get one: it takes a slab of its own instead.
+//! these slabs. No thread of a crowd touches a block under the lock: where that faults, the program may have to act
+//! first (userfaultfd). Nor is a huge area filled for them, which may take long. No thread waits for the lock to get
+//! one: it takes a slab of its own instead. Once few threads are left, they take what is free there as they take it
+//! from orphans (`Blocks::take_from_orphans`).
 
 use crate::Os;
 use crate::blocks::free_block::Free;
@@ -84,7 +86,7 @@ impl Mine<'_> {
 
 impl<O: Os> Blocks<O> {
     /// Whether more than [`CROWD`] threads have heaps; a hint.
-    fn is_crowded(&self) -> bool {
+    pub(crate) fn is_crowded(&self) -> bool {
         // Relaxed, twice: a hint. Saturating: other threads may make heaps and abandon them between the two loads.
         let heaps = self.heaps.load(Ordering::Relaxed);
         heaps.saturating_sub(self.orphans.load(Ordering::Relaxed)) > CROWD
@@ -116,10 +118,12 @@ impl<O: Os> Blocks<O> {
     /// Collects what was freed into the common heap since this was last done. The caller holds no lock but the batch
     /// lock.
     pub(crate) fn collect_common(&self) {
-        if self.notes.has(SHARED) && self.notes.take(SHARED) != 0 {
+        if self.notes.has(SHARED) {
             self.registry.with(&self.os, |r| {
+                // Under the lock, which a fork takes: the child must not lose the note.
+                let noted = self.notes.take(SHARED) != 0;
                 // In a stranded process another thread may have left the heap half changed.
-                if let Some(common) = r.common().filter(|_| !self.is_stranded()) {
+                if let Some(common) = r.common().filter(|_| noted && !self.is_stranded()) {
                     common.collect(self);
                 }
             });

@@ -53,9 +53,10 @@ impl Mine<'_> {
     }
 
     /// Whether the heap holds enough slabs to get a huge area for one more. Threads that hold little each, in
-    /// slabs of many classes, get none.
+    /// slabs of many classes, get none. Nor do heaps without caches: the common heap is used under the lock of the
+    /// registry, for which forks and new threads wait.
     pub(crate) fn holds_many(self) -> bool {
-        self.slabs.iter().map(|count| count.get() as usize).sum::<usize>() >= LEAST_IN_SLABS * AREA
+        self.is_cached() && self.slabs.iter().map(|count| count.get() as usize).sum::<usize>() >= LEAST_IN_SLABS * AREA
     }
 }
 

@@ -513,8 +513,12 @@ impl Arena {
         }
         let fits = |step: &Step| step.to >= end;
         let exact = Some(Step { to: end, ..self.step_from_here() });
-        let steps =
-            self.step(os, end).filter(fits).into_iter().chain(exact).map(|step| self.whole_pool_pages(os, step));
+        let long = self.step(os, end);
+        if end > self.end.get() {
+            // The arena has just ended before, because of a limit, which may be raised before this commits.
+            return Err(Short::OfRoom);
+        }
+        let steps = long.filter(fits).into_iter().chain(exact).map(|step| self.whole_pool_pages(os, step));
         for step in steps {
             // SAFETY: the step lies in the arena, the caller holds the lock, and nothing of the step is in use.
             match unsafe { if step.make(os, map) { self.fill_from_pool(os, &step) } else { Err(Short::OfMemory) } } {

@@ -34,9 +34,9 @@ impl<O: Os> Pages<O> {
         }
     }
 
-    /// To be called when the program has set a limit on writable memory (RLIMIT_DATA): takes back what is committed and
-    /// was never used. But if more than the limit is committed, that is all that later blocks could get.
-    pub fn data_limit_set(&self) {
+    /// Takes back what is committed and was never used, as writable memory is limited. But if more than the limit is
+    /// committed, that is all that later blocks could get. The batch lock must be held.
+    pub(crate) fn follow_data_limit(&self) {
         let committed = self.arenas.usable_bytes();
         let Some(limit) = commit::data_limit(&self.os).filter(|&limit| limit >= committed) else { return };
         self.ranges.with(&self.os, |r| {

@@ -59,6 +59,11 @@ impl Fake {
         self.address_limit.store(limit, Ordering::Relaxed);
     }
 
+    /// Sets the limit on writable memory that the system reports; `usize::MAX`: none. The system does not enforce it.
+    pub fn set_data_limit(&self, limit: usize) {
+        self.data_limit.store(limit, Ordering::Relaxed);
+    }
+
     /// Sets the result of `Os::memory`.
     pub fn set_memory(&self, memory: Option<Memory>) {
         *self.memory.lock().unwrap_or_else(PoisonError::into_inner) = memory;
