@@ -8,9 +8,12 @@ const STRICT: u64 = 1;
 
 /// Says what has to be done before remedies for the running process, and leaves out those that would end it.
 pub fn apply(seen: &Seen, all: &mut Vec<Remedy>) {
+    let is_debuggers = |remedy: &Remedy| remedy.command.starts_with("gdb ");
     all.retain(|remedy| seen.seccomp != STRICT || remedy.action != Action::Trim);
+    // A debugger would look the function up in another C library, and call what is at that address.
+    all.retain(|remedy| !seen.is_rooted || !is_debuggers(remedy));
     for remedy in all.iter_mut().filter(|remedy| remedy.now && !remedy.command.is_empty()) {
-        let is_debugger = remedy.command.starts_with("gdb ");
+        let is_debugger = is_debuggers(remedy);
         let first = match seen.held {
             Some(Held::Traced(tracer)) if is_debugger => {
                 format!(" First end the trace by process {tracer}: the kernel allows one debugger.")
@@ -51,6 +54,11 @@ mod tests {
         let traced = "Trim. First end the trace by process 9: the kernel allows one debugger.";
         assert_eq!(of(Some(Held::Traced(9)), 0), [traced, "Trim.", "Start."]);
         assert_eq!(of(None, 1), ["Trim.", "Start."]);
+        let gdb = || vec![Remedy { command: "gdb -p 7".into(), ..Remedy::new(Action::Trim, "Trim.", 1) }];
+        let (mut here, mut rooted) = (gdb(), gdb());
+        apply(&Seen::default(), &mut here);
+        apply(&Seen { is_rooted: true, ..Seen::default() }, &mut rooted);
+        assert_eq!((here.len(), rooted.len()), (1, 0));
         assert_eq!(of(None, 2)[0], "Trim. Its seccomp filter has to allow madvise.");
     }
 }

@@ -118,9 +118,13 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
 const ARGUMENTS: usize = 1000;
 
 /// The program with its arguments, as words of a command; `CMD` if they are not known: servers overwrite their arguments
-/// with a status, such as `nginx: worker process`. The file may be another program under another name.
+/// with a status, such as `nginx: worker process`. The file may be another program under another name. Nor are they
+/// known where the path of the program leads elsewhere.
 fn program(seen: &Seen) -> String {
     let known = || {
+        if seen.is_elsewhere {
+            return None;
+        }
         let first = seen.command.first().filter(|name| !name.contains(' ') || **name == seen.exe)?;
         let rest = seen.command[1..].iter().map(|argument| shell::argument(argument));
         let words: Option<Vec<String>> = std::iter::once(shell::word(first)).chain(rest).collect();

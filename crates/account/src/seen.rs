@@ -141,6 +141,12 @@ pub struct Seen {
     pub command: Vec<String>,
     /// The path of the program.
     pub exe: String,
+    /// Whether that path leads elsewhere here: the program is in another root or mount namespace, deleted or replaced,
+    /// or never was in a folder.
+    pub is_elsewhere: bool,
+    /// Whether it has another root (chroot) in the mount namespace of the reader: a debugger takes the reader's files for
+    /// those of the process.
+    pub is_rooted: bool,
     /// The figures of the whole process, by the kernel.
     pub total: Figures,
     /// Rss before and after, if they differ.
