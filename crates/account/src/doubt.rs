@@ -24,7 +24,7 @@ pub fn all(report: &Report, seen: &Seen) -> Vec<Doubt> {
     let zeros = report.of(Kind::HugeZero) + seen.locked_zeros;
     all.push(doubt(zeros, "zeros in huge or locked pages: never used, or written by the program"));
     if report.cause == Cause::CopyOnWrite && seen.fork.is_none() {
-        let text = "its parent cannot be read: whether memory of its own was copied since the fork, or is new";
+        let text = "its own memory: whether it was copied since a fork, or is new";
         all.push(doubt(report.private_bytes, text));
     }
     if seen.bss.is_none() {

@@ -22,6 +22,7 @@
 //! | `sum.rs`, `notes.rs` | from mappings and claims to accounts; remarks on them |
 //! | `facts.rs`, `verdict.rs`, `remedy.rs` | why it is so large; what gives memory back, and how much |
 //! | `doubt.rs` | what is known to be unsure |
+//! | `held.rs` | what keeps calls from being made in a process: traced, stopped, frozen, seccomp |
 //! | `trial.rs` | what has been tried of remedies: without a trial none is printed |
 //! | `container.rs`, `holder.rs` | the account of a cgroup; what holds its files in memory |
 //! | `watch.rs` | what changes over time: leak, plateau, fragmentation, retention |
@@ -35,6 +36,7 @@
 pub mod container;
 mod doubt;
 mod facts;
+mod held;
 pub mod holder;
 pub mod html;
 pub mod model;

@@ -5,7 +5,7 @@ use crate::model::{Action, Cause, Kind, Remedy, Report};
 use crate::runtime;
 use crate::seen::{HeapPart, Seen};
 use crate::units::{bytes, columns};
-use crate::{shell, trial};
+use crate::{held, shell, trial};
 use std::collections::BTreeMap;
 
 /// Remedies of less than this many bytes are left out.
@@ -38,6 +38,7 @@ pub fn all(report: &Report, seen: &Seen, facts: &Facts) -> Vec<Remedy> {
         remedy.bytes = remedy.bytes.min(report.rss_bytes);
         remedy.least_bytes = remedy.least_bytes.min(remedy.bytes);
     }
+    held::apply(seen, &mut all);
     all.retain(|remedy| remedy.bytes >= LEAST && trial::is_proven(remedy.action));
     // Sure ones before those that only might, of equal size.
     all.sort_by_key(|remedy| (std::cmp::Reverse(remedy.bytes), std::cmp::Reverse(remedy.least_bytes)));
@@ -80,11 +81,7 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
                 ..Remedy::new(
                     Action::Trim,
                     // gdb 13 cannot write the registers of processors with AMX: the process crashes.
-                    format!(
-                        "Make glibc give free OS pages back once: {} (gdb 14 or newer; older versions can crash the \
-                         process).",
-                        bytes(facts.trimmable)
-                    ),
+                    "Make glibc give free OS pages back once (gdb 14 or newer; older versions can crash the process).",
                     facts.trimmable,
                 )
             }
@@ -121,9 +118,13 @@ fn glibc(report: &Report, seen: &Seen, facts: &Facts, all: &mut Vec<Remedy>) {
 const ARGUMENTS: usize = 1000;
 
 /// The program with its arguments, as words of a command; `CMD` if they are not known: servers overwrite their arguments
-/// with a status, such as `nginx: worker process`. The file may be another program under another name.
+/// with a status, such as `nginx: worker process`. The file may be another program under another name. Nor are they
+/// known where the path of the program leads elsewhere.
 fn program(seen: &Seen) -> String {
     let known = || {
+        if seen.is_elsewhere {
+            return None;
+        }
         let first = seen.command.first().filter(|name| !name.contains(' ') || **name == seen.exe)?;
         let rest = seen.command[1..].iter().map(|argument| shell::argument(argument));
         let words: Option<Vec<String>> = std::iter::once(shell::word(first)).chain(rest).collect();

@@ -5,6 +5,17 @@ use std::ops::Range;
 
 pub use neap_process::maps::{Figures, Mapping};
 
+/// What keeps a debugger or a helper of a runtime from having anything done in the process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Held {
+    /// A process traces it: the kernel refuses another debugger.
+    Traced(u32),
+    /// It was stopped (SIGSTOP). gdb leaves a call there half done, and the process crashes when it continues.
+    Stopped,
+    /// Its cgroup is frozen: gdb waits until it is thawed.
+    Frozen,
+}
+
 /// A thread.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Thread {
@@ -130,6 +141,12 @@ pub struct Seen {
     pub command: Vec<String>,
     /// The path of the program.
     pub exe: String,
+    /// Whether that path leads elsewhere here: the program is in another root or mount namespace, deleted or replaced,
+    /// or never was in a folder.
+    pub is_elsewhere: bool,
+    /// Whether it has another root (chroot) in the mount namespace of the reader: a debugger takes the reader's files for
+    /// those of the process.
+    pub is_rooted: bool,
     /// The figures of the whole process, by the kernel.
     pub total: Figures,
     /// Rss before and after, if they differ.
@@ -171,6 +188,12 @@ pub struct Seen {
     pub is_closed: bool,
     /// Whether debuggers know no function of the program by name: it is static, without a table of symbols.
     pub is_stripped: bool,
+    /// What keeps calls from being made in it now.
+    pub held: Option<Held>,
+    /// Locked memory, resident or not, by its status.
+    pub locked: u64,
+    /// Its mode of seccomp: 0 none, 1 strict, 2 a filter.
+    pub seccomp: u64,
     /// Allocators that were found.
     pub allocators: Vec<String>,
     /// The allocator of which no heap was walked and to which private memory without a name may belong, in words.

@@ -523,6 +523,23 @@ fn odd_processes_are_read() {
     }
 }
 
+/// Catches a process that executes programs all the time and is said to have ended.
+#[test]
+fn a_process_that_executes_has_not_ended() {
+    let neap = Neap::new();
+    neap.file("loop.sh", "exec sh \"$0\"\n", 0o644);
+    let mut command = Command::new("sh");
+    let mut looping = command.arg(neap.path("loop.sh")).spawn().expect("sh starts");
+    let pid = looping.id().to_string();
+    let all: Vec<String> =
+        (0..40).map(|_| stderr(&neap.command(["why", &pid]).output().expect("neap starts"))).collect();
+    looping.kill().expect("killed");
+    looping.wait().expect("waited for");
+    for said in all {
+        assert!(said.is_empty() || said.contains("executes one program after another"), "{said}");
+    }
+}
+
 /// Catches memory that counts several times without a word of it, a changed file that is called the process's own, and
 /// blocks of malloc that are called stacks as threads run on them.
 #[test]

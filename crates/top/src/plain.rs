@@ -25,29 +25,29 @@ pub fn print(args: &TopArgs, collector: &Collector) -> Result<u8, Error> {
         text.push('\n');
     }
     let result = neap_launch::sys::print(text.as_bytes())?;
-    if let Some(line) = unread(&rows, args.wait) {
-        tell(format_args!("{line}"));
-    }
+    unread(&rows, args.wait).into_iter().for_each(tell);
     Ok(result)
 }
 
-/// Says for how many processes the figures of accounts are missing, and why; none if they are there for all.
-fn unread(rows: &[Row], wait: Duration) -> Option<String> {
+/// Says for how many processes the figures of accounts are missing, and why, a line for each cause; nothing if they are
+/// there for all.
+fn unread(rows: &[Row], wait: Duration) -> Vec<String> {
     let without: Vec<&Row> = rows.iter().filter(|row| row.verdict.is_none()).collect();
+    if without.is_empty() {
+        return Vec::new();
+    }
     let denied = without.iter().filter(|row| row.denied).count();
     let failed = without.iter().filter(|row| row.failed && !row.denied).count();
+    let read = rows.len() - without.len();
     let wait = wait.as_secs_f64();
     let reasons = [
         (without.len() - denied - failed, format!("not reached within {wait} s; --wait TIME sets another time")),
-        (denied, "this user may not read them".to_owned()),
+        (denied, "reading them was refused".to_owned()),
         (failed, "they ended or could not be read".to_owned()),
     ];
+    let head = format!("neap: {read} of {} processes have an account (BACK, FRAG, KEPT)", rows.len());
     let reasons = reasons.into_iter().filter(|(count, _)| *count > 0);
-    let reasons: Vec<String> = reasons.map(|(count, why)| format!("{count} without ({why})")).collect();
-    let read = rows.len() - without.len();
-    (!reasons.is_empty()).then(|| {
-        format!("neap: {read} of {} processes have an account (BACK, FRAG, KEPT): {}", rows.len(), reasons.join(", "))
-    })
+    std::iter::once(head).chain(reasons.map(|(count, why)| format!("neap: {count} have none: {why}"))).collect()
 }
 
 #[cfg(test)]
@@ -60,12 +60,13 @@ mod tests {
         let row = |verdict: Option<&str>, denied| Row { verdict: verdict.map(str::to_owned), denied, ..Row::default() };
         let read = row(Some("live"), false);
         let wait = Duration::from_millis(1500);
-        assert_eq!(unread(&[read.clone(), read.clone()], wait), None);
-        let line = unread(&[read, row(None, false), row(None, false), row(None, true)], wait).expect("a line");
-        assert!(line.contains("1 of 4 processes have an account (BACK, FRAG, KEPT): 2 without (not reached"), "{line}");
-        assert!(
-            line.contains("within 1.5 s;") && line.ends_with(", 1 without (this user may not read them)"),
-            "{line}"
-        );
+        assert_eq!(unread(&[read.clone(), read.clone()], wait), [""; 0]);
+        let lines = unread(&[read, row(None, false), row(None, false), row(None, true)], wait);
+        let expected = [
+            "neap: 1 of 4 processes have an account (BACK, FRAG, KEPT)",
+            "neap: 2 have none: not reached within 1.5 s; --wait TIME sets another time",
+            "neap: 1 have none: reading them was refused",
+        ];
+        assert_eq!(lines, expected);
     }
 }

@@ -81,6 +81,11 @@ fn denied_by(pid: u32, owner: u32, own: u32) -> Error {
     error.remedy("run neap as that user, or as root: sudo neap why; in a container with --cap-add SYS_PTRACE")
 }
 
+/// Whether a process has memory now.
+pub fn has_memory(pid: u32) -> bool {
+    neap_process::text(format!("/proc/{pid}/status")).is_ok_and(|status| parse::value(&status, "VmSize").is_some())
+}
+
 /// The error for a process without memory: it has ended, or is a kernel thread.
 pub fn no_memory(pid: u32) -> Error {
     let Ok(status) = neap_process::text(format!("/proc/{pid}/status")) else { return gone(pid) };

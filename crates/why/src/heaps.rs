@@ -176,6 +176,14 @@ fn neap(walked: &Walked, seen: &Seen, memory: &Process) -> HeapPart {
     HeapPart { figures, pieces, main: true, large_bytes: tally.large, ..HeapPart::default() }
 }
 
+/// Whether some of it is in locked memory (mlock).
+fn is_locked(ranges: &[Range<u64>], mappings: &[Mapping]) -> bool {
+    let has = |range: &Range<u64>, mapping: &Mapping| {
+        mapping.figures.locked > 0 && mapping.range.start < range.end && range.start < mapping.range.end
+    };
+    mappings.iter().any(|mapping| ranges.iter().any(|range| has(range, mapping)))
+}
+
 /// A part of another allocator's heap.
 fn foreign(heap: &Heap, part: &Part, seen: &Seen, memory: &Process) -> HeapPart {
     let mut figures = HeapFigures {
@@ -208,6 +216,11 @@ fn foreign(heap: &Heap, part: &Part, seen: &Seen, memory: &Process) -> HeapPart 
     let is_large = mapped || figures.live_bytes >= figures.live_blocks.saturating_mul(Tally::LARGE);
     let pieces = pieces(&part.ranges, &seen.mappings, memory);
     figures.resident_bytes = figures.resident_bytes.min(pieces.iter().map(|piece| piece.resident).sum());
+    // The kernel refuses madvise(MADV_DONTNEED) there, which glibc does not notice.
+    // The page map does not say which mappings are locked: then all count.
+    if is_locked(&part.ranges, &seen.mappings) || seen.locked > 0 && seen.total.locked == 0 {
+        figures.trimmable_bytes = 0;
+    }
     HeapPart {
         large_bytes: if is_large { figures.live_bytes } else { 0 },
         figures,
@@ -223,6 +236,7 @@ fn foreign(heap: &Heap, part: &Part, seen: &Seen, memory: &Process) -> HeapPart 
 mod tests {
     use super::*;
     use neap_account::seen::Figures;
+    use neap_heaps::Split;
     use neap_survey::Fuel;
     use std::sync::Arc;
 
@@ -237,5 +251,28 @@ mod tests {
         let memory = Process::open(std::process::id(), &fuel).expect("this process");
         let made = foreign(&Heap::default(), &part, &seen, &memory);
         assert_eq!((made.figures.resident_bytes, made.pieces[0].resident), (48 << 20, 48 << 20));
+    }
+
+    /// Catches a trim that is said to help in locked memory, where the kernel takes nothing back.
+    #[test]
+    fn nothing_goes_back_from_locked_memory() {
+        let fuel = Arc::new(Fuel::of(std::process::id(), || false));
+        let memory = Process::open(std::process::id(), &fuel).expect("this process");
+        let trimmable = |locked: u64, other: u64, sum: u64| {
+            let mapping = |start: u64, locked: u64| Mapping {
+                range: start..start + (8 << 20),
+                figures: Figures { rss: 8 << 20, locked, ..Figures::default() },
+                ..Mapping::default()
+            };
+            let mappings = vec![mapping(1 << 40, locked), mapping((1 << 40) + (8 << 20), other)];
+            let split = Split { trimmable_bytes: 6 << 20, ..Split::default() };
+            let part = Part { ranges: vec![mappings[0].range.clone()], split: Some(split), ..Part::default() };
+            let total = Figures { locked: locked + other, ..Figures::default() };
+            let seen = Seen { mappings, total, locked: sum, ..Seen::default() };
+            foreign(&Heap::default(), &part, &seen, &memory).figures.trimmable_bytes
+        };
+        let of_one = [trimmable(8 << 20, 0, 8 << 20), trimmable(0, 8 << 20, 8 << 20)];
+        assert_eq!(of_one, [0, 6 << 20]);
+        assert_eq!([trimmable(0, 0, 0), trimmable(0, 0, 8 << 20)], [6 << 20, 0]);
     }
 }

@@ -10,6 +10,7 @@
 //! | `args.rs` | the arguments |
 //! | `read.rs`, `failed.rs` | reads a process; why that failed |
 //! | `memory.rs`, `sys.rs` | memory of a process; system calls |
+//! | `held.rs` | whether calls can be made in it: traced, stopped, frozen |
 //! | `slices.rs`, `priority.rs` | figures of its mappings without holding it up |
 //! | `files.rs`, `known.rs` | its files; a cache of what they contain |
 //! | `heaps.rs`, `stacks.rs`, `zeros.rs`, `repeated.rs`, `python.rs` | what its memory contains |
@@ -31,6 +32,7 @@ mod failed;
 mod files;
 mod fork;
 mod heaps;
+mod held;
 mod holders;
 mod known;
 mod memory;

@@ -3,7 +3,7 @@
 use crate::memory::Process;
 use crate::priority::Priority;
 use crate::sys;
-use crate::{beside, failed, fork, heaps, python, repeated, segments, slices, stacks, zeros};
+use crate::{beside, failed, fork, heaps, held, python, repeated, segments, slices, stacks, zeros};
 use neap_account::parse;
 use neap_account::seen::{Figures, Mapping, Seen, Thread};
 use neap_launch::error::Error;
@@ -15,7 +15,7 @@ use neap_process::{command, identity, living, name, text, threads as threads_of}
 use neap_survey::Fuel;
 use std::fs;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -79,7 +79,11 @@ fn read(pid: u32, effort: Effort, is_sliced: bool, fuel: &Arc<Fuel>) -> Result<S
     let (mut low, mut high) = (u64::MAX, 0);
     for _ in 0..TRIES {
         let identity = identity::of(pid);
-        let seen = once(pid, effort, is_sliced, fuel)?;
+        let seen = match once(pid, effort, is_sliced, fuel) {
+            // It executes another program at this moment.
+            Err(_) if identity::of(pid) != identity && failed::has_memory(pid) => continue,
+            seen => seen?,
+        };
         let after = if is_sliced { seen.total } else { rollup(pid)? };
         // It has executed another program, which is then read.
         let now = identity::of(pid);
@@ -155,8 +159,13 @@ fn once(pid: u32, effort: Effort, is_sliced: bool, fuel: &Arc<Fuel>) -> Result<S
         pid,
         is_closed: linked != Linked::Open,
         is_stripped: linked == Linked::Static && !has_symbols(pid),
+        held: held::of(pid, &status),
+        locked: parse::value(&status, "VmLck").unwrap_or(0),
+        seccomp: parse::value(&status, "Seccomp").unwrap_or(0),
         command: command(pid),
         exe: fs::read_link(&program).map_or_else(|_| String::new(), |path| path.display().to_string()),
+        is_elsewhere: is_elsewhere(Path::new(&program)),
+        is_rooted: is_rooted(pid),
         total,
         mappings,
         threads: threads(pid, effort),
@@ -217,6 +226,22 @@ fn deep(seen: &mut Seen, memory: &Process) {
     if memory.fuel.is_over() {
         seen.notes.push("reading took too long and was cut short: heaps and pools are only partly known".into());
     }
+}
+
+/// Whether the path in a link of `/proc/PID` does not lead to the file behind the link: that is in another root or mount
+/// namespace, deleted or replaced, or in no folder.
+fn is_elsewhere(link: &Path) -> bool {
+    let id = |path: &Path| fs::metadata(path).map(|of| (of.dev(), of.ino()));
+    // A file that may not be looked at is taken for the one at its path.
+    id(link).is_ok_and(|behind| fs::read_link(link).is_ok_and(|path| id(&path).ok() != Some(behind)))
+}
+
+/// Whether its root is another than this process's, in one mount namespace. Debuggers enter another namespace.
+fn is_rooted(pid: u32) -> bool {
+    let root = |of: &str| fs::metadata(format!("/proc/{of}/root")).map(|root| (root.dev(), root.ino())).ok();
+    let mounts = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt")).ok();
+    let pid = pid.to_string();
+    mounts(&pid) == mounts("self") && root(&pid).is_some_and(|other| root("self") != Some(other))
 }
 
 /// Variables that give a JVM options.
@@ -322,6 +347,21 @@ mod tests {
         assert!(report.verdict.starts_with("84.0 MiB of 84.0 MiB"), "{}", report.verdict);
         let same = Seen { total: Figures { rss: 84 << 20, pss: 7, ..Figures::default() }, ..seen };
         assert_eq!(of_one_moment(same.clone()).total, same.total);
+    }
+
+    /// Catches a program that was deleted, or has another file at its path, and whose path stands in a command.
+    #[test]
+    fn programs_elsewhere_are_known() {
+        assert!(!is_elsewhere(Path::new("/proc/self/exe")));
+        let path = std::env::temp_dir().join(format!("neap-why-elsewhere-{}", std::process::id()));
+        let file = fs::File::create(&path).expect("a file");
+        let link = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+        assert!(!is_elsewhere(Path::new(&link)));
+        fs::remove_file(&path).expect("the file");
+        assert!(is_elsewhere(Path::new(&link)));
+        fs::write(&path, "another").expect("a file");
+        assert!(is_elsewhere(Path::new(&link)));
+        fs::remove_file(&path).expect("the file");
     }
 
     /// Catches accounts of this process that do not add up, and threads that are not found.

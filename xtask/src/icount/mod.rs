@@ -146,9 +146,9 @@ mod tests {
     // Would catch a list of operations without the last one.
     #[test]
     fn all_operations_are_named() {
-        assert!(chosen_ops(&['m']).is_ok());
+        assert!(chosen_ops(&['n']).is_ok());
         let error = chosen_ops(&['z']).err().unwrap().to_string();
-        assert!(error.contains("`z`; there are a, b, ") && error.ends_with(", m"), "{error}");
+        assert!(error.contains("`z`; there are a, b, ") && error.ends_with(", n"), "{error}");
     }
 
     // Would catch two rows of the table that run the same loop.

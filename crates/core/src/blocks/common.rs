@@ -3,12 +3,12 @@
 //! A slab of its own costs a thread an OS page, and side tables, for each class of which it needs a block. A process of
 //! thousands of threads would hold more OS pages for such slabs than for blocks, and fork would copy their page tables.
 //! So where more than [`CROWD`] threads have heaps, the first two refills of a class in a heap without a slab of the
-//! class take a few blocks ([`Mine::share`]) of the common heap's slabs. Only a thread that needs more of the class
+//! class take a few blocks (`Mine::share`) of the common heap's slabs. Only a thread that needs more of the class
 //! takes a slab of its own.
 //!
 //! The lock of the registry takes the place of an owner, as for an orphan (invariant 18). To the threads these blocks
 //! are like those of any other heap's slabs: they may be in each cache, and come back by remote frees. These leave a
-//! note ([`SHARED`]), so that a slow path collects all that it freed at once: a thread that ends has blocks of many of
+//! note (`SHARED`), so that a slow path collects all that it freed at once: a thread that ends has blocks of many of
 //! these slabs. No thread of a crowd touches a block under the lock: where that faults, the program may have to act
 //! first (userfaultfd). Nor is a huge area filled for them, which may take long. No thread waits for the lock to get
 //! one: it takes a slab of its own instead. Once few threads are left, they take what is free there as they take it

@@ -42,6 +42,10 @@ pub fn find(
     class: &dyn Fn(u64) -> Option<u64>,
 ) -> Cached {
     let mut cached = Cached { blocks: vec![0; sizes.len()], is_any: false };
+    // Without the sizes of the classes nothing shows a list.
+    if sizes.len() < 3 {
+        return cached;
+    }
     let mut ranges: Vec<Range<u64>> =
         mappings.iter().filter(|of| of.is_anonymous()).map(|of| of.range.clone()).collect();
     ranges.sort_by_key(|range| range.end - range.start);
@@ -107,6 +111,35 @@ fn batches(memory: &dyn Memory, data: &[u8], class: &dyn Fn(u64) -> Option<u64>,
             if let Some(sum) = cached.blocks.get_mut(of as usize) {
                 *sum += count;
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Run, Unreadable};
+
+    struct Zeros;
+
+    impl Memory for Zeros {
+        fn read(&self, _: u64, into: &mut [u8]) -> Result<(), Unreadable> {
+            into.fill(0);
+            Ok(())
+        }
+
+        fn resident(&self, range: Range<u64>, into: &mut Vec<Run>) {
+            into.push(Run { range, swapped: false });
+        }
+    }
+
+    /// Catches a search without an end where the sizes of the classes are damaged or unknown.
+    #[test]
+    fn without_sizes_it_ends() {
+        let mappings = [Mapping { range: 1 << 20..2 << 20, private: true, ..Mapping::default() }];
+        for sizes in [&[][..], &[0], &[0, 8]] {
+            let cached = find(&Zeros, &mappings, &[], &(0..4096), sizes, &|_| None);
+            assert!(!cached.is_any && cached.blocks.iter().all(|count| *count == 0));
         }
     }
 }
