@@ -11,7 +11,7 @@ FILE *nowhere;
 __thread int in_handler __attribute__((tls_model("initial-exec")));
 __thread int may_fork __attribute__((tls_model("initial-exec")));
 
-enum { PROGRESS_SLOTS = 64, NAME = 24, PATIENCE_MS = 8000, MUCH_PATIENCE_MS = 60000, QUIET_KIB = 24 << 10, EXACT_FILE_KIB = 36 << 10, FILTERED_KIB = 60 << 10 };
+enum { PROGRESS_SLOTS = 64, NAME = 24, PATIENCE_MS = 8000, MUCH_PATIENCE_MS = 60000, QUIET_KIB = 24 << 10, EXACT_FILE_KIB = 36 << 10, SITES_FILE_KIB = 9 << 10, FILTERED_KIB = 60 << 10 };
 
 /* The contents of the file, which the runner reads. */
 static struct {
@@ -109,6 +109,9 @@ static void check_resident(long before, size_t live, int slow) {
     /* A file with room for each live block is resident as far as it was used. */
     const char *profile = getenv("NEAP_PROFILE"), *interval = getenv("NEAP_PROFILE_INTERVAL");
     if (profile && *profile && interval && !strcmp(interval, "1")) before += EXACT_FILE_KIB;
+    /* The file of allocation sites is resident as far as it was used. */
+    const char *sites = getenv("NEAP_SITES");
+    if (sites && *sites) before += SITES_FILE_KIB;
     long most = before + (live ? (long)(live >> 10) + SLOTS * 8 : 0) + (atomic_load(&filtered) ? FILTERED_KIB + atomic_load(&threshold_kib) : QUIET_KIB);
     for (long end = now_ms() + (slow ? MUCH_PATIENCE_MS : PATIENCE_MS); resident() > most; progress(slot)) {
         if (now_ms() > end) fail("MEMORY STAYS: RSS is %ld KiB, %ld at the start, %zu are in blocks", resident(), before, live >> 10);
